@@ -1,0 +1,38 @@
+# make demo | make test | make check | make bench: each sets up .venv by itself, once.
+PYTHON ?= python3
+BIN := .venv/bin
+SETUP := .venv/.ready
+EXTRAS := dev,plots
+
+.PHONY: demo test check format bench clean
+
+demo: $(SETUP)
+	$(BIN)/dynedge demo --out demo --force
+
+test: $(SETUP)
+	$(BIN)/python -m pytest
+
+check: $(SETUP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(SETUP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(SETUP)
+	$(BIN)/python benchmarks/ingest.py
+	$(BIN)/python benchmarks/synth.py
+	$(BIN)/python benchmarks/plan.py
+	$(BIN)/python benchmarks/dnodes.py
+
+clean:
+	rm -rf .venv demo
+
+$(SETUP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "dynedge needs Python 3.11 or later; try: make PYTHON=python3.11"; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
+	@touch $@

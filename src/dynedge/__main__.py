@@ -1,0 +1,5 @@
+"""python -m dynedge"""
+
+from dynedge.cli import main
+
+main()

@@ -1,0 +1,1 @@
+"""Verbs: data (to come)."""

@@ -1,0 +1,1 @@
+"""Verbs: demo (to come)."""

@@ -1,0 +1,1 @@
+"""Verbs: plan (to come)."""

@@ -1,0 +1,1 @@
+"""The order of work: links, levels, d-nodes, schedules. Integers in, integers out."""
