@@ -317,6 +317,14 @@ class LogWriter:
             self._columns[name] = Column(self.folder / f"{name}.npy", dtype, width)
         return self._columns[name]
 
+    def respool(self, folder: Path) -> dict[str, Column]:
+        """Take back all columns written so far: their files move to `folder`, to be read and written anew."""
+        taken, self._columns = self._columns, {}
+        for column in taken.values():
+            column.abandon()
+            column.path = column.path.rename(folder / column.path.name)
+        return taken
+
     def ids(self, name: str, ids: Ids) -> None:
         if ids.offsets is None:
             self.column(name, np.int64).append(ids.values)

@@ -1,0 +1,1 @@
+"""Files become blocks of parsed rows: formats, fields, values, ids, order."""
