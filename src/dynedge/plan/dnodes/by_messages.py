@@ -1,0 +1,196 @@
+"""Cutting to a given depth as a labelling problem, solved by passing messages (tree-reweighted, sequential: TRW-S).
+
+Let each event run some steps earlier than it does uncut: at level head(k) − shift(k), which has to lie in 1 … L.
+A link p → k may stay if the level rises over it, that is if shift(k) ≤ shift(p) + slack, slack = head(k) − head(p) − 1.
+The fewest cuts are the shifts that break this for the fewest links. An entity's events form a chain, all chains run
+forward in time, and along a chain a message takes time linear in the number of shifts: the case TRW-S is made for.
+Kolmogorov, Convergent tree-reweighted message passing for energy minimization, PAMI 2006.
+
+With D the longest path uncut no shift above D − L is needed. Where more than `most` shifts are left they are taken
+from a grid, g(i) = ⌊i·pace⌋; then k may stay behind p if i(k) ≤ i(p) + ⌊slack / pace⌋, which loses a little and is never wrong.
+An event's label counts down from its highest grid point, so that labels rise along a link as levels do.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+from dynedge.plan.dnodes.graph import Core, prune
+
+Array = npt.NDArray[Any]
+
+LABELS = 32
+SWEEPS = 10
+NONE = np.float32(1e-4)  # less than this is no gain, only rounding
+ONE = np.float32(1)
+
+
+class Labels(NamedTuple):
+    """What labels may be: event k has labels 0 … count[k] − 1, and label(k) ≥ label(prev[k, s]) + rise[k, s] uncut."""
+
+    count: Array  # int32[m]
+    rise: Array  # int32[m, 2]
+
+
+@numba.njit(nogil=True, cache=True)
+def cut_core(core: Core, depth: int, enough: int, sweeps: int, most: int) -> tuple[Array, int]:
+    """(marks bool[m, 2], how many) that leave no path of the core longer than `depth`: the fewest met.
+
+    Stops early when there are `enough`, or when that is out of reach.
+    """
+    labels = label_events(core, depth, most)
+    message = np.zeros((len(core.event), 4, most), np.float32)  # from the two events read, from the two readers
+    label = np.zeros(len(core.event), np.int32)
+    best, fewest = core.prev >= 0, (core.prev >= 0).sum()
+    for sweep in range(sweeps):
+        for direction in range(2):
+            if direction == 0:
+                cut = _forward(core.prev, core.next, labels, message, label)
+            else:
+                cut = _backward(core.prev, core.next, labels, message, label)
+            left = prune(core.prev, cut, depth)
+            if left < fewest:
+                best, fewest = cut, left
+            if fewest <= enough:
+                return best, fewest
+        if enough > 0 and fewest > enough * (1.03 + 0.12 / (1 + sweep) ** 2):  # later sweeps gain less and less
+            break
+    return best, fewest
+
+
+@numba.njit(nogil=True, cache=True)
+def label_events(core: Core, depth: int, most: int) -> Labels:
+    m = len(core.event)
+    count, rise, high = np.zeros(m, np.int32), np.zeros((m, 2), np.int32), np.zeros(m, np.int64)
+    longest = core.head.max() if m else depth
+    over = longest - depth
+    a, b = 1, 1  # the pace, a / b
+    if min(depth, over + 1) > most:
+        a, b = (depth, most) if depth * (most - 1) <= over * most else (over, most - 1)
+    for k in range(m):
+        head = np.int64(core.head[k])
+        high[k] = min(_ceil(over * b, a), _ceil(head * b, a) - 1)
+        count[k] = high[k] - max(0, _ceil((head - depth) * b, a)) + 1
+        for s in range(2):
+            p = core.prev[k, s]
+            if p >= 0:
+                rise[k, s] = high[k] - high[p] - (head - core.head[p] - 1) * b // a
+    return Labels(count, rise)
+
+
+@numba.njit(nogil=True, cache=True)
+def _ceil(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+@numba.njit(nogil=True, cache=True, fastmath=True)
+def _forward(prev: Array, next: Array, labels: Labels, message: Array, label: Array) -> Array:
+    """Label the events in time order, by the labels read and what the readers say; then tell the readers."""
+    count, rise = labels
+    cut = np.zeros(prev.shape, np.bool_)
+    share, run = np.empty(message.shape[2], np.float32), np.empty(message.shape[2], np.float32)
+    for k in range(len(prev)):
+        mine, n = message[k], count[k]
+        p, q, a, b = prev[k, 0], prev[k, 1], next[k, 0], next[k, 1]
+        low = max(0, label[p] + rise[k, 0]) if p >= 0 else 0
+        high = max(0, label[q] + rise[k, 1]) if q >= 0 else 0
+        # what the readers say grows with the label, so only the lowest label that keeps a link can be the best
+        at, cost = 0, mine[2, 0] + mine[3, 0] + (low > 0) + (high > 0)
+        for x in (min(low, high), max(low, high)):
+            if x < n:
+                other = mine[2, x] + mine[3, x] + (low > x) + (high > x)
+                if other < cost - NONE:
+                    at, cost = x, other
+        label[k] = at
+        cut[k, 0], cut[k, 1] = low > at, high > at
+        _share(mine, _chains(p, q, a, b), share[:n])
+        if a >= 0:
+            _tell_reader(share[:n], mine[2], run[:n], message[a, 0, : count[a]], rise[a, 0])
+        if b >= 0:
+            _tell_reader(share[:n], mine[3], run[:n], message[b, 1, : count[b]], rise[b, 1])
+    return cut
+
+
+@numba.njit(nogil=True, cache=True, fastmath=True)
+def _backward(prev: Array, next: Array, labels: Labels, message: Array, label: Array) -> Array:
+    """The same with time reversed."""
+    count, rise = labels
+    cut = np.zeros(prev.shape, np.bool_)
+    share, run = np.empty(message.shape[2], np.float32), np.empty(message.shape[2], np.float32)
+    for k in range(len(prev) - 1, -1, -1):
+        mine, n = message[k], count[k]
+        p, q, a, b = prev[k, 0], prev[k, 1], next[k, 0], next[k, 1]
+        top = n - 1
+        low = min(top, label[a] - rise[a, 0]) if a >= 0 else top
+        high = min(top, label[b] - rise[b, 1]) if b >= 0 else top
+        at, cost = top, mine[0, top] + mine[1, top] + (low < top) + (high < top)
+        for x in (max(low, high), min(low, high)):
+            if x >= 0:
+                other = mine[0, x] + mine[1, x] + (low < x) + (high < x)
+                if other < cost - NONE:
+                    at, cost = x, other
+        label[k] = at
+        if a >= 0:
+            cut[a, 0] = low < at
+        if b >= 0:
+            cut[b, 1] = high < at
+        _share(mine, _chains(p, q, a, b), share[:n])
+        if p >= 0:
+            _tell_read(share[:n], mine[0], run[:n], message[p, 2, : count[p]], rise[k, 0])
+        if q >= 0:
+            _tell_read(share[:n], mine[1], run[:n], message[q, 3, : count[q]], rise[k, 1])
+    return cut
+
+
+@numba.njit(nogil=True, cache=True)
+def _chains(p: int, q: int, a: int, b: int) -> int:
+    """How many of the chains that TRW-S shares the cost out to pass an event."""
+    return max((p >= 0) + (q >= 0), (a >= 0) + (b >= 0))
+
+
+@numba.njit(nogil=True, cache=True, fastmath=True)
+def _share(mine: Array, chains: int, share: Array) -> None:
+    part = ONE / np.float32(chains)
+    for x in range(len(share)):
+        share[x] = part * (mine[0, x] + mine[1, x] + mine[2, x] + mine[3, x])
+
+
+@numba.njit(nogil=True, cache=True, fastmath=True)
+def _tell_reader(share: Array, said: Array, run: Array, out: Array, rise: int) -> None:
+    """out[y] = least of (share − said)[x] over x ≤ y − rise, or over all x and a cut; less the least of all."""
+    least = share[0] - said[0]
+    for x in range(len(share)):
+        value = share[x] - said[x]
+        least = value if value < least else least
+        run[x] = least
+    start = min(max(rise, 0), len(out))
+    end = max(start, min(len(out), len(run) + rise))
+    out[:start] = ONE
+    _at_most_one(run[start - rise :], least, out[start:end])
+    out[end:] = np.float32(0)
+
+
+@numba.njit(nogil=True, cache=True, fastmath=True)
+def _tell_read(share: Array, said: Array, run: Array, out: Array, rise: int) -> None:
+    """out[x] = least of (share − said)[y] over y ≥ x + rise, or over all y and a cut; less the least of all."""
+    least = share[len(share) - 1] - said[len(share) - 1]
+    for y in range(len(share) - 1, -1, -1):
+        value = share[y] - said[y]
+        least = value if value < least else least
+        run[y] = least
+    start = min(max(-rise, 0), len(out))
+    end = max(start, min(len(out), len(run) - rise))
+    out[:start] = np.float32(0)
+    _at_most_one(run[start + rise :], least, out[start:end])
+    out[end:] = ONE
+
+
+@numba.njit(nogil=True, cache=True, fastmath=True)
+def _at_most_one(run: Array, least: float, out: Array) -> None:
+    for x in range(len(out)):
+        over = run[x] - least
+        out[x] = over if over < ONE else ONE

@@ -1,0 +1,121 @@
+"""What the cutters share: heads, tails, the core of a window, and cuts as marks on the links.
+
+A link is known by its reader: `cut[k, s]` marks that event k does not wait for event `prev[k, s]`.
+`head[k]` is the length in events of the longest path that ends with event k, `tail[k]` of the longest that starts
+with it. The longest path over the link p → k has head[p] + tail[k] events.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+from dynedge.plan.links import ACTIVE, ENTRY
+
+Array = npt.NDArray[Any]
+
+
+class Core(NamedTuple):
+    """The events and links of a window that lie on a path longer than `limit`, renumbered in order.
+
+    Every path longer than `limit` lies wholly inside, so to cut the core to that depth is to cut the window to it.
+    """
+
+    event: Array  # int32[m], the window's event
+    prev: Array  # int32[m, 2], the links among them; ENTRY where there is none
+    next: Array  # int32[m, 2], the readers; ENTRY where there is none
+    head: Array  # int32[m], in the whole window
+
+
+def codes(prev: Array, cut: Array) -> Array:
+    """The sorted codes 2·k + s of the states whose readers are marked."""
+    reader, side = np.nonzero(cut)
+    return np.sort(2 * prev[reader, side].astype(np.int64) + side)
+
+
+def mirror(prev: Array) -> Array:
+    """The links with time reversed. A mark at [k, s] there stands for the state (n − 1 − k, s) here."""
+    n = len(prev)
+    mirrored: Array = np.where(prev == ACTIVE, np.int32(ACTIVE), np.int32(ENTRY))[::-1].copy()
+    reader, side = np.nonzero(prev >= 0)
+    mirrored[n - 1 - prev[reader, side], side] = n - 1 - reader
+    return mirrored
+
+
+@numba.njit(nogil=True, cache=True)
+def heads(prev: Array, cut: Array) -> Array:
+    n = len(prev)
+    head = np.zeros(n, np.int32)
+    for k in range(n):
+        p, q = prev[k, 0], prev[k, 1]
+        if p == ACTIVE and q == ACTIVE:
+            continue
+        a = head[p] if p >= 0 and not cut[k, 0] else np.int32(0)
+        b = head[q] if q >= 0 and not cut[k, 1] else np.int32(0)
+        head[k] = (a if a > b else b) + 1
+    return head
+
+
+@numba.njit(nogil=True, cache=True)
+def tails(prev: Array, cut: Array) -> Array:
+    n = len(prev)
+    tail = np.zeros(n, np.int32)
+    for k in range(n - 1, -1, -1):
+        if prev[k, 0] == ACTIVE and prev[k, 1] == ACTIVE:
+            continue
+        tail[k] += 1
+        for s in range(2):
+            p = prev[k, s]
+            if p >= 0 and not cut[k, s] and tail[p] < tail[k]:
+                tail[p] = tail[k]
+    return tail
+
+
+@numba.njit(nogil=True, cache=True)
+def core_of(prev: Array, head: Array, tail: Array, limit: int) -> Core:
+    new = np.full(len(prev), ENTRY, np.int32)
+    m = 0
+    for k in range(len(prev)):
+        if head[k] + tail[k] - 1 > limit:
+            new[k] = m
+            m += 1
+    event = np.empty(m, np.int32)
+    before = np.full((m, 2), ENTRY, np.int32)
+    after = np.full((m, 2), ENTRY, np.int32)
+    for k in range(len(prev)):
+        c = new[k]
+        if c < 0:
+            continue
+        event[c] = k
+        for s in range(2):
+            p = prev[k, s]
+            if p >= 0 and head[p] + tail[k] > limit:
+                before[c, s] = new[p]
+                after[new[p], s] = c
+    return Core(event, before, after, head[event])
+
+
+@numba.njit(nogil=True, cache=True)
+def prune(prev: Array, cut: Array, limit: int) -> int:
+    """Unmark, latest first, what no path longer than `limit` needs; returns how many marks are left."""
+    n = len(prev)
+    head = heads(prev, cut)
+    tail = np.zeros(n, np.int32)
+    left = 0
+    for k in range(n - 1, -1, -1):
+        tail[k] += 1
+        for s in range(2):
+            p = prev[k, s]
+            if p < 0:
+                continue
+            if cut[k, s]:
+                if head[p] + tail[k] > limit:
+                    left += 1
+                    continue
+                cut[k, s] = False
+            if tail[p] < tail[k]:
+                tail[p] = tail[k]
+    return left
