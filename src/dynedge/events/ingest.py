@@ -23,7 +23,7 @@ from dynedge.events.reading.ahead import ahead
 from dynedge.events.reading.columns import TextColumn
 from dynedge.events.reading.idtable import IdTable
 from dynedge.events.reading.order import PIECE_ROWS, RawColumn, in_time_order
-from dynedge.events.reading.sources import Block, Schema, expand, infer_time_unit, read_blocks
+from dynedge.events.reading.sources import Block, Schema, expand, infer_time_unit, read_blocks, with_rest
 from dynedge.events.split import DEFAULT_SPLIT, Split
 from dynedge.progress import Progress
 
@@ -52,8 +52,10 @@ def prepare(
     Raises DataError when a file cannot be read or more than `max_bad` of the rows are bad; what was bad is then
     listed in OUT.rejects.csv beside the log that was not written.
     """
-    schema = _checked(schema or Schema())
     paths = expand([files] if isinstance(files, str | os.PathLike) else files)
+    schema = _checked(schema or Schema())
+    if schema.rest_are_features:
+        schema = with_rest(paths[0], schema)
     beside = Path(f"{os.fspath(out).rstrip('/')}.rejects.csv")
     with LogWriter(out, force=force) as writer:
         spool = writer.folder / "spool"

@@ -42,7 +42,7 @@ class Schema:
     names: tuple[str, ...] | None = None  # all columns, for a file without a header
     delimiter: str | None = None  # found out when not given
     time_unit: str = "auto"  # s, ms, us, ns, iso
-    header_of_rest: bool = False  # a header is there, and its last name stands for any number of feature columns
+    rest_are_features: bool = False  # a header line is skipped; the last of `names` stands for any number of columns
     label_codes: tuple[str, ...] = ()  # a label written as words: its number is the word's place here
 
     @property
@@ -144,6 +144,17 @@ class _Stream:
         return b""
 
 
+def with_rest(path: Path, schema: Schema) -> Schema:
+    """The schema of a file whose last columns are features, as many as its first row has."""
+    assert schema.names is not None and schema.delimiter is not None
+    with open(path, "rb") as file:
+        stream = _Stream(path, file.read(4))
+    second = stream.next().split(b"\n", 2)[1:2]
+    fields = len(_fields(second[0], schema.delimiter)) if second and second[0].strip() else 0
+    width = max(fields - (len(schema.names) - 1), 0)
+    return replace(schema, features=tuple(f"{schema.names[-1]}_{k}" for k in range(width)))
+
+
 def _text_blocks(path: Path, schema: Schema, magic: bytes) -> Iterator[Block]:
     stream = _Stream(path, magic)
     head = stream.next()
@@ -184,14 +195,12 @@ class _DelimitedCutter:
         delimiter = schema.delimiter or _guess_delimiter(path, first)
         names = schema.names
         self.skip, self.first_line = 0, 1
-        if names is None or schema.header_of_rest:
+        if names is None or schema.rest_are_features:
             self.skip, self.first_line = min(len(first) + 1, len(head)), 2
         if names is None:
             names = tuple(_fields(first, delimiter))
-        if schema.header_of_rest:
-            second = _first_line(head[self.skip :])
-            extra = max(len(_fields(second, delimiter)) - (len(names) - 1), 0) if second.strip() else 0
-            names = (*names[:-1], *(f"{names[-1]}_{k}" for k in range(extra)))
+        if schema.rest_are_features:
+            names = (*names[:-1], *schema.features)
         self.expected = len(names)
         self.delimiter = np.frombuffer(delimiter.encode(), np.uint8)
         self.wanted = len(schema.wanted)
