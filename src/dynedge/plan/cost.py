@@ -68,11 +68,12 @@ def depth_within(budget: float, longest_paths: Sequence[int], rows: int, cost: C
 
 @cache
 def measure(width: int = 64) -> Cost:
-    """Time levels of a GRU in numpy on this machine's CPU, thin and wide, and take the two costs apart."""
-    thin, wide = 4, 4096
+    """Time levels of a GRU in numpy on a core of this machine, thin and wide, and take the two costs apart."""
+    thin, wide = 1, 64  # 64: products this small stay in one thread, undisturbed by what else the machine does
     fast, slow = (_level_seconds(rows, width) for rows in (thin, wide))
     row = max(slow - fast, 1e-9) / (2 * (wide - thin))
-    return Cost("this CPU", max(fast - 2 * thin * row, 1e-7) * 1e6, row * 1e9)
+    level = max(fast - 2 * thin * row, fast / 2)
+    return Cost("this CPU", level * 1e6, row * 1e9)
 
 
 def _level_seconds(rows: int, width: int, least_seconds: float = 0.05) -> float:

@@ -178,7 +178,7 @@ class Plan:
 
     def _each(self, work: Callable[..., Result], of: Iterable[int] | None = None) -> Iterator[Result]:
         """work(w, user, item, prev) for each window, in threads ahead of the consumer."""
-        linker = self._linker  # here, so that threads do not count the log's events twice
+        linker = self.linker  # here, so that threads do not count the log's events twice
 
         def run(w: int) -> Result:
             start, stop = self.windows[w].start, self.windows[w].stop
@@ -189,7 +189,9 @@ class Plan:
         return ahead(run, range(len(self)) if of is None else of, self.threads)
 
     @cached_property
-    def _linker(self) -> Linker:
+    def linker(self) -> Linker:
+        """Links any of the log's events, with this plan's active entities."""
+
         def mask(ids: Array, n: int, threshold: int | None) -> Array:
             counts = np.zeros(n) if threshold is None else degrees(ids[: self.setting.train_end], n)
             return active(counts, threshold)
