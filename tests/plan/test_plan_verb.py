@@ -125,7 +125,7 @@ BAD = {
     "--machine abacus": "--machine 'abacus' is not known; there are: cpu, h200.",
     "--plot picture.txt": "--plot picture.txt should end in one of",
     "--plot no/such/folder/p.png": "there is no folder",
-    "--windows many": "'many' is not a valid integer",
+    "--windows many": "Invalid value for '--windows'",
 }
 
 

@@ -1,0 +1,157 @@
+"""How long the whole plan of a log takes, with schedules, and in how much memory.
+
+    python benchmarks/plan.py                                   # taobao-like logs of 1 M, 10 M and 100 M events
+    python benchmarks/plan.py --recipe taobao-like --sizes full # as large as the paper's: 67.7 M training events
+    python benchmarks/plan.py --recipe ml-25m-like --sizes full --active-users inf --active-items inf --k 640
+    python benchmarks/plan.py --log LOG --k 160
+
+Each log is planned in a process of its own, so that its peak memory is its own (with the log's pages it has read).
+`again` is a second pass, as every later epoch does it: d-nodes known, links, levels and schedules built anew.
+`naive` is Algorithm 2 by the book in plain Python, every longest path found anew for each d-node: measured on a
+few rounds of a small window and extrapolated, by events times d-nodes, because nobody would wait for it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dynedge.events.log import EventLog, read_log
+from dynedge.events.synthetic import RECIPES, synthesize
+from dynedge.plan.dnodes import METHODS
+from dynedge.plan.planner import plan
+from dynedge.progress import clock
+
+NAIVE_EVENTS, NAIVE_ROUNDS = 2000, 5
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--log", type=Path, help="a log's folder, instead of made ones")
+    parser.add_argument("--recipe", default="taobao-like", choices=RECIPES)
+    parser.add_argument("--sizes", default="1e6,1e7,1e8", help="events of the logs to make, or full")
+    parser.add_argument("--windows", type=int, default=300)
+    parser.add_argument("--active-users", default="200", help="n1*, or inf")
+    parser.add_argument("--active-items", default="100", help="n2*, or inf")
+    parser.add_argument("--method", default="best", choices=METHODS)
+    parser.add_argument("--k", type=int, default=160, help="d-nodes a window")
+    parser.add_argument("--threads", type=int, default=None)
+    parser.add_argument("--folder", default=None, help="where logs are made, and removed again")
+    parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)  # plan --log in this very process
+    args = parser.parse_args()
+    if args.one:
+        print(json.dumps(measure(read_log(args.log), args)))
+        return
+    asked = f"{args.method}, K = {args.k}, ({args.active_users}, {args.active_items}), {args.windows} windows"
+    print(f"{machine()}; {asked}")
+    titles = f"{'training events':>16} {'seconds':>8} {'M events/s':>11} {'peak MiB':>9}"
+    print(f"{titles} {'again':>8} {'longest path':>13} {'naive':>10}")
+    if args.log:
+        show(args.log)
+        return
+    for size in args.sizes.split(","):
+        with tempfile.TemporaryDirectory(prefix="plan-", dir=args.folder) as folder:
+            events = None if size == "full" else int(float(size))
+            show(Path(synthesize(args.recipe, Path(folder) / "log", events=events).path or ""))
+
+
+def show(log: Path) -> None:
+    command = [sys.executable, __file__, *sys.argv[1:], "--one", "--log", str(log)]
+    one = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+    print(
+        f"{one['events']:>16,} {one['seconds']:>8.2f} {one['events'] / one['seconds'] / 1e6:>11.2f} "
+        f"{one['peak_mib']:>9.0f} {one['again']:>8.2f} {one['longest_path']:>13.2f} {clock(one['naive']):>10}",
+        flush=True,
+    )
+
+
+def measure(log: EventLog, args: argparse.Namespace) -> dict[str, Any]:
+    def whole(source: EventLog, windows: int) -> Any:
+        thresholds = [None if n == "inf" else int(n) for n in (args.active_users, args.active_items)]
+        return plan(
+            source,
+            windows=windows,
+            active_users=thresholds[0],
+            active_items=thresholds[1],
+            method=args.method,
+            k=args.k,
+            threads=args.threads,
+            cache=False,
+        )
+
+    few = EventLog.from_arrays(log.user[:5000], log.item[:5000], log.time[:5000])
+    list(whole(few, 2))  # compiles, or reads what was compiled before
+
+    start = time.perf_counter()
+    epochs = whole(log, args.windows)
+    depths = [window.stats.longest_path for window in epochs]
+    first = time.perf_counter()
+    for _ in epochs:
+        pass
+    end = time.perf_counter()
+    events = epochs.setting.train_end
+    return {
+        "events": events,
+        "seconds": first - start,
+        "again": end - first,
+        "peak_mib": peak_mib(),
+        "longest_path": float(np.mean(depths)),
+        "naive": naive_seconds(log) * events * args.k,
+    }
+
+
+def naive_seconds(log: EventLog) -> float:
+    """Seconds an event and d-node of Algorithm 2 in plain Python."""
+    pairs = list(zip(log.user[:NAIVE_EVENTS].tolist(), log.item[:NAIVE_EVENTS].tolist(), strict=True))
+    start = time.perf_counter()
+    cut: set[tuple[int, int]] = set()
+    for _ in range(NAIVE_ROUNDS):
+        path = naive_longest_path(pairs, cut)
+        cut.add(path[len(path) // 2])
+    return (time.perf_counter() - start) / (NAIVE_ROUNDS * max(len(pairs), 1))
+
+
+def naive_longest_path(pairs: list[tuple[int, int]], cut: set[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The states (event, side) along a longest path, found anew from the events."""
+    last: dict[tuple[int, int], int] = {}
+    level: list[int] = []
+    parent: list[tuple[int, int] | None] = []
+    for k, pair in enumerate(pairs):
+        deepest, through = 0, None
+        for side, entity in enumerate(pair):
+            p = last.get((side, entity))
+            if p is not None and (p, side) not in cut and level[p] > deepest:
+                deepest, through = level[p], (p, side)
+            last[side, entity] = k
+        level.append(deepest + 1)
+        parent.append(through)
+    path = [(max(range(len(level)), key=level.__getitem__), 0)]
+    while (before := parent[path[-1][0]]) is not None:
+        path.append(before)
+    return path
+
+
+def peak_mib() -> float:
+    found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert found is not None
+    return int(found[1]) / 1024
+
+
+def machine() -> str:
+    found = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+    return f"{found[1] if found else platform.machine()}, {len(os.sched_getaffinity(0))} cores"
+
+
+if __name__ == "__main__":
+    main()
