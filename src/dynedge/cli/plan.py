@@ -203,7 +203,8 @@ def _survey(planned: Plan, questions: Sequence[tuple[str, str, int]]) -> list[di
 def _describe(summary: dict[str, Any]) -> str:
     from dynedge.progress import clock, quantity
 
-    asked = [f"{name} {summary[name]}" for name in ("dnodes", "depth", "parts") if summary[name] is not None]
+    phrases = {"dnodes": "K = {} d-nodes a window", "depth": "no path longer than {}", "parts": "{} parts a window"}
+    asked = [text.format(summary[name]) for name, text in phrases.items() if summary[name] is not None]
     active = [f"{side} above {n}" for side in ("users", "items") if (n := summary[f"active_{side}"]) is not None]
     machines = [
         f"{_duration(summary['epoch_seconds'][name])} on {cost.machine} ({cost.level_us:.3g} µs a level, "
@@ -213,7 +214,7 @@ def _describe(summary: dict[str, Any]) -> str:
     lines = {
         "events": f"{quantity(summary['events'])} for training, in {summary['windows']} windows",
         "active": f"{' and '.join(active)} training events" if active else "none (n* = ∞)",
-        "asked": f"{summary['method']}, {asked[0]} a window",
+        "asked": f"{summary['method']}, {asked[0]}",
         "d-nodes": f"{summary['mean_dnodes']:.1f} a window",
         "longest path": f"{summary['mean_longest_path']:.2f} on the mean, {summary['max_longest_path']} at most",
         "an epoch": f"{machines[0]}, predicted",
@@ -252,7 +253,7 @@ def _times(row: dict[str, Any]) -> str:
 def _duration(seconds: float) -> str:
     from dynedge.progress import clock
 
-    return f"{seconds:.2g} s" if seconds < 10 else clock(seconds)
+    return f"{seconds:.2g} s" if seconds < 1 else clock(seconds)
 
 
 def _draw(planned: Plan, table: list[dict[str, Any]], path: Path) -> None:
