@@ -124,10 +124,10 @@ def _draw_events(axes: Any, picture: Picture, cut: Array) -> None:
                 k + 0.5, lane, marker=PSI if p == ACTIVE else ENTRY_DOT, color="white", markeredgecolor=LINK, ms=7
             )
         start = k + 0.5 if p < 0 else p + 1 + (0.5 if 2 * p + side in phi else 0.0)
-        for reader in (0, 1):
-            if prev[k, reader] != ACTIVE:
-                width = 1.8 if reader == side else 0.9
-                axes.plot([start, k + 1], [lane, picture.lanes[k, reader]], color=LINK, linewidth=width, zorder=1)
+        if p != ACTIVE:
+            axes.plot([start, k + 1], [lane, lane], color=LINK, linewidth=1.8, zorder=1)
+        if prev[k, 1 - side] != ACTIVE:  # leaves its lane only just before it is read: no line crosses another's dot
+            axes.plot([k + 0.5, k + 1], [lane, picture.lanes[k, 1 - side]], color=LINK, linewidth=0.9, zorder=1)
         if p != ACTIVE:
             _draw_state(axes, k + 1, lane, int(level[k]), shades, cut=2 * k + side in phi)
     _frame_events(axes, picture, len(cut), int(level.max(initial=0)))
