@@ -1,0 +1,188 @@
+"""How fast synthetic logs are made, in how much memory, and whether they are what they claim to be.
+
+    python benchmarks/synth.py                      # events/s and peak memory at 1 M, 10 M and 100 M events
+    python benchmarks/synth.py --path               # the longest path of ml-25m-like beside the paper's
+    python benchmarks/synth.py --rules              # how far three plain rules get on the demo's last tenth
+
+Each size is made in a process of its own, so that its peak memory is its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from dynedge.events.log import EventLog
+from dynedge.events.split import windows
+from dynedge.events.synthetic import RECIPES, Law, make_pieces, new_world, synthesize
+
+Array = np.ndarray[Any, Any]
+PAPER_PATH = 209.75
+NEVER = 2**62  # a threshold that no entity passes
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", default="1e6,1e7,1e8", help="numbers of events, separated by commas")
+    parser.add_argument("--recipe", default="billion", choices=RECIPES)
+    parser.add_argument("--folder", default=None, help="where the logs are written, and removed again")
+    parser.add_argument("--path", action="store_true", help="the longest path of ml-25m-like at its full size")
+    parser.add_argument("--rules", action="store_true", help="three plain rules on the demo")
+    parser.add_argument("--one", type=int, help=argparse.SUPPRESS)  # a size to make in this very process
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="synth-", dir=args.folder) as folder:
+        if args.one:
+            print(json.dumps(make_one(args.recipe, args.one, Path(folder))))
+        elif args.path:
+            show_path(Path(folder))
+        elif args.rules:
+            show_rules()
+        else:
+            show_speed(args.recipe, [int(float(size)) for size in args.sizes.split(",")], folder)
+
+
+def show_speed(recipe: str, sizes: list[int], folder: str) -> None:
+    print(f"{machine()}; recipe {recipe}; written, hashed and synced in {Path(folder).parent}")
+    print(f"{'events':>15} {'seconds':>9} {'M events/s':>11} {'peak MiB':>9}")
+    for size in sizes:
+        command = [sys.executable, __file__, "--recipe", recipe, "--one", str(size), "--folder", folder]
+        one = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+        rate = size / one["seconds"] / 1e6
+        print(f"{size:>15,} {one['seconds']:>9.2f} {rate:>11.2f} {one['peak_mib']:>9.0f}", flush=True)
+
+
+def make_one(recipe: str, events: int, folder: Path) -> dict[str, float]:
+    synthesize(recipe, folder / "warm", events=100, quiet=True)  # compiles, or reads what was compiled before
+    start = time.perf_counter()
+    synthesize(recipe, folder / "log", events=events)
+    return {"seconds": time.perf_counter() - start, "peak_mib": peak_mib()}
+
+
+def peak_mib() -> float:
+    found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert found is not None
+    return int(found[1]) / 1024
+
+
+def machine() -> str:
+    found = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+    return f"{found[1] if found else platform.processor()}, {os.cpu_count()} cores"
+
+
+# The longest path.
+
+
+def show_path(folder: Path) -> None:
+    log = synthesize("ml-25m-like", folder / "log")
+    for label, thresholds in (("(200, 100)", (200, 100)), ("infinity", (NEVER, NEVER))):
+        lengths = longest_paths(log, thresholds, 300)
+        beside = (
+            f", the paper's {PAPER_PATH}: {lengths.mean() / PAPER_PATH - 1:+.1%}" if NEVER not in thresholds else ""
+        )
+        print(f"ml-25m-like, thresholds {label}: mean longest path of 300 windows {lengths.mean():.2f}{beside}")
+
+
+def longest_paths(log: EventLog, thresholds: tuple[int, int], count: int) -> Array:
+    """The longest path of each of `count` windows of the training events. No d-nodes."""
+    end = log.split.bounds(len(log))[0]
+    active = [
+        np.bincount(column[:end], minlength=n) > threshold
+        for column, n, threshold in zip((log.user, log.item), (log.num_users, log.num_items), thresholds, strict=True)
+    ]
+    levels = [np.zeros(len(side), np.int64) for side in active]
+    lengths = np.zeros(count, np.int64)
+    for w, span in enumerate(windows(end, count)):
+        part = slice(span.start, span.stop)
+        # Levels are kept on top of the last window's highest, so that they need no clearing between windows.
+        floor = max(int(side.max()) for side in levels)
+        lengths[w] = highest_level(log.user[part], log.item[part], *active, *levels, floor) - floor
+    return lengths
+
+
+@njit(cache=True)
+def highest_level(
+    user: Array, item: Array, user_active: Array, item_active: Array, user_level: Array, item_level: Array, floor: int
+) -> int:
+    """An event is one level above the last events of its inactive sides; between two active ones it has none."""
+    highest = floor
+    for k in range(len(user)):
+        u, i = user[k], item[k]
+        level = floor
+        if not user_active[u]:
+            level = max(level, user_level[u])
+        if not item_active[i]:
+            level = max(level, item_level[i])
+        if not user_active[u]:
+            user_level[u] = level + 1
+        if not item_active[i]:
+            item_level[i] = level + 1
+        if not (user_active[u] and item_active[i]):
+            highest = max(highest, level + 1)
+    return highest
+
+
+# Plain rules.
+
+
+def show_rules() -> None:
+    recipe = RECIPES["demo"]
+    pieces = list(make_pieces(recipe, new_world("demo", recipe, 0), sources=True))
+    user, item, source = (np.concatenate([getattr(p, name) for p in pieces]) for name in ("user", "item", "source"))
+    first = recipe.events * 9 // 10
+    ranks = {name: [] for name in ("most popular", "own recent items", "last-item transitions")}
+    popular = np.zeros(recipe.items)
+    when = np.full((recipe.users, recipe.items), -1)
+    after = np.zeros((recipe.items + 1, recipe.items))
+    last = np.full(recipe.users, recipe.items)  # one row more: users of whom nothing is known
+    for k, (u, i) in enumerate(zip(user, item, strict=True)):
+        if k >= first:
+            for name, scores in zip(ranks, (popular, when[u], after[last[u]]), strict=True):
+                ranks[name].append(mean_rank(scores, i))
+        popular[i] += 1
+        when[u, i] = k
+        after[last[u], i] += 1
+        last[u] = i
+    reference = {"knows the world's inside": reference_ranks(source[first:])}
+    print(f"demo, last {recipe.events - first:,} events, all {recipe.items} items ranked, ties at their mean rank")
+    for name, found in (ranks | reference).items():
+        print(f"{name:>26}: MRR {np.mean(1 / np.array(found)):.3f}, Recall@10 {np.mean(np.array(found) <= 10):.3f}")
+
+
+def mean_rank(scores: Array, true: int) -> float:
+    return float(1 + (scores > scores[true]).sum() + ((scores == scores[true]).sum() - 1) / 2)
+
+
+def reference_ranks(source: Array) -> Array:
+    """Where one who sees charts, moods and tastes would rank the next item: its sources, the likeliest first.
+
+    Near the best that can be, not exactly: that an item may come from two sources is left out.
+    """
+    recipe = RECIPES["demo"]
+    back, rank = probabilities(recipe.recency, recipe.recent), probabilities(recipe.popularity, recipe.alive)
+    chart = 1 - recipe.repeat - recipe.follow
+    likely = np.concatenate([[recipe.follow], recipe.repeat * back, chart * rank])
+    place = np.empty(len(likely))
+    place[np.argsort(-likely, kind="stable")] = 1 + np.arange(len(likely))
+    return np.where(source < 0, recipe.items / 2, place[source])  # a new item is a guess
+
+
+def probabilities(law: Law, count: int) -> Array:
+    octave = np.repeat(np.arange(law.octaves), law.base * 2 ** np.arange(law.octaves))
+    p = law.ratio**octave / 2.0**octave
+    return np.pad(p / p.sum(), (0, count))[:count]
+
+
+if __name__ == "__main__":
+    main()
