@@ -270,7 +270,7 @@ def test_one_way_of_asking() -> None:
     with pytest.raises(UsageError, match="one way"):
         plan(log, k=3, depth=4)
     with pytest.raises(UsageError, match="no method 'worst'"):
-        plan(log, method="worst", k=3)
+        plan(log, method="worst", k=0)
     with pytest.raises(UsageError):
         plan(log, depth=0)
     assert plan(log).setting.k == 0

@@ -95,7 +95,7 @@ def plan_verb(
         print(json.dumps(summary | ({"table": table} if table else {})))
     else:
         print(_describe(summary))
-        print("\n" + _table_text(table) if table else "", end="")
+        print(f"\n{_table_text(table, len(planned))}" if table else "", end="")
     if plot is not None:
         _draw(planned, table, plot)
 
@@ -224,11 +224,13 @@ def _describe(summary: dict[str, Any]) -> str:
     return "\n".join(f"{name:14}{text}" for name, text in lines.items())
 
 
-def _table_text(table: list[dict[str, Any]]) -> str:
+def _table_text(table: list[dict[str, Any]], windows: int) -> str:
     """The paper's Table 4, turned on its side."""
     best, paper, parts = (table[at : at + len(DNODES)] for at in range(0, len(table), len(DNODES)))
+    some = table[0]["windows"]
+    over = f"{windows} windows" if some == windows else f"{some} of {windows} windows, evenly spaced"
     lines = [
-        f"Mean over {table[0]['windows']} windows; an epoch's seconds are predicted, this CPU / H200.",
+        f"Mean over {over}; an epoch's seconds are predicted, this CPU / H200.",
         "",
         f"{'d-nodes':>8}  {'best':>10}  {'an epoch':>17}  {'longest-path*':>14}  {'an epoch':>17}",
     ]

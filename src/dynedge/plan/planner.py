@@ -86,8 +86,13 @@ class Question(NamedTuple):
     parts: int | None = None
 
     def choose(self, prev: Array) -> Array:
-        if self.k == 0:
-            return NO_CUT
+        return NO_CUT if self.k == 0 else self._select(prev)
+
+    def check(self) -> None:
+        """Refuse what no method answers now, not in a thread."""
+        self._select(np.zeros((0, 2), np.int32))
+
+    def _select(self, prev: Array) -> Array:
         return dnodes.select(prev, self.method, k=self.k, depth=self.depth, parts=self.parts)
 
 
@@ -117,15 +122,17 @@ def plan(
     if sum(value is not None for value in (*asked.values(), budget)) > 1:
         raise UsageError("ask for d-nodes in one way: by number, by depth, by parts or by budget.")
 
-    def of(**question: Any) -> Plan:
+    def of(method: str, **question: int | None) -> Plan:
         setting = Setting(train_end, windows, active_users, active_items, method, **question)
         return Plan(log, setting, threads=threads, cache=cache)
 
-    if budget is None:
-        return of(**({"k": 0} if asked == {"k": None, "depth": None, "parts": None} else asked))
-    uncut = of(k=0).stats
-    longest_paths, rows = [window.longest_path for window in uncut], sum(window.rows for window in uncut)
-    return of(depth=depth_within(budget, longest_paths, rows, cost or measure()))
+    if budget is not None:
+        uncut = of("best", k=0).stats
+        longest_paths, rows = [window.longest_path for window in uncut], sum(window.rows for window in uncut)
+        return of(method, depth=depth_within(budget, longest_paths, rows, cost or measure()))
+    if asked == {"k": None, "depth": None, "parts": None}:
+        return of("best", k=0)
+    return of(method, **asked)
 
 
 class Plan:
@@ -139,7 +146,7 @@ class Plan:
         self.threads = len(os.sched_getaffinity(0)) if threads is None else threads
         self.windows = list(windows(setting.train_end, setting.windows))
         self._question = Question(setting.method, setting.k, setting.depth, setting.parts)
-        self._question.choose(np.zeros((0, 2), np.int32))  # what no method answers is refused now, not in a thread
+        self._question.check()
         self._cache = Cache(log, setting) if cache and log.path else None
         self._chosen = self._cache.read() if self._cache else None
         self.from_cache = self._chosen is not None
