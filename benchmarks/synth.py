@@ -141,7 +141,7 @@ def show_rules() -> None:
     pieces = list(make_pieces(recipe, new_world("demo", recipe, 0), sources=True))
     user, item, source = (np.concatenate([getattr(p, name) for p in pieces]) for name in ("user", "item", "source"))
     first = recipe.events * 9 // 10
-    ranks = {name: [] for name in ("most popular", "own recent items", "last-item transitions")}
+    ranks: dict[str, Any] = {name: [] for name in ("most popular", "own recent items", "last-item transitions")}
     popular = np.zeros(recipe.items)
     when = np.full((recipe.users, recipe.items), -1)
     after = np.zeros((recipe.items + 1, recipe.items))

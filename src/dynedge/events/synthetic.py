@@ -28,6 +28,8 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from fractions import Fraction
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -55,11 +57,9 @@ class Law:
 
     def table(self) -> Array:
         """[base, cumulative probabilities of the octaves in 2^32nds]: what the kernel reads."""
-        weights = [1.0]
-        for _ in range(self.octaves - 1):
-            weights.append(weights[-1] * self.ratio)
-        cumulative = [int(sum(weights[: o + 1]) / sum(weights) * 2**32) for o in range(self.octaves)]
-        return np.array([self.base, *cumulative[:-1], 2**32], np.uint64)
+        weights = [Fraction(str(self.ratio)) ** o for o in range(self.octaves)]
+        cumulative = [int(part / sum(weights) * 2**32) for part in accumulate(weights)]
+        return np.array([self.base, *cumulative], np.uint64)
 
 
 @dataclass(frozen=True)
@@ -256,7 +256,8 @@ def synthesize(
     """Make a log by one of the RECIPES, write it to `out` and open it.
 
     With another number of `events`, users and items are scaled with it, so that each has as much to do as in the
-    full log; the log spans less time, not sparser time. At least FEWEST of both remain, or one an event.
+    full log; the log spans less time, not sparser time. At least FEWEST of both remain, or one an event. Fewer
+    clusters too, so that their charts keep their length, but four while there are items for them.
     """
     if recipe not in RECIPES:
         raise UsageError(f"there is no recipe '{recipe}'; the recipes are {', '.join(RECIPES)}.")
@@ -264,6 +265,7 @@ def synthesize(
     world = new_world(recipe, chosen, seed)
     with LogWriter(out, force=force) as writer:
         first_time, last_time = _write_events(writer, chosen, world, quiet)
+        assert (world.tally[USERS], world.tally[ITEMS]) == (chosen.users, chosen.items)
         _write_ids(writer, chosen, world)
         writer.finish(
             events=chosen.events,
@@ -299,7 +301,9 @@ def _scaled(recipe: Recipe, events: int | None) -> Recipe:
         users=users,
         items=items,
         pool=max(1, min(recipe.pool, users // 4)),
-        clusters=max(1, min(items // FEWEST, max(4, round(recipe.clusters * events / recipe.events)))),
+        clusters=max(
+            1, min(recipe.clusters, items // FEWEST, max(4, round(recipe.clusters * events / recipe.events)))
+        ),
     )
 
 
@@ -309,10 +313,8 @@ MOODS = 7
 CLUSTER = 7  # the column of `link` after the moods: eight integers, half a cache line an item
 TASTES = 3
 MOOD = 3  # the column of `user` after the tastes
-USER, LEFT, NOW, LAST, SERIAL = range(
-    5
-)  # columns of `slot`: who, events left, cluster, last item or -1, which session
-CLOCK, USERS, ITEMS, SESSIONS = range(4)  # entries of `tally`: microseconds since the start, and how many so far
+USER, LEFT, NOW, LAST, SERIAL = range(5)  # of `slot`: who, events left, cluster, last item or -1, which session
+CLOCK, USERS, ITEMS, SESSIONS = range(4)  # of `tally`: microseconds since the start, and how many so far
 LATENTS = 8
 NEWCOMER = 16  # a new user may dig as if they had done so many events
 SEEN = 8192  # items a session remembers, where it cares; two items in one place cost a redraw, no more
@@ -469,17 +471,14 @@ def _write_events(writer: LogWriter, recipe: Recipe, world: World, quiet: bool) 
 
 
 def _write_ids(writer: LogWriter, recipe: Recipe, world: World) -> None:
-    clusters, categories = _by_first_appearance(world.link[:, CLUSTER])
-    if recipe.named:
-        user_ids, item_ids = Ids.of(_people(recipe.users)), Ids.of(_titles(world.link[:, CLUSTER]))
-        category_ids = Ids.of(list(GENRES)[k] for k in clusters)
-    else:
-        user_ids, item_ids, category_ids = (_numbers(n) for n in (recipe.users, recipe.items, len(clusters)))
-    writer.ids("user_ids", user_ids)
-    writer.ids("item_ids", item_ids)
+    cluster = world.link[:, CLUSTER]
+    writer.ids("user_ids", Ids.of(_people(recipe.users)) if recipe.named else _numbers(recipe.users))
+    writer.ids("item_ids", Ids.of(_titles(cluster)) if recipe.named else _numbers(recipe.items))
     if recipe.category:
-        writer.column("item_categories", np.int32, 1).append(categories[:, None])
-        writer.ids("category_0_ids", category_ids)
+        found, place = _by_first_appearance(cluster)
+        genres = list(GENRES)
+        writer.column("item_categories", np.int32, 1).append(place[:, None])
+        writer.ids("category_0_ids", Ids.of(genres[c] for c in found) if recipe.named else _numbers(len(found)))
 
 
 def _by_first_appearance(values: Array) -> tuple[Array, Array]:
@@ -760,7 +759,7 @@ def _choose(rules: Rules, world: World, k: int, slot: int) -> Any:
 
 @kernel
 def _describe(world: World, user: int, item: int, features: Array, row: int) -> None:
-    """Features: a low-rank picture of the item, its cluster and the user's mood, under noise. In 2^-15ths."""
+    """Features: a low-rank picture of the item, its cluster and the user's mood, under noise, in 2^-16ths."""
     for latent in range(LATENTS):
         world.latent[latent] = (
             (np.int64(_mix(np.uint64(item * LATENTS + latent)) >> U48) >> 1)
