@@ -139,6 +139,8 @@ class Plan:
     """Iterate it, as often as there are epochs: each window in order, as `Planned`.
 
     The first pass chooses the d-nodes; they are kept, and cached on disk when it ends, so later passes only build.
+    Schedules are not kept; who has 36 to 64 bytes an event to spare, and a device that outruns the building, keeps
+    them by `list(plan)`.
     """
 
     def __init__(self, log: EventLog, setting: Setting, *, threads: int | None = None, cache: bool = True) -> None:
