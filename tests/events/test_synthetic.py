@@ -120,7 +120,7 @@ def test_the_bits_are_those_of_every_machine(logs: dict[str, EventLog]) -> None:
 
 FINGERPRINTS = {
     "demo": "0bd0fb00cd6a",
-    "ml-25m-like": "5919090851bb",
+    "ml-25m-like": "1ca9835ef060",
     "taobao-like": "e90af0ea18b7",
     "lastfm-like": "888cdb91f857",
     "reddit-like": "92141016465c",
