@@ -30,7 +30,7 @@ import numpy as np
 from dynedge.events.log import EventLog, read_log
 from dynedge.events.synthetic import RECIPES, synthesize
 from dynedge.plan.dnodes import METHODS
-from dynedge.plan.planner import plan
+from dynedge.plan.planner import Plan, Planned, plan
 from dynedge.progress import clock
 
 NAIVE_EVENTS, NAIVE_ROUNDS = 2000, 5
@@ -47,6 +47,7 @@ def main() -> None:
     parser.add_argument("--method", default="best", choices=METHODS)
     parser.add_argument("--k", type=int, default=160, help="d-nodes a window")
     parser.add_argument("--threads", type=int, default=None)
+    parser.add_argument("--keep", action="store_true", help="hold every schedule in memory until the end")
     parser.add_argument("--folder", default=None, help="where logs are made, and removed again")
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)  # plan --log in this very process
     args = parser.parse_args()
@@ -77,7 +78,7 @@ def show(log: Path) -> None:
 
 
 def measure(log: EventLog, args: argparse.Namespace) -> dict[str, Any]:
-    def whole(source: EventLog, windows: int) -> Any:
+    def whole(source: EventLog, windows: int) -> Plan:
         thresholds = [None if n == "inf" else int(n) for n in (args.active_users, args.active_items)]
         return plan(
             source,
@@ -95,7 +96,10 @@ def measure(log: EventLog, args: argparse.Namespace) -> dict[str, Any]:
 
     start = time.perf_counter()
     epochs = whole(log, args.windows)
-    depths = [window.stats.longest_path for window in epochs]
+    kept: list[Planned] = []
+    for window in epochs:
+        if args.keep:
+            kept.append(window)
     first = time.perf_counter()
     for _ in epochs:
         pass
@@ -106,7 +110,7 @@ def measure(log: EventLog, args: argparse.Namespace) -> dict[str, Any]:
         "seconds": first - start,
         "again": end - first,
         "peak_mib": peak_mib(),
-        "longest_path": float(np.mean(depths)),
+        "longest_path": float(np.mean([window.longest_path for window in epochs.stats])),
         "naive": naive_seconds(log) * events * args.k,
     }
 
