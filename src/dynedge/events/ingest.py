@@ -23,13 +23,12 @@ from dynedge.events.reading.ahead import ahead
 from dynedge.events.reading.columns import TextColumn
 from dynedge.events.reading.idtable import IdTable
 from dynedge.events.reading.order import PIECE_ROWS, RawColumn, in_time_order
-from dynedge.events.reading.sources import Block, Schema, expand, infer_time_unit, read_blocks, with_rest
+from dynedge.events.reading.sources import UNITS, Block, Schema, expand, infer_time_unit, read_blocks, with_rest
 from dynedge.events.split import DEFAULT_SPLIT, Split
 from dynedge.progress import Progress
 
 Array = npt.NDArray[Any]
 
-PER_SECOND = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9, "iso": 0.0}
 UNIT_WORDS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds", "iso": "ISO 8601"}
 DEFAULT_MAX_BAD = 0.001
 HOPELESS_ROWS = 1_000_000  # not one good row among so many: the rest is not read
@@ -88,8 +87,8 @@ def prepare(
 
 
 def _checked(schema: Schema) -> Schema:
-    if schema.time_unit not in ("auto", *PER_SECOND):
-        known = ", ".join(["auto", *PER_SECOND])
+    if schema.time_unit not in ("auto", *UNITS):
+        known = ", ".join(["auto", *UNITS])
         raise UsageError(f"--time-unit {schema.time_unit!r} is not one of {known}.")
     if schema.delimiter is not None and not 1 <= len(schema.delimiter.encode()) <= 2:
         raise UsageError(f"--delimiter {schema.delimiter!r} should be one or two characters.")
@@ -195,7 +194,7 @@ class _Rows:
         if self.unit == "auto" and (marks.status == v.GOOD).any():
             self.unit = infer_time_unit(column, marks)
         piece["time"] = np.zeros(rows)
-        column.times(marks, slot, PER_SECOND.get(self.unit, 1.0), piece["time"])
+        column.times(marks, slot, UNITS.get(self.unit, 0), piece["time"])
         if schema.label:
             piece["label"] = np.zeros(rows, np.float32)
             slot, column = by_name[schema.label]

@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -302,14 +303,30 @@ class LogWriter:
     """
 
     def __init__(self, out: str | os.PathLike[str], *, force: bool = False) -> None:
-        self.out = Path(out)
-        self._place = atomic_folder(self.out, force=force, is_ours=lambda old: (old / CARD).is_file())
+        self.out, self.force = Path(out), force
         self._columns: dict[str, Column] = {}
         self._card: dict[str, Any] | None = None
+        self._open = ExitStack()
 
     def __enter__(self) -> LogWriter:
-        self.folder = self._place.__enter__()
+        place = atomic_folder(self.out, force=self.force, is_ours=lambda old: (old / CARD).is_file())
+        self.folder = self._open.enter_context(place)
+        self._open.callback(self._abandon)
         return self
+
+    def __exit__(self, *error: Any) -> None:
+        if error[0] is not None:
+            self._open.__exit__(*error)
+            return
+        with self._open:
+            assert self._card is not None, "finish() was not called"
+            columns = {name: column.close() for name, column in self._columns.items()}
+            card = {"format": FORMAT, "version": VERSION, **self._card, "columns": columns}
+            (self.folder / CARD).write_text(json.dumps(card, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+    def _abandon(self) -> None:
+        for column in self._columns.values():
+            column.abandon()
 
     def column(self, name: str, dtype: npt.DTypeLike, width: int | None = None) -> Column:
         """The column of that name, opened on first use."""
@@ -333,18 +350,5 @@ class LogWriter:
             self.column(f"{name}_offsets", np.int64).append(ids.offsets)
 
     def finish(self, **card: Any) -> None:
+        """What log.json says besides the columns."""
         self._card = card
-
-    def __exit__(self, *error: Any) -> None:
-        if error[0] is None and self._card is not None:
-            try:
-                columns = {name: column.close() for name, column in self._columns.items()}
-                card = {"format": FORMAT, "version": VERSION, **self._card, "columns": columns}
-                (self.folder / CARD).write_text(json.dumps(card, indent=1, ensure_ascii=False) + "\n")
-            except BaseException as failure:
-                self._place.__exit__(type(failure), failure, failure.__traceback__)
-                raise
-        else:
-            for column in self._columns.values():
-                column.abandon()
-        self._place.__exit__(*error)

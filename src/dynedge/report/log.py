@@ -44,4 +44,4 @@ def _draw_degrees(ax: Any, counts: Any, what: str, color: str) -> None:
     middle = np.sqrt(edges[:-1] * (edges[1:] - 1.0).clip(1))
     shown = found > 0
     ax.scatter(middle[shown], (found / np.diff(edges))[shown], s=18, color=color)
-    ax.set(xscale="log", yscale="log", title=f"events per {what}", xlabel="events", ylabel=f"number of {what}s")
+    ax.set(xscale="log", yscale="log", title=f"events per {what}", xlabel="events", ylabel=f"{what}s with so many")

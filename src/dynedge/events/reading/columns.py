@@ -40,7 +40,7 @@ class ColumnValues(Protocol):
     def encode(self, table: IdTable, marks: Marks, out: Array, unique: int = -1) -> None: ...
     def numbers(self, marks: Marks, column: int, out: Array) -> None: ...
     def lists(self, marks: Marks, column: int, out: Array) -> None: ...
-    def times(self, marks: Marks, column: int, per_second: float, out: Array) -> None: ...
+    def times(self, marks: Marks, column: int, unit: int, out: Array) -> None: ...
     def text(self, row: int) -> str: ...
     def list_width(self, row: int) -> int | None: ...
 
@@ -65,8 +65,8 @@ class TextColumn:
     def lists(self, marks: Marks, column: int, out: Array) -> None:
         v.parse_lists(self.data, self.start, self.stop, marks.status, marks.where, column, out)
 
-    def times(self, marks: Marks, column: int, per_second: float, out: Array) -> None:
-        v.parse_times(self.data, self.start, self.stop, marks.status, marks.where, column, per_second, out)
+    def times(self, marks: Marks, column: int, unit: int, out: Array) -> None:
+        v.parse_times(self.data, self.start, self.stop, marks.status, marks.where, column, unit, out)
 
     def text(self, row: int) -> str:
         return bytes(self.data[self.start[row] : max(self.stop[row], self.start[row])]).decode(
@@ -78,6 +78,14 @@ class TextColumn:
         count, bad = v.parse_list(self.data, self.start[row], self.stop[row], np.empty(0, np.float32))
         packed = bad == v.GOOD and (count > 1 or self.text(row).startswith("["))
         return count if packed else None
+
+
+def to_seconds(values: Array, unit: int) -> Array:
+    """Numbers in units of 10^-unit seconds. Whole numbers are parted first: nanoseconds do not fit a float64."""
+    ten = 10**unit
+    if values.dtype == np.int64:
+        return values // ten + (values % ten) / ten
+    return values / ten
 
 
 @dataclass
@@ -117,8 +125,8 @@ class NumberColumn:
     def lists(self, marks: Marks, column: int, out: Array) -> None:
         self.numbers(marks, column, out[:, 0])
 
-    def times(self, marks: Marks, column: int, per_second: float, out: Array) -> None:
-        seconds = self.values / (1.0 if self.seconds or per_second == 0.0 else per_second)
+    def times(self, marks: Marks, column: int, unit: int, out: Array) -> None:
+        seconds = self.values if self.seconds or unit == v.ISO else to_seconds(self.values, unit)
         marks.mark(self.missing, v.MISSING, column)
         marks.mark(~np.isfinite(seconds), v.NOT_FINITE, column)
         marks.mark(seconds < 0, v.NEGATIVE_TIME, column)
@@ -160,7 +168,7 @@ class ListColumn:
         marks.mark(odd, v.NOT_FINITE, column)
         out[good] = rows
 
-    def times(self, marks: Marks, column: int, per_second: float, out: Array) -> None:
+    def times(self, marks: Marks, column: int, unit: int, out: Array) -> None:
         marks.mark(np.ones(len(self.missing), bool), v.UNPARSABLE, column)
 
     def text(self, row: int) -> str:

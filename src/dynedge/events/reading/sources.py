@@ -16,7 +16,7 @@ import numpy.typing as npt
 from dynedge.errors import DataError, UsageError
 from dynedge.events.reading import values as v
 from dynedge.events.reading.ahead import ahead
-from dynedge.events.reading.columns import ColumnValues, ListColumn, Marks, NumberColumn, TextColumn
+from dynedge.events.reading.columns import ColumnValues, ListColumn, Marks, NumberColumn, TextColumn, to_seconds
 from dynedge.events.reading.cut import cut_delimited, cut_json
 
 Array = npt.NDArray[Any]
@@ -26,6 +26,7 @@ LONGEST_LINE = 64 << 20
 PARQUET_ROWS = 1 << 18
 COMPRESSIONS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bz2"}
 DELIMITERS = ",\t;|"
+UNITS = {"s": 0, "ms": 3, "us": 6, "ns": 9, "iso": v.ISO}  # 10^-k seconds
 
 
 @dataclass(frozen=True)
@@ -135,6 +136,13 @@ class _Stream:
                 return
             yield chunk, raw.tell()
 
+    def head(self, lines: int) -> bytes:
+        """The first bytes, with at least so many lines of them whole if there are so many."""
+        head = self.next()
+        while head.count(b"\n") < lines and len(head) <= LONGEST_LINE and (more := self.next()):
+            head += more
+        return head
+
     def next(self) -> bytes:
         """The next bytes; empty at the end."""
         for chunk, done in self._chunks:
@@ -149,7 +157,7 @@ def with_rest(path: Path, schema: Schema) -> Schema:
     assert schema.names is not None and schema.delimiter is not None
     with open(path, "rb") as file:
         stream = _Stream(path, file.read(4))
-    second = stream.next().split(b"\n", 2)[1:2]
+    second = stream.head(2).split(b"\n", 2)[1:2]
     fields = len(_fields(second[0], schema.delimiter)) if second and second[0].strip() else 0
     width = max(fields - (len(schema.names) - 1), 0)
     return replace(schema, features=tuple(f"{schema.names[-1]}_{k}" for k in range(width)))
@@ -157,7 +165,7 @@ def with_rest(path: Path, schema: Schema) -> Schema:
 
 def _text_blocks(path: Path, schema: Schema, magic: bytes) -> Iterator[Block]:
     stream = _Stream(path, magic)
-    head = stream.next()
+    head = stream.head(1)
     if not head:
         return
     suffixes = {suffix.lower() for suffix in path.suffixes}
@@ -340,9 +348,8 @@ def _arrow_column(path: Path, name: str, column: Any) -> ColumnValues:
         flat = np.asarray(column.flatten().cast(pa.float64()).to_numpy(zero_copy_only=False), np.float64)
         return ListColumn(flat, np.concatenate(([0], np.cumsum(lengths))), missing)
     if pa.types.is_timestamp(kind):
-        per_second = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}[kind.unit]
         raw = np.asarray(pc.fill_null(column.cast(pa.int64()), 0))
-        return NumberColumn(raw / per_second, missing, seconds=True)
+        return NumberColumn(to_seconds(raw, UNITS[kind.unit]), missing, seconds=True)
     if pa.types.is_date(kind):
         days = np.asarray(pc.fill_null(column.cast(pa.date32()).cast(pa.int32()), 0))
         return NumberColumn(days * 86400.0, missing, seconds=True)

@@ -77,8 +77,8 @@ _POWERS = np.array([float(f"1e{k}") for k in range(309)])
 
 
 @njit(nogil=True, cache=True)
-def parse_number(data: Array, start: int, stop: int) -> tuple[float, int]:
-    """(value, status) of a decimal number. Exact up to 15 digits; beyond, within one unit in the last place."""
+def parse_number(data: Array, start: int, stop: int, shift: int = 0) -> tuple[float, int]:
+    """(value / 10^shift, status) of a decimal number. Exact up to 15 digits; beyond, to the last place but one."""
     while start < stop and data[start] == _SPACE:
         start += 1
     while start < stop and data[stop - 1] == _SPACE:
@@ -122,9 +122,14 @@ def parse_number(data: Array, start: int, stop: int) -> tuple[float, int]:
         exponent += -power if minus else power
     if at != stop:
         return 0.0, UNPARSABLE
-    value = float(mantissa)
+    exponent -= shift
     if mantissa == 0:
         exponent = 0
+    value = float(mantissa)
+    if mantissa >= np.uint64(2**53) and -18 <= exponent < 0:  # more digits than a float holds: whole and rest apart
+        ten = np.uint64(_POWERS[-exponent])
+        value = float(mantissa // ten) + float(mantissa % ten) / _POWERS[-exponent]
+        return -value if negative else value, GOOD
     if exponent < -308:  # two steps, so that the power of ten stays a number
         value /= _POWERS[min(-exponent - 308, 308)]
         exponent = -308
@@ -288,26 +293,26 @@ def _iso(data: Array, at: int, stop: int) -> tuple[float, bool]:
     return seconds + fraction / scale, at == stop
 
 
+ISO = -1
 LATEST_S = 7_258_118_400.0  # 2200-01-01
 
 
 @njit(nogil=True, cache=True)
 def parse_times(
-    data: Array, start: Array, stop: Array, status: Array, where: Array, column: int, per_second: float, out: Array
+    data: Array, start: Array, stop: Array, status: Array, where: Array, column: int, unit: int, out: Array
 ) -> None:
-    """Times in seconds. `per_second` is 1, 1e3, 1e6 or 1e9 for numbers, 0 for ISO 8601."""
+    """Times in seconds. `unit` is k for numbers in units of 10^-k seconds, ISO for ISO 8601."""
     for row in range(len(status)):
         if status[row] != GOOD:
             continue
-        if per_second == 0.0:
+        if unit == ISO:
             bad = MISSING if stop[row] <= start[row] else GOOD
             value = 0.0
             if bad == GOOD:
                 value, fine = _iso(data, start[row], stop[row])
                 bad = GOOD if fine else UNPARSABLE
         else:
-            value, bad = parse_number(data, start[row], stop[row])
-            value /= per_second
+            value, bad = parse_number(data, start[row], stop[row], unit)
         if bad == GOOD:
             bad = check_time(value)
         if bad != GOOD:

@@ -1,0 +1,25 @@
+"""Shared by all tests: hypothesis without deadlines (a first call compiles), the same examples every time."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from hypothesis import settings
+
+settings.register_profile("dynedge", deadline=None, derandomize=True, database=None)
+settings.load_profile("dynedge")
+
+
+@pytest.fixture
+def dynedge():
+    """Run a verb as a user would: dynedge("info", folder) -> the finished process."""
+
+    def run(*arguments, **more):
+        command = [sys.executable, "-m", "dynedge", *map(str, arguments)]
+        environment = {**os.environ, "PYTHONWARNINGS": "error"}
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False, **more)
+        assert "Traceback" not in done.stderr, done.stderr
+        return done
+
+    return run
