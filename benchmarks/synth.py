@@ -11,9 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
-import re
 import subprocess
 import sys
 import tempfile
@@ -22,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from machine import machine, peak_mib
 from numba import njit
 
 from dynedge.events.log import EventLog
@@ -68,17 +66,6 @@ def make_one(recipe: str, events: int, folder: Path) -> dict[str, float]:
     start = time.perf_counter()
     synthesize(recipe, folder / "log", events=events)
     return {"seconds": time.perf_counter() - start, "peak_mib": peak_mib()}
-
-
-def peak_mib() -> float:
-    found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    assert found is not None
-    return int(found[1]) / 1024
-
-
-def machine() -> str:
-    found = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
-    return f"{found[1] if found else platform.processor()}, {os.cpu_count()} cores"
 
 
 # The longest path.

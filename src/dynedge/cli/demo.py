@@ -1,14 +1,19 @@
-"""The demo: the main job on a small log made here."""
+"""The demo: the whole way on a small log, by the same verbs a user types."""
 
 from __future__ import annotations
 
+import csv
+import shlex
+import tempfile
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from dynedge.cli import app
+from dynedge.cli import app, run
 from dynedge.cli.data import Force
+from dynedge.errors import DataError
 
 
 @app.command()
@@ -17,4 +22,34 @@ def demo(
     seed: Annotated[int, typer.Option(help="Another seed, another log.")] = 0,
     force: Force = False,
 ) -> None:
-    """Make a log, look at it, plan its training; pictures at the end."""
+    """Go the whole way on a small made-up log: a CSV file, its log, its card, its plan, and pictures."""
+    if out.exists() and not (force and out.is_dir()):
+        raise DataError(f"{out} already exists; choose another --out or pass --force to write into it.")
+    out.mkdir(exist_ok=True)
+    events = _write_events(out / "events.csv", seed)
+    print(f"{out / 'events.csv'}: {events:,} plays of songs by made-up listeners. What dynedge makes of them:")
+    for verb in (
+        ["prepare", f"{out / 'events.csv'}", "--item-features", "genre", "--out", f"{out / 'log'}", "--force"],
+        ["info", f"{out / 'log'}", "--plot", f"{out / 'log.png'}"],
+        ["plan", f"{out / 'log'}", "--windows", "20", "--plot", f"{out / 'plan.png'}"],
+    ):
+        print(f"\n$ dynedge {shlex.join(verb)}", flush=True)
+        if code := run(verb):
+            raise typer.Exit(code)
+    print(f"\nLook at {out / 'log.png'} (who is active, and when) and {out / 'plan.png'} (what d-nodes do).")
+
+
+def _write_events(path: Path, seed: int) -> int:
+    """The demo log as somebody's file: names, ISO times."""
+    from dynedge.events.synthetic import synthesize
+
+    with tempfile.TemporaryDirectory() as folder, open(path, "w", newline="", encoding="utf-8") as file:
+        log = synthesize("demo", Path(folder) / "log", seed=seed)
+        rows = csv.writer(file)
+        rows.writerow(["user_id", "item_id", "timestamp", "genre"])
+        genre = log.category_ids[0].take(log.item_categories[:, 0])
+        users, items = log.user_ids.take(range(log.num_users)), log.item_ids.take(range(log.num_items))
+        for user, item, time in zip(log.user.tolist(), log.item.tolist(), log.time.tolist(), strict=True):
+            moment = datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            rows.writerow([users[user], items[item], moment, genre[item]])
+        return len(log)
