@@ -11,10 +11,10 @@ from typing import Any
 import numpy.typing as npt
 
 from dynedge.errors import UsageError
-from dynedge.plan.dnodes.search import best
-from dynedge.plan.dnodes.by_time import cut_by_time
 from dynedge.plan.dnodes.by_depth import depth
 from dynedge.plan.dnodes.by_longest_path import longest_path_dnodes
+from dynedge.plan.dnodes.by_time import cut_by_time
+from dynedge.plan.dnodes.search import best
 
 Array = npt.NDArray[Any]
 

@@ -5,8 +5,8 @@ backward through the parent one level down, the user's side first. Of its L even
 centre (h3 of six), and the d-node is the state through which the path leaves it. A path of one event cannot be
 shortened: the choice ends there.
 
-After a cut only levels behind it can change, and only downwards. So they are mended in time order from the reader of the
-d-node onward, through a bit set of the events to look at; a naive version recomputes all of them each time.
+After a cut only levels behind it can change, and only downwards. So they are mended in time order from the reader of
+the d-node onward, through a bit set of the events to look at; a naive version recomputes all of them each time.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def choose(prev: Array, k: int, depth: int) -> tuple[Array, int]:
         while first[top] < 0:  # none is left at this level, and none can come from above
             top -= 1
             at = len(ends)
-    return chosen[:size], top
+    return chosen[:size], int(top)
 
 
 @numba.njit(nogil=True, cache=True)
@@ -149,7 +149,7 @@ def _mend(
 
 
 @numba.njit(nogil=True, cache=True)
-def _lowest_bit(bits: int) -> int:
+def _lowest_bit(bits: Any) -> int:
     position = 0
     while bits & np.uint64(0xFF) == 0:
         bits >>= np.uint64(8)

@@ -1,14 +1,14 @@
 """Cutting to a given depth as a labelling problem, solved by passing messages (tree-reweighted, sequential: TRW-S).
 
 Let each event run some steps earlier than it does uncut: at level head(k) − shift(k), which has to lie in 1 … L.
-A link p → k may stay if the level rises over it, that is if shift(k) ≤ shift(p) + slack, slack = head(k) − head(p) − 1.
+A link p → k may stay if the level rises over it: if shift(k) ≤ shift(p) + slack, slack = head(k) − head(p) − 1.
 The fewest cuts are the shifts that break this for the fewest links. An entity's events form a chain, all chains run
 forward in time, and along a chain a message takes time linear in the number of shifts: the case TRW-S is made for.
 Kolmogorov, Convergent tree-reweighted message passing for energy minimization, PAMI 2006.
 
 With D the longest path uncut no shift above D − L is needed. Where more than `most` shifts are left they are taken
-from a grid, g(i) = ⌊i·pace⌋; then k may stay behind p if i(k) ≤ i(p) + ⌊slack / pace⌋, which loses a little and is never wrong.
-An event's label counts down from its highest grid point, so that labels rise along a link as levels do.
+from a grid, g(i) = ⌊i·pace⌋, and a link may stay if i(k) ≤ i(p) + ⌊slack / pace⌋: that loses a little, and is never
+wrong. An event's label counts down from its highest grid point, so that labels rise along a link as levels do.
 """
 
 from __future__ import annotations
@@ -23,44 +23,48 @@ from dynedge.plan.dnodes.graph import Core, prune
 
 Array = npt.NDArray[Any]
 
-LADDER = (4, 8, 32)  # labels tried. Few settle in few sweeps and are often the best where paths are long
-SWEEPS = 8
+MANY = 32
+LADDER = (4, 8, MANY)  # labels tried. Few settle in few sweeps and are often the best where paths are long;
+COARSEST = 4  # many pay where they are exact or nearly so: one label for no more than so many shifts
 NONE = np.float32(1e-4)  # less than this is no gain, only rounding
 ONE = np.float32(1)
 
 
 class Labels(NamedTuple):
-    """What labels may be: event k has labels 0 … count[k] − 1, and label(k) ≥ label(prev[k, s]) + rise[k, s] uncut."""
+    """Event k has a label in 0 … many[k] − 1; a link stays if label(k) ≥ label(prev[k, s]) + rise[k, s]."""
 
-    count: Array  # int32[m]
+    many: Array  # int32[m]
     rise: Array  # int32[m, 2]
 
 
 @numba.njit(nogil=True, cache=True)
-def cut_core(core: Core, depth: int, enough: int) -> tuple[Array, int]:
+def cut_core(core: Core, depth: int, sweeps: int, enough: int) -> tuple[Array, int]:
     """(marks bool[m, 2], how many) that leave no path of the core longer than `depth`: the fewest met.
 
     Stops early when there are no more than `enough`, or when that is out of reach.
     """
     best, fewest = core.prev >= 0, (core.prev >= 0).sum()
+    if fewest <= enough:
+        return best, fewest
+    exact = min(depth, core.head.max() - depth + 1)
     for most in LADDER:
-        if fewest <= enough:
+        if most == MANY and exact > COARSEST * MANY:
             break
-        cut, left = _sweep(core, depth, enough, most)
+        cut, left = _sweep(core, depth, sweeps, enough, most)
         if left < fewest:
             best, fewest = cut, left
-        if most >= min(depth, core.head.max() - depth + 1) or _hopeless(fewest, enough, 0):
+        if exact <= most or fewest <= enough or _hopeless(fewest, enough, 0):
             break
     return best, fewest
 
 
 @numba.njit(nogil=True, cache=True)
-def _sweep(core: Core, depth: int, enough: int, most: int) -> tuple[Array, int]:
+def _sweep(core: Core, depth: int, sweeps: int, enough: int, most: int) -> tuple[Array, int]:
     labels = label_events(core, depth, most)
     message = np.zeros((len(core.event), 4, most), np.float32)  # from the two events read, from the two readers
     label = np.zeros(len(core.event), np.int32)
     best, fewest = core.prev >= 0, (core.prev >= 0).sum()
-    for sweep in range(SWEEPS):
+    for sweep in range(sweeps):
         for direction in range(2):
             if direction == 0:
                 cut = _forward(core.prev, core.next, labels, message, label)
@@ -79,13 +83,13 @@ def _sweep(core: Core, depth: int, enough: int, most: int) -> tuple[Array, int]:
 @numba.njit(nogil=True, cache=True)
 def _hopeless(fewest: int, enough: int, sweep: int) -> bool:
     """Later sweeps gain less and less: seldom more than 15 % after the first, 3 % after a few."""
-    return enough > 0 and fewest > enough * (1.03 + 0.12 / (1 + sweep) ** 2)
+    return enough > 0 and fewest > enough * (1.03 + 0.12 / (1 + sweep) ** 2) + 1
 
 
 @numba.njit(nogil=True, cache=True)
 def label_events(core: Core, depth: int, most: int) -> Labels:
     m = len(core.event)
-    count, rise, high = np.zeros(m, np.int32), np.zeros((m, 2), np.int32), np.zeros(m, np.int64)
+    many, rise, high = np.zeros(m, np.int32), np.zeros((m, 2), np.int32), np.zeros(m, np.int64)
     longest = core.head.max() if m else depth
     over = longest - depth
     a, b = 1, 1  # the pace, a / b
@@ -94,12 +98,12 @@ def label_events(core: Core, depth: int, most: int) -> Labels:
     for k in range(m):
         head = np.int64(core.head[k])
         high[k] = min(_ceil(over * b, a), _ceil(head * b, a) - 1)
-        count[k] = high[k] - max(0, _ceil((head - depth) * b, a)) + 1
+        many[k] = high[k] - max(0, _ceil((head - depth) * b, a)) + 1
         for s in range(2):
             p = core.prev[k, s]
             if p >= 0:
                 rise[k, s] = high[k] - high[p] - (head - core.head[p] - 1) * b // a
-    return Labels(count, rise)
+    return Labels(many, rise)
 
 
 @numba.njit(nogil=True, cache=True)
@@ -110,11 +114,11 @@ def _ceil(a: int, b: int) -> int:
 @numba.njit(nogil=True, cache=True, fastmath=True)
 def _forward(prev: Array, next: Array, labels: Labels, message: Array, label: Array) -> Array:
     """Label the events in time order, by the labels read and what the readers say; then tell the readers."""
-    count, rise = labels
+    many, rise = labels
     cut = np.zeros(prev.shape, np.bool_)
     share, run = np.empty(message.shape[2], np.float32), np.empty(message.shape[2], np.float32)
     for k in range(len(prev)):
-        n = count[k]
+        n = many[k]
         p, q, a, b = prev[k, 0], prev[k, 1], next[k, 0], next[k, 1]
         low = max(0, label[p] + rise[k, 0]) if p >= 0 else 0
         high = max(0, label[q] + rise[k, 1]) if q >= 0 else 0
@@ -129,20 +133,20 @@ def _forward(prev: Array, next: Array, labels: Labels, message: Array, label: Ar
         cut[k, 0], cut[k, 1] = low > at, high > at
         _share(message, k, n, _chains(p, q, a, b), share)
         if a >= 0:
-            _tell_reader(message, k, 0, n, a, count[a], rise[a, 0], share, run)
+            _tell_reader(message, k, 0, n, a, many[a], rise[a, 0], share, run)
         if b >= 0:
-            _tell_reader(message, k, 1, n, b, count[b], rise[b, 1], share, run)
+            _tell_reader(message, k, 1, n, b, many[b], rise[b, 1], share, run)
     return cut
 
 
 @numba.njit(nogil=True, cache=True, fastmath=True)
 def _backward(prev: Array, next: Array, labels: Labels, message: Array, label: Array) -> Array:
     """The same with time reversed."""
-    count, rise = labels
+    many, rise = labels
     cut = np.zeros(prev.shape, np.bool_)
     share, run = np.empty(message.shape[2], np.float32), np.empty(message.shape[2], np.float32)
     for k in range(len(prev) - 1, -1, -1):
-        n = count[k]
+        n = many[k]
         p, q, a, b = prev[k, 0], prev[k, 1], next[k, 0], next[k, 1]
         top = n - 1
         low = min(top, label[a] - rise[a, 0]) if a >= 0 else top
@@ -160,9 +164,9 @@ def _backward(prev: Array, next: Array, labels: Labels, message: Array, label: A
             cut[b, 1] = high < at
         _share(message, k, n, _chains(p, q, a, b), share)
         if p >= 0:
-            _tell_read(message, k, 0, n, p, count[p], rise[k, 0], share, run)
+            _tell_read(message, k, 0, n, p, many[p], rise[k, 0], share, run)
         if q >= 0:
-            _tell_read(message, k, 1, n, q, count[q], rise[k, 1], share, run)
+            _tell_read(message, k, 1, n, q, many[q], rise[k, 1], share, run)
     return cut
 
 

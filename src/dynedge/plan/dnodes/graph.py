@@ -116,6 +116,5 @@ def prune(prev: Array, cut: Array, limit: int) -> int:
                     left += 1
                     continue
                 cut[k, s] = False
-            if tail[p] < tail[k]:
-                tail[p] = tail[k]
+            tail[p] = max(tail[p], tail[k])
     return left

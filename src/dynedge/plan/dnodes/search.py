@@ -19,6 +19,8 @@ from dynedge.plan.dnodes.graph import Core, codes, core_of, heads, tails
 
 Array = npt.NDArray[Any]
 
+QUICK, THOROUGH = 4, 10  # sweeps: while searching a large core; in a small one, or at a depth that is given or found
+SMALL = 2000
 SHALLOW = 32  # up to here one depth serves many k, and it pays to look for fewer d-nodes at the depth found
 
 
@@ -33,10 +35,10 @@ def best(prev: Array, k: int | None = None, depth: int | None = None) -> Array:
 
 
 def _to_depth(core: Core, limit: int) -> Array:
-    marks, _ = cut_core(core, limit, 0)
+    marks, _ = cut_core(core, limit, THOROUGH, 0)
     cut = min(codes(core.prev, marks), by_depth(core.prev, limit), key=len)
     # Inside the core Algorithm 2 chooses as in the window, as long as a path is too long: such a path lies inside
-    chosen, reached = choose(core.prev, len(cut) - 1, limit)
+    chosen, reached = choose(core.prev, max(0, len(cut) - 1), limit)
     return _in_window(core, np.sort(chosen) if reached <= limit else cut)
 
 
@@ -45,17 +47,17 @@ def _with_dnodes(prev: Array, head: Array, tail: Array, k: int) -> Array:
     cut = np.sort(chosen)
     longest = int(head.max(initial=0))
     low, step = 0, max(1, _gap(high, longest) // 8)
-    while high - low > 1 + _gap(high, longest) // 64:
+    while high - low > 1 + _gap(high, longest) // 32:
         middle = max((low + high) // 2, high - step)
         core = core_of(prev, head, tail, middle)
-        marks, count = cut_core(core, middle, k)
+        marks, count = cut_core(core, middle, THOROUGH if len(core.event) < SMALL else QUICK, k)
         if count <= k:
             cut, high, step = _in_window(core, codes(core.prev, marks)), middle, 2 * step
         else:
             low = middle
     if 1 < high <= SHALLOW:
         core = core_of(prev, head, tail, high)
-        marks, count = cut_core(core, high, 0)
+        marks, count = cut_core(core, high, THOROUGH, 0)
         if count < len(cut):
             cut = _in_window(core, codes(core.prev, marks))
     return cut
