@@ -1,0 +1,122 @@
+"""What every model can do. The training loop and the evaluation know models by these verbs alone, never by name.
+
+Legend: n events of a window, C candidates, I items of the log.
+
+A model never sees the future: a prediction for event k uses what was known before k, and only then does the state
+take event k in. What a model remembers of the events so far is its State, which is passed in and moved forward by
+`loss` and `score`; parameters are what training changes, and nothing else is kept anywhere.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from dynedge.events.log import EventLog
+
+Array = npt.NDArray[Any]
+
+
+class State(dict[str, Tensor]):
+    """What is remembered of the events so far: named tensors, moved forward in place."""
+
+    def clone(self) -> State:
+        return State({name: tensor.clone() for name, tensor in self.items()})
+
+
+@dataclass(frozen=True, eq=False)
+class Window:
+    """A contiguous run of a log's events, as arrays of their own."""
+
+    log: EventLog
+    events: range
+
+    def __len__(self) -> int:
+        return len(self.events)
+
+    def _column(self, column: Array) -> Array:
+        return np.array(column[self.events.start : self.events.stop])
+
+    @cached_property
+    def user(self) -> Array:
+        return self._column(self.log.user)
+
+    @cached_property
+    def item(self) -> Array:
+        return self._column(self.log.item)
+
+    @cached_property
+    def time(self) -> Array:
+        return self._column(self.log.time)
+
+    @cached_property
+    def features(self) -> Array:
+        return self._column(self.log.features)
+
+
+@dataclass(frozen=True)
+class Step:
+    """Where training stands: what a window's random draws are seeded with, so that a resumed run draws the same."""
+
+    seed: int
+    epoch: int
+    window: int
+
+    def generator(self) -> torch.Generator:
+        mixed = np.random.SeedSequence([self.seed, self.epoch, self.window]).generate_state(1, np.uint64)[0]
+        return torch.Generator().manual_seed(int(mixed >> 1))
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What a window costs: a scalar to differentiate, and numbers to log (means over the window's events)."""
+
+    total: Tensor
+    log: dict[str, float]
+
+
+class Model(nn.Module, ABC):
+    """A system under the contract. `prepare` and `windows` touch no parameter, so they may run ahead in threads."""
+
+    @abstractmethod
+    def windows(self, log: EventLog, train_end: int, first: int = 0) -> Iterator[Any]:
+        """The training windows from number `first` on, prepared: what `loss` takes, in order."""
+
+    @abstractmethod
+    def num_windows(self, train_end: int) -> int:
+        """How many training windows an epoch has."""
+
+    @abstractmethod
+    def start(self) -> State:
+        """The state before the first event."""
+
+    @abstractmethod
+    def loss(self, prepared: Any, state: State, step: Step) -> Loss:
+        """The loss of a training window; the state moves past it, without gradient."""
+
+    def end_epoch(self, epoch: int) -> dict[str, float]:
+        """Whatever is due between epochs (multipliers, copies); numbers to log."""
+        return {}
+
+    @abstractmethod
+    def prepare(self, window: Window) -> Any:
+        """A window for `score`: nothing cut, nothing static."""
+
+    @abstractmethod
+    def score(self, prepared: Any, candidates: Tensor | None, state: State) -> Tensor:
+        """float[n, C] for candidates int64[n, C], or float[n, I] for None: all items. Row k sees what was before k.
+
+        The state moves past the window.
+        """
+
+    @abstractmethod
+    def peek(self, users: Tensor, times: Tensor, candidates: Tensor | None, state: State) -> Tensor:
+        """As score, for questions instead of events: nothing happens, the state stays as it is."""
