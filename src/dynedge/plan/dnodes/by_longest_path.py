@@ -38,66 +38,32 @@ def choose(prev: Array, k: int, depth: int) -> tuple[Array, int]:
             if prev[e, s] >= 0:
                 after[prev[e, s], s] = e
     level = heads(prev, np.zeros((n, 2), np.bool_))
-    top = level.max() if n else np.int32(0)
-    first, later, earlier = _file_by_level(level, top)
-    chosen = np.empty(min(k, 2 * n), np.int64)
-    ends, at, size = np.empty(0, np.int32), 0, 0
     dirty = np.zeros(n // 64 + 1, np.uint64)
+    chosen = np.empty(min(k, 2 * n), np.int64)
+    top, ends = _deepest(level)
+    at = size = 0
     while size < len(chosen) and top > max(depth, 1):
-        if at == len(ends):
-            ends, at = _of_level(first[top], later), 0
-        if level[ends[at]] != top:
+        reader, side = _centre(before, level, ends[at])
+        parent = before[reader, side]
+        chosen[size] = 2 * parent + side
+        size += 1
+        before[reader, side] = after[parent, side] = -1
+        _mend(reader, before, after, level, dirty)
+        while at < len(ends) and level[ends[at]] != top:  # levels only fall: none joins the deepest
             at += 1
-        else:
-            reader, side = _centre(before, level, ends[at])
-            parent = before[reader, side]
-            chosen[size] = 2 * parent + side
-            size += 1
-            before[reader, side] = after[parent, side] = -1
-            _mend(reader, before, after, level, first, later, earlier, dirty)
-        while first[top] < 0:  # none is left at this level, and none can come from above
-            top -= 1
-            at = len(ends)
-    return chosen[:size], int(top)
+        if at == len(ends):
+            top, ends = _deepest(level)
+            at = 0
+    return chosen[:size], top
 
 
 @numba.njit(nogil=True, cache=True)
-def _file_by_level(level: Array, top: int) -> tuple[Array, Array, Array]:
-    """A doubly linked list of events for each level, so that an event moves to another in O(1)."""
-    first = np.full(top + 1, -1, np.int32)
-    later, earlier = np.full(len(level), -1, np.int32), np.full(len(level), -1, np.int32)
-    for k in range(len(level) - 1, -1, -1):
-        _file(k, level[k], first, later, earlier)
-    return first, later, earlier
-
-
-@numba.njit(nogil=True, cache=True)
-def _file(k: int, level: int, first: Array, later: Array, earlier: Array) -> None:
-    head = first[level]
-    later[k], earlier[k], first[level] = head, -1, k
-    if head >= 0:
-        earlier[head] = k
-
-
-@numba.njit(nogil=True, cache=True)
-def _unfile(k: int, level: int, first: Array, later: Array, earlier: Array) -> None:
-    a, b = earlier[k], later[k]
-    if a >= 0:
-        later[a] = b
-    else:
-        first[level] = b
-    if b >= 0:
-        earlier[b] = a
-
-
-@numba.njit(nogil=True, cache=True)
-def _of_level(k: int, later: Array) -> Array:
-    """The events of one list, earliest first. Called when the level becomes the greatest: none joins it after."""
-    events = []
-    while k >= 0:
-        events.append(k)
-        k = later[k]
-    return np.sort(np.array(events))
+def _deepest(level: Array) -> tuple[int, Array]:
+    """The greatest level and its events, earliest first."""
+    top = np.int32(0)
+    for k in range(len(level)):
+        top = max(top, level[k])
+    return int(top), np.flatnonzero(level == top)
 
 
 @numba.njit(nogil=True, cache=True)
@@ -114,16 +80,7 @@ def _centre(before: Array, level: Array, end: int) -> tuple[int, int]:
 
 
 @numba.njit(nogil=True, cache=True)
-def _mend(
-    start: int,
-    before: Array,
-    after: Array,
-    level: Array,
-    first: Array,
-    later: Array,
-    earlier: Array,
-    dirty: Array,
-) -> None:
+def _mend(start: int, before: Array, after: Array, level: Array, dirty: Array) -> None:
     one = np.uint64(1)
     word = last = start >> 6
     dirty[word] |= one << np.uint64(start & 63)
@@ -138,8 +95,6 @@ def _mend(
         new = max(level[p] if p >= 0 else 0, level[q] if q >= 0 else 0) + 1
         if new == old:
             continue
-        _unfile(k, old, first, later, earlier)
-        _file(k, new, first, later, earlier)
         level[k] = new
         for s in range(2):
             reader = after[k, s]
