@@ -1,4 +1,4 @@
-"""Walks a log forward: score, then advance. Every event is predicted from what came before it, and from nothing else."""
+"""Walks a log forward: score, then advance. Each event is predicted from what came before it, and nothing else."""
 
 from __future__ import annotations
 
