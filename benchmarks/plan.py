@@ -116,14 +116,16 @@ def measure(log: EventLog, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def naive_seconds(log: EventLog) -> float:
-    """Seconds an event and d-node of Algorithm 2 in plain Python."""
+    """Seconds an event and d-node of Algorithm 2 in plain Python, by its quickest round."""
     pairs = list(zip(log.user[:NAIVE_EVENTS].tolist(), log.item[:NAIVE_EVENTS].tolist(), strict=True))
-    start = time.perf_counter()
     cut: set[tuple[int, int]] = set()
+    rounds = []
     for _ in range(NAIVE_ROUNDS):
+        start = time.perf_counter()
         path = naive_longest_path(pairs, cut)
         cut.add(path[len(path) // 2])
-    return (time.perf_counter() - start) / (NAIVE_ROUNDS * max(len(pairs), 1))
+        rounds.append(time.perf_counter() - start)
+    return min(rounds) / max(len(pairs), 1)
 
 
 def naive_longest_path(pairs: list[tuple[int, int]], cut: set[tuple[int, int]]) -> list[tuple[int, int]]:
