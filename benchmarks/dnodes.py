@@ -1,0 +1,278 @@
+"""d-nodes, method by method: longest path, d-nodes and time, on real logs and on a log of your own.
+
+    python benchmarks/dnodes.py                                   # every log in ../shared/data, all 300 windows
+    python benchmarks/dnodes.py --logs wikipedia,globo --windows 20
+    python benchmarks/dnodes.py --logs none --log ml-25m-like     # a log folder; the paper's row for ML-25M beside it
+    python benchmarks/dnodes.py --gap --csv dnodes.csv            # and the distance to the exact optimum
+
+Three tables: what each method reaches when asked for K d-nodes; how many d-nodes the others need for the longest path
+that Algorithm 2 reaches with K; and, with --gap, how far from the exact optimum they are on windows of 60 events.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from dynedge.events.log import read_log
+from dynedge.events.split import Split, windows
+from dynedge.plan.dnodes import select
+from dynedge.plan.dnodes.by_longest_path import choose
+from dynedge.plan.levels import longest_path
+from dynedge.plan.links import Linker, active, degrees
+
+Array = npt.NDArray[Any]
+Threshold = tuple[int | None, int | None]
+
+ROOT = Path(__file__).resolve().parents[1]
+DATA = ROOT.parent / "shared" / "data"
+DNODES = (0, 10, 20, 40, 80, 160, 320, 640)
+PARTS = (1, 2, 4, 8, 16, 32, 64, 128)
+COMPARED = (20, 160, 640)
+# ML-25M at (200, 100), the paper's Table 4: longest path by K, and (d-nodes, longest path) by number of parts
+PAPER_K = dict(zip(DNODES, (209.75, 164.05, 142.81, 115.01, 89.63, 66.12, 45.47, 29.43), strict=True))
+PAPER_PARTS = dict(
+    zip(
+        PARTS,
+        zip(
+            (0, 134, 250, 346, 429, 506, 588, 701),
+            (209.75, 202.6, 198.95, 196.29, 193.02, 190.84, 187.39, 179.51),
+            strict=True,
+        ),
+        strict=True,
+    )
+)
+
+
+class Events(NamedTuple):
+    """The training events of a log."""
+
+    name: str
+    user: Array
+    item: Array
+    users: int
+    items: int
+
+    def linker(self, threshold: Threshold) -> Linker:
+        user = active(degrees(self.user, self.users), threshold[0])
+        return Linker(user, active(degrees(self.item, self.items), threshold[1]))
+
+    def windows(self, threshold: Threshold, count: int, sample: int) -> list[Array]:
+        """The links of `sample` windows, evenly spread over the log."""
+        linker, ranges = self.linker(threshold), list(windows(len(self.user), count))
+        spread = np.unique(np.linspace(0, count - 1, min(sample, count)).astype(int))
+        return [linker(self.user[r.start : r.stop], self.item[r.start : r.stop]) for r in (ranges[w] for w in spread)]
+
+
+def main() -> None:
+    args = _arguments()
+    results: list[dict[str, Any]] = []
+    needed: list[dict[str, Any]] = []
+    gaps: dict[str, list[tuple[int, int, int, int]]] = defaultdict(list)
+    for events in _logs(args):
+        for threshold in args.thresholds:
+            found = events.windows(threshold, args.count, args.windows)
+            label = f"{events.name} {_named(threshold)}"
+            print(f"\n{label}: {len(found)} windows of {np.mean([len(p) for p in found]):,.0f} events")
+            results += _table(found, label, paper=events.name.startswith("ml-25m") and threshold == (200, 100))
+            needed += _needed(found, label)
+            if args.gap:
+                _add_gaps(events, threshold, gaps)
+    if needed:
+        _print_needed(needed)
+    if gaps:
+        _print_gaps(gaps)
+    if args.csv and results:
+        _write_csv(args.csv, results)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--logs", default="all", help="names in ../shared/data, with commas; 'all' or 'none'")
+    parser.add_argument("--log", action="append", default=[], help="a log folder made by dynedge; may be repeated")
+    parser.add_argument("--thresholds", default="inf;200,100", help="activity thresholds (default: %(default)s)")
+    parser.add_argument("--windows", type=int, default=300, help="how many windows of each log to look at")
+    parser.add_argument("--count", type=int, default=300, help="windows a log is cut into")
+    parser.add_argument("--split", default="0.8,0.1,0.1", help="training is the first part (default: %(default)s)")
+    parser.add_argument("--gap", action="store_true", help="the gap to the exact optimum on small windows")
+    parser.add_argument("--csv", type=Path, help="write the first table there")
+    args = parser.parse_args()
+    args.thresholds = [_threshold(text) for text in args.thresholds.split(";")]
+    return args
+
+
+def _threshold(text: str) -> Threshold:
+    if text == "inf":
+        return None, None
+    users, items = text.split(",")
+    return int(users), int(items)
+
+
+def _named(threshold: Threshold) -> str:
+    return "n*=∞" if threshold == (None, None) else f"n*={threshold}"
+
+
+def _logs(args: argparse.Namespace) -> Iterator[Events]:
+    split = Split.parse(args.split)
+    if args.logs != "none" and not DATA.is_dir():
+        print(f"no real logs: {DATA} is not there.", file=sys.stderr)
+    elif args.logs != "none":
+        import pyarrow.parquet as pq
+
+        for path in sorted(DATA.glob("*.parquet")):
+            if args.logs == "all" or path.stem in args.logs.split(","):
+                table = pq.read_table(path, columns=["user", "item"])
+                user, item = (table[name].to_numpy().astype(np.int32) for name in ("user", "item"))
+                yield _training(path.stem, user, item, int(user.max()) + 1, int(item.max()) + 1, split)
+    for folder in args.log:
+        log = read_log(folder)
+        yield _training(Path(folder).name, log.user, log.item, log.num_users, log.num_items, split)
+
+
+def _training(name: str, user: Array, item: Array, users: int, items: int, split: Split) -> Events:
+    end, _ = split.bounds(len(user))
+    return Events(name, np.asarray(user[:end]), np.asarray(item[:end]), users, items)
+
+
+def _table(found: list[Array], label: str, *, paper: bool) -> list[dict[str, Any]]:
+    """Method × K: mean longest path, d-nodes and milliseconds a window; `depth` is asked for Algorithm 2's depth."""
+    print(f"{'method':14}{'asked':>14}{'longest path':>14}{'d-nodes':>10}{'ms/window':>11}" + "   paper" * paper)
+    rows = []
+    for method, way, asked in _questions(found):
+        start = time.perf_counter()
+        cuts = [select(prev, method, **{way: number}) for prev, number in zip(found, asked, strict=True)]
+        seconds = (time.perf_counter() - start) / len(found)
+        row = {
+            "log": label,
+            "method": method,
+            "by": way,
+            "asked": round(float(np.mean(asked)), 2),
+            "longest_path": round(float(np.mean([longest_path(p, c) for p, c in zip(found, cuts, strict=True)])), 3),
+            "dnodes": round(float(np.mean([len(cut) for cut in cuts])), 2),
+            "ms": round(1e3 * seconds, 3),
+        }
+        rows.append(row)
+        beside = f"{row['asked']:>8g} {way:5}{row['longest_path']:14.2f}{row['dnodes']:10.1f}{row['ms']:11.2f}"
+        print(f"{method:14}{beside}   {_paper(method, way, asked[0]) if paper else ''}")
+    return rows
+
+
+def _questions(found: list[Array]) -> Iterator[tuple[str, str, list[int]]]:
+    select(found[0], "best", k=1), select(found[0], "best", depth=1)  # compiled before the clock runs
+    for k in DNODES:
+        yield "longest-path", "k", [k] * len(found)
+        yield "best", "k", [k] * len(found)
+        yield "depth", "depth", [max(1, choose(prev, k, 1)[1]) for prev in found]
+    for parts in PARTS:
+        yield "cut-by-time", "parts", [parts] * len(found)
+
+
+def _paper(method: str, way: str, asked: int) -> str:
+    if method == "longest-path":
+        return f"{PAPER_K[asked]:.2f}"
+    if way == "parts":
+        dnodes, longest = PAPER_PARTS[asked]
+        return f"{longest:.2f} with {dnodes}"
+    return ""
+
+
+def _needed(found: list[Array], label: str) -> list[dict[str, Any]]:
+    """d-nodes for the longest path that Algorithm 2 reaches with K: its own number, its fewest, and the others'."""
+    rows = []
+    for k in COMPARED:
+        row: dict[str, Any] = {
+            "log": label,
+            "k": k,
+            "own": 0,
+            "fewest": 0,
+            "depth": 0,
+            "best": 0,
+            "alike": 0,
+            "windows": 0,
+        }
+        for prev in found:
+            chosen, reached = choose(prev, k, 1)
+            if reached <= 1:  # every link is cut: all methods do the same
+                row["alike"] += len(chosen)
+                continue
+            row["windows"] += 1
+            row["own"] += len(chosen)
+            row["fewest"] += len(choose(prev, k, reached)[0])
+            row["depth"] += len(select(prev, "depth", depth=reached))
+            row["best"] += len(select(prev, "best", depth=reached))
+        rows.append(row)
+    return rows
+
+
+def _print_needed(rows: list[dict[str, Any]]) -> None:
+    print("\nd-nodes needed for the longest path of Algorithm 2 with K, as a share of its own K")
+    print("(in brackets: of the fewest of its choices that reach it; where every link is cut all methods are alike,")
+    print("and such windows count in the last column only)")
+    print(f"{'log':34}{'K':>5}{'windows':>9}{'depth':>16}{'best':>16}{'best, all windows':>20}")
+    for k in COMPARED:
+        shares = []
+        for row in (row for row in rows if row["k"] == k):
+            share = [
+                row[m] / row[base] if row["own"] else np.nan for m in ("depth", "best") for base in ("own", "fewest")
+            ]
+            share.append((row["best"] + row["alike"]) / max(1, row["own"] + row["alike"]))
+            shares.append(share)
+            print(f"{row['log']:34}{k:5}{row['windows']:9}" + _shares(share))
+        print(f"{'mean':34}{k:5}{'':9}" + _shares(list(np.nanmean(shares, axis=0))))
+
+
+def _shares(share: list[float]) -> str:
+    return "".join(f"{share[at]:9.3f} ({share[at + 1]:.2f})" for at in (0, 2)) + f"{share[4]:20.3f}"
+
+
+def _add_gaps(events: Events, threshold: Threshold, gaps: dict[str, list[tuple[int, int, int, int]]]) -> None:
+    """(d-nodes, fewest for that longest path, longest path, least for that many d-nodes) on windows of 60 events."""
+    sys.path.append(str(ROOT / "tests" / "plan"))
+    from brute import fewest_dnodes, shortest_longest_path
+
+    for prev in events.windows(threshold, max(1, len(events.user) // 60), 12):
+        for k in (2, 5, 10):
+            depth = longest_path(prev, select(prev, "best", k=k))
+            if depth <= 1:
+                continue
+            cuts = {
+                "longest-path": select(prev, "longest-path", k=k),
+                "depth": select(prev, "depth", depth=depth),
+                "best, by k": select(prev, "best", k=k),
+                "best, by depth": select(prev, "best", depth=depth),
+                "cut-by-time": select(prev, "cut-by-time", parts=3),
+            }
+            for method, cut in cuts.items():
+                longest = longest_path(prev, cut)
+                reached = longest_path(prev, select(prev, "best", k=len(cut)))
+                least = shortest_longest_path(prev, len(cut), min(longest, reached))
+                gaps[method].append((len(cut), fewest_dnodes(prev, longest), longest, least))
+
+
+def _print_gaps(gaps: dict[str, list[tuple[int, int, int, int]]]) -> None:
+    print("\nmean gap to the exact optimum, windows of 60 events")
+    print(f"{'method':16}{'d-nodes too many':>18}{'of':>8}{'steps too many':>17}{'of':>8}{'cases':>8}")
+    for method, cases in gaps.items():
+        dnodes, fewest, longest, least = np.mean(cases, axis=0)
+        print(f"{method:16}{dnodes - fewest:18.3f}{fewest:8.2f}{longest - least:17.3f}{least:8.2f}{len(cases):8}")
+
+
+def _write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, fieldnames=list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    print(f"\n{path}: {len(rows)} rows", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()
