@@ -227,7 +227,12 @@ def _print_needed(rows: list[dict[str, Any]]) -> None:
             share.append((row["best"] + row["alike"]) / max(1, row["own"] + row["alike"]))
             shares.append(share)
             print(f"{row['log']:34}{k:5}{row['windows']:9}" + _shares(share))
-        print(f"{'mean':34}{k:5}{'':9}" + _shares(list(np.nanmean(shares, axis=0))))
+        print(f"{'mean':34}{k:5}{'':9}" + _shares([_mean(column) for column in zip(*shares, strict=True)]))
+
+
+def _mean(values: tuple[float, ...]) -> float:
+    known = [value for value in values if not np.isnan(value)]
+    return float(np.mean(known)) if known else float("nan")
 
 
 def _shares(share: list[float]) -> str:

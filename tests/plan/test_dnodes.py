@@ -14,8 +14,8 @@ from dynedge.errors import UsageError
 from dynedge.plan.dnodes import METHODS, TAKES, select
 from dynedge.plan.dnodes.by_longest_path import choose
 from dynedge.plan.dnodes.by_messages import LADDER, label_events
-from dynedge.plan.dnodes.graph import core_of, heads, mirror, tails
-from dynedge.plan.levels import levels, longest_path
+from dynedge.plan.dnodes.graph import core_of, mirror, tails
+from dynedge.plan.levels import heads, levels, longest_path
 from dynedge.plan.links import ACTIVE, ENTRY, Linker
 
 # Six steps; three with three d-nodes, and no two suffice. In the manner of the paper's Figures 1 and 2.

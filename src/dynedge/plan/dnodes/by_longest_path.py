@@ -17,7 +17,7 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-from dynedge.plan.dnodes.graph import heads
+from dynedge.plan.levels import heads
 
 Array = npt.NDArray[Any]
 

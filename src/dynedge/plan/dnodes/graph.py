@@ -13,6 +13,7 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
+from dynedge.plan.levels import heads
 from dynedge.plan.links import ACTIVE, ENTRY
 
 Array = npt.NDArray[Any]
@@ -46,21 +47,8 @@ def mirror(prev: Array) -> Array:
 
 
 @numba.njit(nogil=True, cache=True)
-def heads(prev: Array, cut: Array) -> Array:
-    n = len(prev)
-    head = np.zeros(n, np.int32)
-    for k in range(n):
-        p, q = prev[k, 0], prev[k, 1]
-        if p == ACTIVE and q == ACTIVE:
-            continue
-        a = head[p] if p >= 0 and not cut[k, 0] else np.int32(0)
-        b = head[q] if q >= 0 and not cut[k, 1] else np.int32(0)
-        head[k] = (a if a > b else b) + 1
-    return head
-
-
-@numba.njit(nogil=True, cache=True)
 def tails(prev: Array, cut: Array) -> Array:
+    """int32[n]: the length of the longest path that starts with each event."""
     n = len(prev)
     tail = np.zeros(n, np.int32)
     for k in range(n - 1, -1, -1):
@@ -76,6 +64,7 @@ def tails(prev: Array, cut: Array) -> Array:
 
 @numba.njit(nogil=True, cache=True)
 def core_of(prev: Array, head: Array, tail: Array, limit: int) -> Core:
+    """The core above `limit` of a window with those heads and tails."""
     new = np.full(len(prev), ENTRY, np.int32)
     m = 0
     for k in range(len(prev)):

@@ -15,7 +15,8 @@ import numpy.typing as npt
 from dynedge.plan.dnodes.by_depth import depth as by_depth
 from dynedge.plan.dnodes.by_longest_path import choose
 from dynedge.plan.dnodes.by_messages import cut_core
-from dynedge.plan.dnodes.graph import Core, codes, core_of, heads, tails
+from dynedge.plan.dnodes.graph import Core, codes, core_of, tails
+from dynedge.plan.levels import heads
 
 Array = npt.NDArray[Any]
 
@@ -45,6 +46,8 @@ def _to_depth(core: Core, limit: int) -> Array:
 def _with_dnodes(prev: Array, head: Array, tail: Array, k: int) -> Array:
     chosen, high = choose(prev, k, 1)
     cut = np.sort(chosen)
+    if k == 0:
+        return cut
     longest = int(head.max(initial=0))
     low, step = 0, max(1, _gap(high, longest) // 8)
     while high - low > 1 + _gap(high, longest) // 32:
