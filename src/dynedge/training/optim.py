@@ -1,0 +1,117 @@
+"""Adam, for parameters whose gradient is dense, and for tables where only a few rows got one.
+
+A table's row is a small Adam of its own: both moments per element and a count of its own updates, touched only when
+the row got gradient. So a table whose every row gets gradient each step trains exactly as under Adam; and a row met
+for the first time late in training moves by the learning rate, as Adam's first step does, where one shared count
+would move it √10 times as far (its young moments would be taken for old ones). One second moment per row would save
+a third of the memory and is no longer Adam; a table that large can take that step later.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+# Autograd makes the sparse gradients here, so their indices are sound; torch asks for a word on it, or warns.
+torch.sparse.check_sparse_tensor_invariants.disable()
+
+BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
+
+
+class Adam:
+    """Dense parameters move at `lr`, rows of those whose gradient is sparse (COO) at `row_lr`.
+
+    Which kind a parameter is, its gradient says. The moments are named tensors, so that a checkpoint is exact.
+    """
+
+    def __init__(self, parameters: Iterable[tuple[str, nn.Parameter]], lr: float, row_lr: float) -> None:
+        self.parameters = {name: p for name, p in parameters if p.requires_grad}
+        self.lr, self.row_lr = lr, row_lr
+        self._moments: dict[str, tuple[Tensor, Tensor, Tensor]] = {}  # mean, square, steps: by parameter
+
+    def zero_grad(self) -> None:
+        for parameter in self.parameters.values():
+            parameter.grad = None
+
+    def clip(self, most: float) -> Tensor:
+        """Scale all gradients together so that their norm is at most `most`; returns the norm before. No sync."""
+        values = []
+        for parameter in self.parameters.values():
+            if parameter.grad is not None:
+                if parameter.grad.is_sparse:  # rows named twice are summed first: the norm is of the sums
+                    parameter.grad = parameter.grad.coalesce()
+                values.append(_values(parameter.grad))
+        if not values:
+            return torch.zeros(())
+        norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(v).to(values[0]) for v in values]))
+        if math.isfinite(most):
+            scale = (most / (norm + 1e-6)).clamp(max=1.0)
+            for value in values:
+                value.mul_(scale)
+        return norm
+
+    @torch.no_grad()
+    def step(self) -> None:
+        for name, parameter in self.parameters.items():
+            grad = parameter.grad
+            if grad is None:
+                continue
+            if grad.is_sparse:
+                self._step_rows(name, parameter, grad.coalesce())
+            else:
+                self._step_dense(name, parameter, grad)
+
+    def _step_dense(self, name: str, parameter: Tensor, grad: Tensor) -> None:
+        mean, square, steps = self._of(name, parameter, ())
+        steps += 1
+        count = int(steps)  # lives on the CPU: reading it waits for nothing
+        mean.lerp_(grad, 1 - BETA1)
+        square.mul_(BETA2).addcmul_(grad, grad, value=1 - BETA2)
+        root = (square / (1 - BETA2**count)).sqrt_().add_(EPSILON)
+        parameter.addcdiv_(mean, root, value=-self.lr / (1 - BETA1**count))
+
+    def _step_rows(self, name: str, parameter: Tensor, grad: Tensor) -> None:
+        means, squares, steps = self._of(name, parameter, (len(parameter),))
+        rows, values = grad.indices()[0], grad.values()
+        count = steps[rows] + 1
+        mean = means[rows].lerp_(values, 1 - BETA1)
+        square = squares[rows].mul_(BETA2).addcmul_(values, values, value=1 - BETA2)
+        means[rows], squares[rows], steps[rows] = mean, square, count
+        shape = (-1, *[1] * (parameter.dim() - 1))
+        young1 = (1 - BETA1 ** count.double()).to(values).view(shape)  # how much of a full mean each row's is
+        young2 = (1 - BETA2 ** count.double()).to(values).view(shape)
+        move = (mean / young1).div_((square / young2).sqrt_().add_(EPSILON)).mul_(-self.row_lr)
+        parameter[rows] = parameter[rows].add_(move)  # rows are unique once coalesced
+
+    def _of(self, name: str, parameter: Tensor, counted: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor]:
+        if name not in self._moments:
+            device = parameter.device if counted else None
+            steps = torch.zeros(counted, dtype=torch.int64 if not counted else torch.int32, device=device)
+            self._moments[name] = torch.zeros_like(parameter), torch.zeros_like(parameter), steps
+        found = self._moments[name]
+        assert found[2].shape == counted, f"{name}'s gradient is sparse in one window and dense in another"
+        return found
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All that it remembers, by name. The tensors themselves, not copies."""
+        parts = ("mean", "square", "steps")
+        return {
+            f"{name}.{part}": moment
+            for name, moments in self._moments.items()
+            for part, moment in zip(parts, moments, strict=True)
+        }
+
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        """Go on from what `tensors()` gave."""
+        self._moments = {}
+        for name in {key.rpartition(".")[0] for key in tensors}:
+            device = self.parameters[name].device
+            mean, square, steps = (tensors[f"{name}.{part}"].clone() for part in ("mean", "square", "steps"))
+            self._moments[name] = mean.to(device), square.to(device), steps.to(device) if steps.dim() else steps
+
+
+def _values(grad: Tensor) -> Tensor:
+    return grad._values() if grad.is_sparse else grad  # the sparse gradient's own storage, so that scaling it holds

@@ -1,0 +1,132 @@
+"""The config: dataclass to TOML and back, overrides by dotted name, and one sentence for every mistake."""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dynedge.config import flatten, free_keys, from_toml, option, override, set_key, to_toml
+from dynedge.errors import DataError, UsageError
+
+
+@dataclass(frozen=True)
+class Inner:
+    dim: int = option(64, "width of a state", least=1)
+    rate: float = option(0.5, "a share", free=True)
+    deep: bool = option(False, "whether to go deep")
+    depth: int | None = option(7, "levels at most")
+    widths: tuple[int, ...] = option((3, 4), "one number a layer")
+    pair: tuple[str, float] = ("a", 1.0)
+    kind: str = option("gru", "the cell", choices=("gru", "rnn"))
+    mood: Literal["good", "bad"] = "good"
+
+
+@dataclass(frozen=True)
+class Outer:
+    name: str = option("x", "what it is called")
+    note: str | None = None
+    inner: Inner = Inner()
+
+
+def test_toml_carries_help_and_every_field():
+    text = to_toml(Outer())
+    assert 'name = "x"     # what it is called' in text
+    assert "[inner]" in text
+    assert "dim = 64           # width of a state" in text
+    assert 'note = "none"' in text
+    assert from_toml(Outer, text) == Outer()
+
+
+numbers = st.floats(allow_nan=False)
+
+
+@given(
+    st.builds(
+        Outer,
+        name=st.text(),
+        note=st.none() | st.text().filter(lambda text: text.lower() != "none"),
+        inner=st.builds(
+            Inner,
+            dim=st.integers(1, 2**40),
+            rate=numbers,
+            deep=st.booleans(),
+            depth=st.none() | st.integers(),
+            widths=st.lists(st.integers()).map(tuple),
+            pair=st.tuples(st.text(), numbers),
+            kind=st.sampled_from(["gru", "rnn"]),
+            mood=st.sampled_from(["good", "bad"]),
+        ),
+    )
+)
+def test_toml_and_back_is_the_same_config(config):
+    assert from_toml(Outer(), to_toml(config)) == config
+
+
+def test_a_file_says_only_what_it_changes():
+    base = Outer(inner=Inner(dim=8))
+    assert from_toml(base, "[inner]\nrate = 2") == replace(base, inner=replace(base.inner, rate=2.0))
+
+
+def test_overrides_are_read_by_the_type_of_their_field():
+    settings = ["inner.dim=32", "inner.rate=1", "inner.deep=true", "inner.depth=none", "inner.widths=1,2,3"]
+    changed = override(Outer(), [*settings, "inner.pair=b,2", "name=5", "note=a=b", "inner.mood=bad"])
+    assert changed.inner == Inner(32, 1.0, True, None, (1, 2, 3), ("b", 2.0), "gru", "bad")
+    assert (changed.name, changed.note) == ("5", "a=b")
+    assert type(changed.name) is str
+    assert set_key(Outer(), "inner.widths", (1,)).inner.widths == (1,)
+    assert override(Outer(), ["inner.deep=off"]).inner.deep is False
+
+
+def test_flat_and_free():
+    assert list(flatten(Outer()))[:3] == ["name", "note", "inner.dim"]
+    assert free_keys(Outer()) == {"inner.rate"}
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("inner.dimm=3", "did you mean inner.dim?"),
+        ("nonsense=3", "Known: name, note, inner.dim"),
+        ("inner=3", "has no 'inner'"),
+        ("inner.dim", "KEY=VALUE"),
+        ("inner.dim=1.5", "inner.dim should be a whole number, not '1.5'"),
+        ("inner.dim=0", "inner.dim should be at least 1"),
+        ("inner.rate=nan", "inner.rate should be a number"),
+        ("inner.rate=fast", "inner.rate should be a number"),
+        ("inner.deep=maybe", "inner.deep should be true or false"),
+        ("inner.depth=x", 'inner.depth should be a whole number or "none"'),
+        ("inner.widths=1,x", "inner.widths should be a list of a whole number each"),
+        ("inner.pair=1", "inner.pair should be a list of 2 values"),
+        ("inner.kind=lstm", "inner.kind should be one of gru, rnn"),
+        ("inner.mood=so", "inner.mood should be one of good, bad"),
+    ],
+)
+def test_a_wrong_override_is_a_usage_error_that_names_the_key(setting, words):
+    with pytest.raises(UsageError) as caught:
+        override(Outer(), [setting])
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[inner]\ndim = true", "c.toml: inner.dim should be a whole number"),
+        ("[inner]\nrate = '1'", "inner.rate should be a number"),
+        ("[inner]\nrate = nan", "inner.rate should be a number"),
+        ("inner = 3", "inner should be a table"),
+        ("[inner]\ndims = 1", "c.toml has no 'inner.dims'; did you mean inner.dim?"),
+        ("[outer]\ndim = 1", "c.toml has no 'outer'"),
+        ("[inner]\ndepth = 1.0", "inner.depth should be"),
+    ],
+)
+def test_a_wrong_file_is_a_usage_error_that_names_the_key(text, words):
+    with pytest.raises(UsageError) as caught:
+        from_toml(Outer, text, "c.toml")
+    assert words in str(caught.value)
+
+
+def test_a_file_that_is_no_toml_is_bad_data():
+    with pytest.raises(DataError, match=r"c.toml is not TOML"):
+        from_toml(Outer, "][", "c.toml")
