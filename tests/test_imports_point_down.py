@@ -7,7 +7,8 @@ import dynedge
 
 ROOT = Path(dynedge.__file__).parent
 # From the bottom up. A folder may import from itself and from those before it.
-LAYERS = ["errors", "progress", "events", "plan", "ops", "models", "ranking", "training", "online", "report", "cli"]
+LAYERS = ["errors", "progress", "config", "events", "plan", "ops"]
+LAYERS += ["models", "ranking", "training", "online", "report", "cli"]
 
 
 def imports_of(path: Path) -> set[str]:

@@ -71,17 +71,17 @@ def override(config: T, settings: Iterable[str]) -> T:
     return config
 
 
-def set_key(config: T, key: str, value: Any) -> T:
+def set_key(config: T, key: str, value: Any, name: str = "the config") -> T:
     """The config with one field, by its dotted name, set to a value: of its type, or text to be read as its type."""
     if key not in flatten(config):
-        raise unknown_key(key, flatten(config), "the config")
+        raise unknown_key(key, flatten(config), name)
     told: dict[str, Any] = {}
     *outer, last = key.split(".")
     inner = told
     for table in outer:
         inner = inner.setdefault(table, {})
     inner[last] = _Text(value) if isinstance(value, str) else value
-    return _replace(config, told, config, "the config", "")
+    return _replace(config, told, config, name, "")
 
 
 def unknown_key(key: str, known: Iterable[str], name: str) -> UsageError:

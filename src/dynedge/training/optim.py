@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 # Autograd makes the sparse gradients here, so their indices are sound; torch asks for a word on it, or warns.
-torch.sparse.check_sparse_tensor_invariants.disable()
+torch.sparse.check_sparse_tensor_invariants.disable()  # type: ignore[no-untyped-call]
 
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
 

@@ -1,0 +1,69 @@
+"""The README of a run folder, for whoever finds it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dynedge import __version__
+from dynedge.events.log import EventLog
+from dynedge.progress import clock
+from dynedge.training.course import Course
+from dynedge.training.settings import Config
+
+FILES = """
+| file | what |
+|---|---|
+| `config.toml` | every setting and its help; `dynedge train LOG --config config.toml --out …` trains the same |
+| `model.safetensors` | parameters of the best epoch by validation MRR |
+| `state.safetensors` | what that model remembers of users and items after the training events, not the later ones |
+| `ids/` | the users' and items' own ids and the items' categories: a log without events |
+| `metrics.jsonl` | one line an epoch: loss, validation MRR and Recall@10, seconds |
+| `env.json` | versions, machine, threads, precision |
+| `checkpoints/` | where training stands, for `--resume`; may be deleted once it has finished |
+
+Nothing here is pickled: safetensors, npy, JSON, TOML and JSON lines.
+"""
+
+USE = """
+```python
+from dynedge.models.registry import MODELS
+from dynedge.training.run import load_run
+
+run = load_run("{folder}", MODELS)   # needs no training data
+run.model, run.state                 # see dynedge.models.contract for what a model can do
+run.log.user_ids.find("some user")   # own ids -> rows, -1 where unknown
+```
+"""
+
+
+def readme(folder: Path, config: Config, log: EventLog, course: Course | None) -> str:
+    """`course` is None while it still trains."""
+    source = log.path.name if log.path else "a log in memory"
+    split = config.training.split_of(log)
+    lines = [
+        f"# {folder.name}: a trained `{config.name}`\n",
+        f"Made by dynedge {__version__} from the log `{source}`: {len(log):,} events, {log.num_users:,} users, "
+        f"{log.num_items:,} items; split {split} (train, valid, test) by position in time.\n",
+        _outcome(course, folder),
+        FILES,
+        "To use it from Python:",
+        USE.format(folder=folder.name),
+    ]
+    return "\n".join(lines)
+
+
+def _outcome(course: Course | None, folder: Path) -> str:
+    if course is None:
+        return (
+            "**Training has not finished.** The command that started it, with `--resume`, goes on from the last "
+            f"checkpoint: `dynedge train LOG --out {folder.name} --resume`.\n"
+        )
+    spent = sum(record["seconds"] + record["valid_seconds"] for record in course.history)
+    trained = f"Trained for {len(course.history)} epochs in {clock(spent)}"
+    if course.best is None or course.best.valid_mrr is None:
+        return f"{trained}; nothing to validate on, so the model is the last epoch's.\n"
+    recall = course.history[course.best.epoch]["valid_recall@10"]
+    return (
+        f"{trained}. Best epoch {course.best.epoch + 1}: validation MRR {course.best.valid_mrr:.4f}, Recall@10 "
+        f"{recall:.4f}, each event's item ranked among all items. The test events were not looked at.\n"
+    )
