@@ -23,12 +23,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from dynedge.events.card import degrees
 from dynedge.events.log import read_log
 from dynedge.events.split import Split, windows
 from dynedge.plan.dnodes import select
 from dynedge.plan.dnodes.by_longest_path import choose
 from dynedge.plan.levels import longest_path
-from dynedge.plan.links import Linker, active, degrees
+from dynedge.plan.links import Linker, active
 
 Array = npt.NDArray[Any]
 Threshold = tuple[int | None, int | None]

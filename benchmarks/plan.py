@@ -15,9 +15,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
-import re
 import subprocess
 import sys
 import tempfile
@@ -26,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from machine import machine, peak_mib
 
 from dynedge.events.log import EventLog, read_log
 from dynedge.events.synthetic import RECIPES, synthesize
@@ -146,17 +144,6 @@ def naive_longest_path(pairs: list[tuple[int, int]], cut: set[tuple[int, int]]) 
     while (before := parent[path[-1][0]]) is not None:
         path.append(before)
     return path
-
-
-def peak_mib() -> float:
-    found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    assert found is not None
-    return int(found[1]) / 1024
-
-
-def machine() -> str:
-    found = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
-    return f"{found[1] if found else platform.machine()}, {len(os.sched_getaffinity(0))} cores"
 
 
 if __name__ == "__main__":

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plan.brute import links_by_search
 
-from dynedge.plan.links import ACTIVE, ENTRY, Linker, active, degrees, links
+from dynedge.events.card import degrees
+from dynedge.plan.links import ACTIVE, ENTRY, Linker, active, links
 
 EVENTS = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=40)
 FLAGS = st.lists(st.booleans(), min_size=7, max_size=7)

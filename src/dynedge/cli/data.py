@@ -114,14 +114,17 @@ def info(
     from dynedge.events.card import describe
     from dynedge.events.log import read_log
 
+    if plot:
+        from dynedge.report.log import draw_log
+        from dynedge.report.style import check_target
+
+        check_target(plot)
     opened = read_log(log)
     if verify:
         opened.verify()
     card = describe(opened)
     print(json.dumps(card) if as_json else _card_text(log, card))
     if plot:
-        from dynedge.report.log import draw_log
-
         draw_log(opened, plot)
         print(f"drew {plot}", file=sys.stderr)
 

@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 
 DNODES = (0, 10, 20, 40, 80, 160, 320, 640)  # the columns of the paper's Table 4
 PARTS = (1, 2, 4, 8, 16, 32, 64, 128)
-SURVEY_EVENTS = (
-    5_000_000  # the table asks 24 questions of every window; of a larger log it takes evenly spaced windows
-)
+SURVEY_EVENTS = 5_000_000  # the table asks 24 questions a window; of a larger log it takes evenly spaced windows
 _TABLE = [
     *(("best", "k", k) for k in DNODES),
     *(("longest-path", "k", k) for k in DNODES),
@@ -72,7 +70,7 @@ def plan_verb(
     if machine not in machines:
         raise UsageError(f"--machine {machine!r} is not known; there are: {', '.join(machines)}.")
     if plot is not None:
-        from dynedge.report.plan import check_target
+        from dynedge.report.style import check_target
 
         check_target(plot)
 

@@ -20,11 +20,6 @@ ENTRY = -1  # no earlier event in the window: reads the state at the window's st
 ACTIVE = -2  # an active entity: reads ψ, writes nothing
 
 
-def degrees(ids: Array, n: int) -> Array:
-    """int64[n]: how many events each of n entities has."""
-    return np.bincount(ids, minlength=n).astype(np.int64, copy=False)
-
-
 def active(counts: Array, threshold: int | None) -> Array:
     """bool[N]: the entities with more than `threshold` events; None means none."""
     return np.zeros(len(counts), np.bool_) if threshold is None else np.asarray(counts > threshold)

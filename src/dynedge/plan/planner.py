@@ -24,12 +24,13 @@ import numpy.typing as npt
 
 from dynedge.errors import DataError, UsageError
 from dynedge.events.atomic import atomic_folder
+from dynedge.events.card import degrees
 from dynedge.events.log import EventLog
 from dynedge.events.split import Split, windows
 from dynedge.plan import dnodes
 from dynedge.plan.cost import Cost, depth_within, measure
 from dynedge.plan.levels import NO_CUT, levels
-from dynedge.plan.links import ACTIVE, Linker, active, degrees
+from dynedge.plan.links import ACTIVE, Linker, active
 from dynedge.plan.schedule import Schedule, build
 
 VERSION = 1  # of what is cached: raise it when a method chooses other d-nodes than before
@@ -166,6 +167,11 @@ class Plan:
             stats.append(planned.stats)
             yield planned
         self._keep(Chosen(cuts, stats))
+
+    def since(self, first: int) -> Iterator[Planned]:
+        """The windows from number `first` on; all d-nodes are chosen before, if no pass has."""
+        self._choose()
+        return self._each(self._schedule, range(first, len(self)))
 
     @property
     def stats(self) -> list[Stats]:

@@ -9,11 +9,12 @@ import numpy as np
 
 from dynedge.events.card import degrees
 from dynedge.events.log import EventLog
-from dynedge.report.style import BLUE, ORANGE, figure, save
+from dynedge.report.style import BLUE, ORANGE, figure, save, tidy
 
 
 def draw_log(log: EventLog, path: Path) -> None:
-    fig, (left, middle, right) = figure(13, 4, 3)
+    fig = figure(13, 4)
+    left, middle, right = fig.subplots(1, 3)
     _draw_activity(left, log)
     _draw_degrees(middle, degrees(log.user, log.num_users), "user", BLUE)
     _draw_degrees(right, degrees(log.item, log.num_items), "item", ORANGE)
@@ -26,7 +27,7 @@ def _draw_activity(ax: Any, log: EventLog) -> None:
     days = (time - time[0]) / 86400
     counts, bins = np.histogram(days, bins=120)
     ax.fill_between(bins[:-1], counts * (len(log) / len(time)), step="post", color=BLUE, alpha=0.8, linewidth=0)
-    ax.set(title="activity over time", xlabel="days since the first event", ylabel=f"events per {_width(bins)}")
+    tidy(ax, "Activity over time", xlabel="days since the first event", ylabel=f"events per {_width(bins)}")
     ax.set_ylim(bottom=0)
 
 
@@ -44,4 +45,4 @@ def _draw_degrees(ax: Any, counts: Any, what: str, color: str) -> None:
     middle = np.sqrt(edges[:-1] * (edges[1:] - 1.0).clip(1))
     shown = found > 0
     ax.scatter(middle[shown], (found / np.diff(edges))[shown], s=18, color=color)
-    ax.set(xscale="log", yscale="log", title=f"events per {what}", xlabel="events", ylabel=f"{what}s with so many")
+    tidy(ax, f"Events per {what}", xscale="log", yscale="log", xlabel="events", ylabel=f"{what}s with so many")

@@ -10,23 +10,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dynedge.errors import UsageError
 from dynedge.events.log import EventLog
 from dynedge.plan.dnodes import select
 from dynedge.plan.levels import NO_CUT, levels
 from dynedge.plan.links import ACTIVE
 from dynedge.plan.planner import Plan
+from dynedge.report.style import BLUE, GREEN, GREY, PINK, RED, figure, save, tidy
 
 Array = npt.NDArray[Any]
 
-# Okabe and Ito's colours, told apart by every eye; each method has its own marker and dashes too.
 LOOKS = {
-    "best": ("#0072B2", "o", "-"),
-    "longest-path": ("#D55E00", "s", "--"),
-    "depth": ("#CC79A7", "^", "-."),
-    "cut-by-time": ("#56606A", "D", ":"),
+    "best": (BLUE, "o", "-"),
+    "longest-path": (RED, "s", "--"),
+    "depth": (PINK, "^", "-."),
+    "cut-by-time": (GREY, "D", ":"),
 }
-GREEN, LINK, LANE = "#009E73", "#7C858F", "#E3E6EA"
+LINK, LANE = "#7C858F", "#E3E6EA"
 ENTRY_DOT, PSI = "o", "s"
 
 
@@ -65,30 +64,15 @@ def _short(name: str, most: int = 18) -> str:
     return name if len(name) <= most else name[: most - 1] + "…"
 
 
-def check_target(path: Path) -> None:
-    """Refuse, before any work, a picture that could not be written."""
-    try:
-        from matplotlib.backend_bases import FigureCanvasBase
-    except ImportError:
-        raise UsageError("--plot needs matplotlib; install it with: pip install 'dynedge[plots]'") from None
-    known = sorted(FigureCanvasBase.filetypes)
-    if path.suffix.lstrip(".").lower() not in known:
-        raise UsageError(f"--plot {path} should end in one of: {', '.join(known)}.")
-    if not path.absolute().parent.is_dir():
-        raise UsageError(f"--plot {path}: there is no folder {path.parent}.")
-
-
 def draw(path: Path, curves: Mapping[str, Sequence[tuple[float, float]]], uncut: float, picture: Picture) -> None:
     """One figure: `curves` of (d-nodes, longest path) for each method, and the picture before and after."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(13, 11), layout="constrained", facecolor="white")
-    grid = figure.add_gridspec(2, 2, height_ratios=(1.0, 1.15))
-    _draw_curves(figure.add_subplot(grid[0, :]), curves, uncut)
-    _draw_events(figure.add_subplot(grid[1, 0]), picture, NO_CUT)
-    _draw_events(figure.add_subplot(grid[1, 1]), picture, picture.cut)
-    figure.legend(handles=_symbols(), loc="outside lower center", ncols=5, frameon=False)
-    figure.savefig(path, dpi=150)
+    fig = figure(13, 11)
+    grid = fig.add_gridspec(2, 2, height_ratios=(1.0, 1.15))
+    _draw_curves(fig.add_subplot(grid[0, :]), curves, uncut)
+    _draw_events(fig.add_subplot(grid[1, 0]), picture, NO_CUT)
+    _draw_events(fig.add_subplot(grid[1, 1]), picture, picture.cut)
+    fig.legend(handles=_symbols(), loc="outside lower center", ncols=5, frameon=False)
+    save(fig, path)
 
 
 def _draw_curves(axes: Any, curves: Mapping[str, Sequence[tuple[float, float]]], uncut: float) -> None:
@@ -99,15 +83,12 @@ def _draw_curves(axes: Any, curves: Mapping[str, Sequence[tuple[float, float]]],
         color, marker, dashes = LOOKS[method]
         x, y = np.array([point for point in points if point[0] > 0]).reshape(-1, 2).T
         axes.plot(x, y, color=color, marker=marker, linestyle=dashes, linewidth=2, markersize=7, label=method)
-    axes.set(xscale="log", yscale="log", xlabel="d-nodes a window", ylabel="longest path (mean over windows)")
-    axes.set_title("How far d-nodes shorten the longest path", loc="left", fontweight="bold")
+    labels = {"xlabel": "d-nodes a window", "ylabel": "longest path (mean over windows)"}
+    tidy(axes, "How far d-nodes shorten the longest path", xscale="log", yscale="log", **labels)
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(LogLocator(10, subs=(1, 2, 5)))
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
         axis.set_minor_locator(LogLocator(10, subs=()))
-    axes.grid(color=LANE)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, loc="best")
 
 
@@ -135,8 +116,8 @@ def _draw_events(axes: Any, picture: Picture, cut: Array) -> None:
 
 def _frame_events(axes: Any, picture: Picture, dnodes: int, steps: int) -> None:
     n, lanes = len(picture.prev), len(picture.names)
-    what = f"{dnodes} d-node{'s' * (dnodes != 1)} (green, read as φ): " if dnodes else ""
-    axes.set_title(f"The first {n} events: {what}{steps} step{'s' * (steps != 1)}", loc="left", fontweight="bold")
+    what = f", {dnodes} d-node{'s' * (dnodes != 1)} as φ" if dnodes else ""
+    axes.set_title(f"The first {n} events{what}: {steps} step{'s' * (steps != 1)}", loc="left", fontweight="bold")
     axes.set(xlim=(0.2, n + 0.8), ylim=(lanes - 0.4, -0.6), xlabel="event, by time; each dot shows its level")
     axes.set_xticks(range(1, n + 1))
     axes.set_yticks(range(lanes), picture.names)

@@ -8,33 +8,37 @@ from typing import Any
 from dynedge.errors import UsageError
 
 # Okabe and Ito's colours: told apart by the colour-blind, and in print.
-BLUE, ORANGE, GREEN, RED, SKY, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#777777"
+BLUE, ORANGE, GREEN, RED, PINK, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56606A"
 
 
-def figure(width: float, height: float, columns: int = 1, rows: int = 1, **more: Any) -> tuple[Any, Any]:
-    """A figure and its axes, in this project's style."""
+def check_target(path: Path) -> None:
+    """Refuse, before any work, a picture that could not be written."""
     try:
-        import matplotlib
+        from matplotlib.backend_bases import FigureCanvasBase
     except ImportError:
-        raise UsageError("pictures need matplotlib; install it with: pip install 'dynedge[plots]'") from None
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
+        raise UsageError("--plot needs matplotlib; install it with: pip install 'dynedge[plots]'") from None
+    known = sorted(FigureCanvasBase.filetypes)
+    if path.suffix.lstrip(".").lower() not in known:
+        raise UsageError(f"--plot {path} should end in one of: {', '.join(known)}.")
+    if not path.absolute().parent.is_dir():
+        raise UsageError(f"--plot {path}: there is no folder {path.parent}.")
 
-    fig, axes = plt.subplots(rows, columns, figsize=(width, height), layout="constrained", **more)
-    for ax in axes.flat if hasattr(axes, "flat") else [axes]:
-        ax.spines[["top", "right"]].set_visible(False)
-        ax.grid(alpha=0.25, linewidth=0.6)
-        ax.set_axisbelow(True)
-    return fig, axes
+
+def figure(width: float, height: float) -> Any:
+    """An empty figure. Made without pyplot: nothing global is touched, no screen is needed."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained", facecolor="white")
+
+
+def tidy(axes: Any, title: str, **labels: Any) -> None:
+    """A title, the labels, a light grid, no box."""
+    axes.set(**labels)
+    axes.set_title(title, loc="left", fontweight="bold")
+    axes.grid(color="#E3E6EA")
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
 
 
 def save(fig: Any, path: Path) -> None:
-    """Write the picture; the file's ending says which kind."""
-    import matplotlib.pyplot as plt
-
-    try:
-        fig.savefig(path, dpi=130)
-    except ValueError:
-        raise UsageError(f"--plot {path} should end in .png, .svg or .pdf.") from None
-    finally:
-        plt.close(fig)
+    fig.savefig(path, dpi=130)
