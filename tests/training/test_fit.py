@@ -181,7 +181,7 @@ def test_tensorboard_gets_every_number_or_says_what_to_install(tmp_path, monkeyp
     seen = []
 
     class Writer:
-        def __init__(self, folder):
+        def __init__(self, folder, purge_step):
             seen.append(folder)
 
         def add_scalar(self, *what):

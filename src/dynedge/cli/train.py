@@ -148,8 +148,8 @@ def _train(
         run.check_log(log)
     entry, _ = choose(models, config.name)
     model = build(entry, config, log)  # first: what it refuses leaves no folder behind
-    run.begin(config, log)
     runlog = RunLog(run.folder, tensorboard=tensorboard)
+    run.begin(config, log)
     course = fit(model, log, config.training, checkpoints=run.checkpoints, runlog=runlog, stop=stop)
     run.finish(course, config, log)
     return config, course

@@ -41,12 +41,8 @@ def fit(
     events. Deterministic on a CPU: a run stopped anywhere and gone on with ends bit for bit as one never stopped.
     """
     runlog, stop = runlog or RunLog(quiet=True), stop or Stop()
-    parts = config.split_of(log).ranges(len(log))
-    train_end, valid = parts["train"].stop, _first(parts["valid"], config.valid_events)
-    if not train_end:
-        raise DataError(f"no events to train on: of {len(log)} events, split {config.split_of(log)} leaves none.")
-    cuts = list(windows(train_end, model.num_windows(train_end)))
-
+    events, valid = config.ranges(log)
+    cuts = list(windows(events.stop, model.num_windows(events.stop)))
     course = Course(model, Adam(model.named_parameters(), config.lr, config.row_lr), model.start())
     keeper = _Keeper(course, checkpoints, config, stop)
     keeper.load()
@@ -163,10 +159,6 @@ def _diverged(value: float, epoch: int, window: int, cuts: list[range], config: 
         f"{events.stop - 1}): lower --lr (now {config.lr:g}) or check the log's features for extreme values; "
         "the last good checkpoint is kept, and --resume goes on from it."
     )
-
-
-def _first(events: range, most: int) -> range:
-    return events[:most] if most else events
 
 
 def _events_left(course: Course, cuts: list[range], epochs: int) -> int:

@@ -9,6 +9,7 @@ import fcntl
 import json
 import os
 import platform
+import sys
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -94,6 +95,7 @@ class Run:
         """Make the folder. Of a run that is gone on with, only config.toml may be new: what is free in it."""
         if self.resume and self.there:
             write_text(self.folder / CONFIG, to_toml(config))
+            self._say_if_threads_differ()
             return
         with atomic_folder(self.folder, force=self.force, is_ours=_is_run) as beside:
             self._lock(beside)  # the lock moves with the folder: it is never there unlocked
@@ -102,6 +104,13 @@ class Run:
             (beside / ENV).write_text(json.dumps(_environment(config), indent=1) + "\n", encoding="utf-8")
             (beside / README).write_text(readme(self.folder, config, log, None), encoding="utf-8")
             _write_ids(beside / IDS, log)
+
+    def _say_if_threads_differ(self) -> None:
+        """Sums over several threads are rounded in another order over fewer."""
+        before, now = json.loads((self.folder / ENV).read_bytes()).get("threads"), torch.get_num_threads()
+        if before != now:
+            told = f"{self.folder} was started with {before} threads and goes on with {now}"
+            print(f"dynedge: {told}: the result may differ in its last bits.", file=sys.stderr)
 
     @property
     def checkpoints(self) -> Checkpoints:

@@ -22,7 +22,8 @@ class RunLog:
     def __init__(self, folder: Path | None = None, *, quiet: bool = False, tensorboard: bool = False) -> None:
         self.folder, self.quiet = folder, quiet
         self._terminal = sys.stderr.isatty()
-        self._board = _tensorboard(folder) if tensorboard and folder else None
+        self._new_board = _tensorboard() if tensorboard and folder else None
+        self._board: Any = None
         self._file: TextIO | None = None
         self._epochs = 0
         self._progress = Progress("training", 0, quiet=True)
@@ -34,6 +35,8 @@ class RunLog:
         if self.folder:
             write_text(self.folder / METRICS, "".join(map(_line, history)))
             self._file = open(self.folder / METRICS, "a", encoding="utf-8")  # noqa: SIM115
+        if self._new_board and self.folder:
+            self._board = self._new_board(str(self.folder / "tensorboard"), purge_step=len(history) + 1)
         if history:
             self.say(f"going on after epoch {history[-1]['epoch']}")
 
@@ -85,9 +88,9 @@ def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _tensorboard(folder: Path) -> Any:
+def _tensorboard() -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         raise UsageError("--tensorboard needs TensorBoard: pip install 'dynedge[track]'.") from None
-    return SummaryWriter(str(folder / "tensorboard"))
+    return SummaryWriter

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from dynedge.config import option, set_key, unknown_key
-from dynedge.errors import UsageError
+from dynedge.errors import DataError, UsageError
 from dynedge.events.log import EventLog
 from dynedge.events.split import DEFAULT_SPLIT, Split
 from dynedge.models.contract import Model
@@ -35,6 +35,13 @@ class TrainingConfig:
 
     def split_of(self, log: EventLog) -> Split:
         return Split.parse(self.split) if self.split else log.split
+
+    def ranges(self, log: EventLog) -> tuple[range, range]:
+        """The events to train on, and those to validate on."""
+        parts = self.split_of(log).ranges(len(log))
+        if not parts["train"]:
+            raise DataError(f"no events to train on: of {len(log)} events, split {self.split_of(log)} leaves none.")
+        return parts["train"], parts["valid"][: self.valid_events or None]
 
 
 @dataclass(frozen=True)
@@ -98,6 +105,6 @@ def build(entry: Entry, config: Config, log: EventLog) -> Model:
     """A new model, where and as precise as the config says."""
     training = config.training
     torch.manual_seed(training.seed)  # for layers that draw their own beginnings
-    train_end = training.split_of(log).ranges(len(log))["train"].stop
-    model = entry.create(config.model, log, train_end, training.seed)
+    events, _ = training.ranges(log)
+    model = entry.create(config.model, log, events.stop, training.seed)
     return model.to(training.device, torch.float64 if training.precision == "float64" else torch.float32)
