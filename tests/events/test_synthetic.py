@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from dynedge.errors import DataError, UsageError
-from dynedge.events import synthetic
 from dynedge.events.log import EventLog
 from dynedge.events.split import windows
-from dynedge.events.synthetic import RECIPES, Law, synthesize
+from dynedge.events.synthetic import RECIPES, Law, names, synthesize, world
 
 SMALL = {
     "demo": 50_000,
@@ -97,7 +96,7 @@ def test_own_ids_are_distinct_and_not_the_dense_ones(log: EventLog) -> None:
 def test_same_seed_same_bits_whatever_the_piece(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("ml-25m-like", "reddit-like"):
         one = synthesize(name, tmp_path / f"{name}-1", events=3_000, seed=7, quiet=True)
-        monkeypatch.setattr(synthetic, "PIECE_BYTES", 10_007)
+        monkeypatch.setattr(world, "PIECE_BYTES", 10_007)
         two = synthesize(name, tmp_path / f"{name}-2", events=3_000, seed=7, quiet=True)
         monkeypatch.undo()
         assert one.card["columns"] == two.card["columns"]
@@ -214,7 +213,7 @@ def test_demo_names_can_be_read(logs: dict[str, EventLog]) -> None:
     demo = logs["demo"]
     assert all(re.fullmatch(r"[A-Z][a-z]+ [A-Z][a-z]+", name) for name in demo.user_ids.take(range(400)))
     assert all(re.fullmatch(r"[A-Z][a-z]+ [A-Z][a-z]+", title) for title in demo.item_ids.take(range(600)))
-    assert set(demo.category_ids[0].take(range(12))) == set(synthetic.GENRES)
+    assert set(demo.category_ids[0].take(range(12))) == set(names.GENRES)
 
 
 def test_names_stay_distinct_when_words_run_out(tmp_path) -> None:
@@ -271,7 +270,7 @@ def test_ml_sittings_make_the_longest_path(logs: dict[str, EventLog]) -> None:
 def test_law_is_heavy_tailed_in_octaves() -> None:
     rng = np.array([3], np.uint64)
     table = Law(4, 0.5, 3).table()
-    drawn = np.bincount([synthetic._heavy(rng, table) for _ in range(70_000)])
+    drawn = np.bincount([world._heavy(rng, table) for _ in range(70_000)])
     assert len(drawn) == 4 + 8 + 16
     octaves = [drawn[:4].sum(), drawn[4:12].sum(), drawn[12:].sum()]
     np.testing.assert_allclose(octaves, [40_000, 20_000, 10_000], atol=500)  # about four standard deviations
