@@ -198,6 +198,15 @@ def test_tensors_of_all_kinds_come_back_bit_for_bit(tmp_path):
         assert back[name].numpy().tobytes() == tensor.contiguous().numpy().tobytes()
 
 
+def test_a_file_may_be_read_by_whom_the_umask_lets(tmp_path):
+    old = os.umask(0o022)
+    try:
+        write_tensors(tmp_path / "x.safetensors", {"a": torch.ones(1)})
+    finally:
+        os.umask(old)
+    assert (tmp_path / "x.safetensors").stat().st_mode & 0o777 == 0o644
+
+
 def test_groups_of_tensors():
     one = torch.ones(1)
     both = joined(model={"a.b": one}, state={"c": one})

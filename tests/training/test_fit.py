@@ -135,12 +135,12 @@ def test_no_epochs():
 
 def test_a_window_without_a_number_of_its_own_does_not_count_in_its_mean():
     tally = Tally()
-    tally.add(10, 1.0, 2.0, {"residual": 4.0})
-    tally.add(30, 1.0, 6.0, {})
-    assert tally.means() == {"residual": 4.0, "loss": 5.0}
+    tally.add(10, 1.0, {"loss": 2.0, "residual": 4.0})
+    tally.add(30, 1.0, {"loss": 6.0})
+    assert tally.means() == {"loss": 5.0, "residual": 4.0}
     assert tally.curve() == [2.0, 6.0]
     for _ in range(98):
-        tally.add(1, 0, 1.0, {})
+        tally.add(1, 0, {"loss": 1.0})
     assert len(tally.curve()) == 10
 
 

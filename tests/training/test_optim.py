@@ -77,6 +77,18 @@ def test_the_norm_is_over_dense_and_sparse_together_and_over_summed_rows():
     assert adam.clip(torch.inf).item() == pytest.approx(1.0, rel=1e-5)
 
 
+@pytest.mark.parametrize("order", [("dense", "sparse"), ("sparse", "dense")])
+def test_a_gradient_may_come_dense_in_one_window_and_sparse_in_the_next(order):
+    table = nn.Parameter(torch.zeros(3, 1))
+    adam = Adam([("t", table)], 0.1, 0.1)
+    for layout in order:
+        grad = sparse([1], torch.ones(1, 1), (3, 1))
+        table.grad = grad if layout == "sparse" else grad.to_dense()
+        adam.clip(1.0)
+        adam.step()
+    torch.testing.assert_close(table.detach(), torch.tensor([[0.0], [-0.2], [0.0]]))
+
+
 def test_without_gradients_nothing_happens():
     adam = Adam([("d", nn.Parameter(torch.zeros(2)))], 0.1, 0.1)
     assert adam.clip(1.0).item() == 0

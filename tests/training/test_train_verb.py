@@ -119,10 +119,12 @@ def test_resuming_a_finished_run_changes_nothing_and_more_epochs_go_on(verb, tmp
     run, whole = tmp_path / "run", tmp_path / "whole"
     assert verb("train", log, "--out", run, *FAST)[0] == 0
     before = (run / "model.safetensors").read_bytes(), (run / "metrics.jsonl").read_bytes()
+    kept = sorted(os.listdir(run / "checkpoints"))
     code, _, err = verb("train", log, "--out", run, *FAST, "--resume")
     assert code == 0
     assert "going on after epoch 2" in err
     assert before == ((run / "model.safetensors").read_bytes(), (run / "metrics.jsonl").read_bytes())
+    assert sorted(os.listdir(run / "checkpoints")) == kept
     assert verb("train", log, "--out", run, "--resume", "--epochs", "4")[0] == 0, "the rest is as it was"
     assert verb("train", log, "--out", whole, *FAST, "--epochs", "4")[0] == 0
     assert (run / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
@@ -287,6 +289,16 @@ def wait_for(path, process):
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+def test_another_number_of_threads_is_said_aloud(verb, tmp_path, log):
+    run = tmp_path / "run"
+    assert verb("train", log, "--out", run, *FAST)[0] == 0
+    env = json.loads((run / "env.json").read_text())
+    (run / "env.json").write_text(json.dumps({**env, "threads": 77}))
+    code, _, err = verb("train", log, "--out", run, *FAST, "--resume")
+    assert code == 0
+    assert "was started with 77 threads and goes on with" in err
 
 
 def test_the_config_file_reads_back(finished):

@@ -28,11 +28,12 @@ class Tally:
     sums: dict[str, list[float]] = field(default_factory=dict)  # by name: of value × events, of events
     ended: dict[str, float] | None = None  # what the model's end_epoch said, once it was called
 
-    def add(self, events: int, seconds: float, loss: float, log: dict[str, float]) -> None:
+    def add(self, events: int, seconds: float, log: dict[str, float]) -> None:
+        """`log` has the window's loss, and whatever else is to be averaged over events."""
         self.events += events
         self.seconds += seconds
-        self.losses.append(loss)
-        for name, value in {**log, "loss": loss}.items():
+        self.losses.append(log["loss"])
+        for name, value in log.items():
             total = self.sums.setdefault(name, [0.0, 0.0])
             total[0] += float(value) * events
             total[1] += events

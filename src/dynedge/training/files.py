@@ -22,7 +22,10 @@ PARTIAL = ".partial"
 def write_whole(path: Path, write: Callable[[Path], None]) -> None:
     """Let `write` fill a file beside `path`, sync it, move it there. Killed at any moment: the old one or the new."""
     beside = path.with_name(path.name + PARTIAL)
+    beside.touch()
+    mode = beside.stat().st_mode
     write(beside)
+    beside.chmod(mode)  # safetensors makes files that only their owner may read
     _sync(beside)
     os.replace(beside, path)
     _sync(path.parent)

@@ -84,11 +84,13 @@ def _train(
             raise _diverged(value, course.epoch, window, cuts, config)
         optimiser.step()
 
-        course.window, events, now = window + 1, len(cuts[window]), time.perf_counter()
-        course.tally.add(events, now - began, value, {**loss.log, "grad_norm": norm})
-        began = now
-        runlog.window(course.epoch, events, {**loss.log, "loss": value})
+        course.window, events = window + 1, len(cuts[window])
+        told = {"loss": value, **loss.log}  # a model may tell its loss without what it adds for its own ends
+        spent = time.perf_counter() - began  # with the wait for the window, without the writing of checkpoints
+        course.tally.add(events, spent, {**told, "objective": value, "grad_norm": norm})
+        runlog.window(course.epoch, events, told)
         keeper.look(windows=1)
+        began = time.perf_counter()
     optimiser.zero_grad()
 
 
@@ -126,10 +128,12 @@ class _Keeper:
     def __init__(self, course: Course, checkpoints: Checkpoints | None, config: TrainingConfig, stop: Stop) -> None:
         self.course, self.checkpoints, self.config, self.stop = course, checkpoints, config, stop
         self._windows, self._saved = 0, time.monotonic()
+        self._standing = (0, 0)  # epoch and window of the last checkpoint
 
     def load(self) -> None:
         if self.checkpoints and (found := self.checkpoints.load()):
             self.course.load(found)
+            self._standing = self.course.epoch, self.course.window
 
     def look(self, windows: int = 0) -> None:
         self._windows += windows
@@ -141,8 +145,10 @@ class _Keeper:
             self.save()
 
     def save(self) -> None:
-        if self.checkpoints:
+        standing = self.course.epoch, self.course.window
+        if self.checkpoints and standing != self._standing:
             self.checkpoints.save(self.course.checkpoint())
+        self._standing = standing
         self._windows, self._saved = 0, time.monotonic()
 
 

@@ -24,7 +24,7 @@ BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
 class Adam:
     """Dense parameters move at `lr`, rows of those whose gradient is sparse (COO) at `row_lr`.
 
-    Which kind a parameter is, its gradient says. The moments are named tensors, so that a checkpoint is exact.
+    Which kind a parameter is, its first gradient says. The moments are named tensors, so that a checkpoint is exact.
     """
 
     def __init__(self, parameters: Iterable[tuple[str, nn.Parameter]], lr: float, row_lr: float) -> None:
@@ -59,10 +59,11 @@ class Adam:
             grad = parameter.grad
             if grad is None:
                 continue
-            if grad.is_sparse:
-                self._step_rows(name, parameter, grad.coalesce())
+            by_rows = self._moments[name][2].dim() > 0 if name in self._moments else grad.is_sparse
+            if by_rows:
+                self._step_rows(name, parameter, (grad if grad.is_sparse else grad.to_sparse(1)).coalesce())
             else:
-                self._step_dense(name, parameter, grad)
+                self._step_dense(name, parameter, grad.to_dense() if grad.is_sparse else grad)
 
     def _step_dense(self, name: str, parameter: Tensor, grad: Tensor) -> None:
         mean, square, steps = self._of(name, parameter, ())
@@ -91,9 +92,7 @@ class Adam:
             device = parameter.device if counted else None
             steps = torch.zeros(counted, dtype=torch.int64 if not counted else torch.int32, device=device)
             self._moments[name] = torch.zeros_like(parameter), torch.zeros_like(parameter), steps
-        found = self._moments[name]
-        assert found[2].shape == counted, f"{name}'s gradient is sparse in one window and dense in another"
-        return found
+        return self._moments[name]
 
     def tensors(self) -> dict[str, Tensor]:
         """All that it remembers, by name. The tensors themselves, not copies."""

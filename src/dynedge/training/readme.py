@@ -29,9 +29,9 @@ USE = """
 from dynedge.models.registry import MODELS
 from dynedge.training.run import load_run
 
-run = load_run("{folder}", MODELS)   # needs no training data
-run.model, run.state                 # see dynedge.models.contract for what a model can do
-run.log.user_ids.find("some user")   # own ids -> rows, -1 where unknown
+run = load_run("{folder}", MODELS)  # needs no training data
+run.model, run.state  # dynedge.models.contract says what a model can do
+run.log.user_ids.find("some user")  # own ids -> rows, -1 where unknown
 ```
 """
 

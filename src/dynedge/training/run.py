@@ -127,12 +127,13 @@ class Run:
     def _lock(self, folder: Path) -> None:
         path = folder / LOCK
         lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-        self._locks.append(lock)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             other = os.read(lock, 20).decode("ascii", "replace").strip() or "unknown"
+            os.close(lock)
             raise DataError(f"{folder} is in use by another process ({other}); wait for it, or stop it.") from None
+        self._locks.append(lock)
         if not path.exists() or os.fstat(lock).st_ino != path.stat().st_ino:
             raise DataError(f"{folder} was replaced by another process just now; run this again.")
         os.truncate(lock, 0)
