@@ -30,6 +30,8 @@ from dynedge.plan.dnodes import select
 from dynedge.plan.dnodes.by_longest_path import choose
 from dynedge.plan.levels import longest_path
 from dynedge.plan.links import Linker, active
+from dynedge.report.plan import LOOKS
+from dynedge.report.style import figure, log_scales, save, tidy
 
 Array = npt.NDArray[Any]
 Threshold = tuple[int | None, int | None]
@@ -94,6 +96,8 @@ def main() -> None:
         _print_gaps(gaps)
     if args.csv and results:
         _write_csv(args.csv, results)
+    if args.plot and results:
+        _draw(results, args.plot)
 
 
 def _arguments() -> argparse.Namespace:
@@ -106,6 +110,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--split", default="0.8,0.1,0.1", help="training is the first part (default: %(default)s)")
     parser.add_argument("--gap", action="store_true", help="the gap to the exact optimum on small windows")
     parser.add_argument("--csv", type=Path, help="write the first table there")
+    parser.add_argument("--plot", type=Path, help="draw it: a panel a log")
     args = parser.parse_args()
     args.thresholds = [_threshold(text) for text in args.thresholds.split(";")]
     return args
@@ -278,6 +283,30 @@ def _write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
         writer.writeheader()
         writer.writerows(rows)
     print(f"\n{path}: {len(rows)} rows", file=sys.stderr)
+
+
+def _draw(rows: list[dict[str, Any]], path: Path) -> None:
+    """Longest path against d-nodes, a panel for each log and threshold."""
+    labels = list(dict.fromkeys(row["log"] for row in rows))
+    fig = figure(16, 3.2 * -(-len(labels) // 4))
+    panels = fig.subplots(-(-len(labels) // 4), 4, squeeze=False).ravel()
+    for axes, label in zip(panels, labels, strict=False):
+        for method, (color, marker, dashes) in LOOKS.items():
+            points = [
+                (row["dnodes"], row["longest_path"])
+                for row in rows
+                if row["log"] == label and row["method"] == method and row["dnodes"] > 0
+            ]
+            if points:
+                x, y = zip(*sorted(points), strict=True)
+                axes.plot(x, y, color=color, marker=marker, linestyle=dashes, markersize=5, label=method)
+        tidy(axes, label)
+        log_scales(axes)
+    for axes in panels[len(labels) :]:
+        axes.set_visible(False)
+    panels[0].set(xlabel="d-nodes a window", ylabel="longest path")
+    panels[0].legend(frameon=False, fontsize=8)
+    save(fig, path)
 
 
 if __name__ == "__main__":

@@ -106,6 +106,10 @@ class Model(nn.Module, ABC):
         """Whatever is due between epochs (multipliers, copies); numbers to log."""
         return {}
 
+    def facts(self) -> dict[str, Any]:
+        """What a person may want to see of how training was laid out; plain values, kept in the run folder."""
+        return {}
+
     @abstractmethod
     def prepare(self, window: Window) -> Any:
         """A window for `score`: nothing cut, nothing static."""

@@ -15,7 +15,7 @@ from dynedge.plan.dnodes import select
 from dynedge.plan.levels import NO_CUT, levels
 from dynedge.plan.links import ACTIVE
 from dynedge.plan.planner import Plan
-from dynedge.report.style import BLUE, GREEN, GREY, PINK, RED, figure, save, tidy
+from dynedge.report.style import BLUE, GREEN, GREY, PINK, RED, figure, log_scales, save, tidy
 
 Array = npt.NDArray[Any]
 
@@ -76,19 +76,14 @@ def draw(path: Path, curves: Mapping[str, Sequence[tuple[float, float]]], uncut:
 
 
 def _draw_curves(axes: Any, curves: Mapping[str, Sequence[tuple[float, float]]], uncut: float) -> None:
-    from matplotlib.ticker import FuncFormatter, LogLocator
-
     axes.axhline(uncut, color="black", linewidth=1, linestyle=(0, (1, 3)), label=f"no d-nodes: {uncut:.4g}")
     for method, points in curves.items():
         color, marker, dashes = LOOKS[method]
         x, y = np.array([point for point in points if point[0] > 0]).reshape(-1, 2).T
         axes.plot(x, y, color=color, marker=marker, linestyle=dashes, linewidth=2, markersize=7, label=method)
     labels = {"xlabel": "d-nodes a window", "ylabel": "longest path (mean over windows)"}
-    tidy(axes, "How far d-nodes shorten the longest path", xscale="log", yscale="log", **labels)
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_locator(LogLocator(10, subs=(1, 2, 5)))
-        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
-        axis.set_minor_locator(LogLocator(10, subs=()))
+    tidy(axes, "How far d-nodes shorten the longest path", **labels)
+    log_scales(axes)
     axes.legend(frameon=False, loc="best")
 
 

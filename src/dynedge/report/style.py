@@ -40,5 +40,16 @@ def tidy(axes: Any, title: str, **labels: Any) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
+def log_scales(axes: Any) -> None:
+    """Both axes logarithmic, with plain numbers at 1, 2, 5, 10, …"""
+    from matplotlib.ticker import FuncFormatter, LogLocator
+
+    axes.set(xscale="log", yscale="log")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(LogLocator(10, subs=(1, 2, 5)))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
+        axis.set_minor_locator(LogLocator(10, subs=()))
+
+
 def save(fig: Any, path: Path) -> None:
     fig.savefig(path, dpi=130)

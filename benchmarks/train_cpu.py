@@ -1,0 +1,209 @@
+"""How fast a training step is on a CPU: plan, forward, loss, backward, optimiser; and beside what.
+
+    python benchmarks/train_cpu.py            # beside a plain level-by-level loop in torch
+    python benchmarks/train_cpu.py --peers    # and beside PyG's TGN at batch 200 (extra `peers`)
+
+All run the same events of the same log in one process, in turns, several times; the best turn of each counts, since
+what else the machine does only ever slows one down. The model is `edge-paper` without active entities and d-nodes
+(states exact, ten negatives a chunk): the deepest setting. The plain loop is the same model and the same step
+with `ops/level_gru/reference.py` in place of the operator. Logs are read from --data, else made.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import torch
+from machine import machine
+
+from dynedge.events.ingest import prepare
+from dynedge.events.log import EventLog
+from dynedge.events.reading.sources import Schema
+from dynedge.events.synthetic import synthesize
+from dynedge.models import layers, recurrence
+from dynedge.models.contract import Step
+from dynedge.ops.level_gru import reference
+from dynedge.training.optim import Adam
+
+DATA = Path(__file__).parents[2] / "shared" / "data"
+PHASES = "plan", "forward and loss", "backward", "optimiser"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, default=DATA, help="a folder of NAME.parquet with user, item, timestamp")
+    parser.add_argument("--logs", default="wikipedia,ml-100k,globo")
+    parser.add_argument("--events", type=int, default=6000, help="events of one turn, at least")
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--dim", type=int, default=64)
+    parser.add_argument("--peers", action="store_true")
+    args = parser.parse_args()
+    print(f"{machine()}; torch {torch.__version__}, {torch.get_num_threads()} threads, float32, d = {args.dim}")
+    with tempfile.TemporaryDirectory(prefix="train-") as folder:
+        for name in args.logs.split(","):
+            compare(name, load(name, args.data, Path(folder)), args)
+
+
+def load(name: str, data: Path, folder: Path) -> EventLog:
+    if (data / f"{name}.parquet").exists():
+        schema = Schema(user="user", item="item")
+        return prepare(data / f"{name}.parquet", folder / name, schema)
+    return synthesize("lastfm-like", folder / name, events=200_000)
+
+
+def compare(name: str, log: EventLog, args: argparse.Namespace) -> None:
+    config = replace(recurrence.PAPER, active_users=None, active_items=None, dnodes=None, dim=args.dim)
+    runs: dict[str, Callable[[], Turn]] = {
+        "dynedge": Trainer(config, log, args.events).turn,
+        "level by level": Trainer(config, log, args.events, plain=True).turn,
+    }
+    if args.peers:
+        runs["PyG TGN, batch 200"] = TGN(log, args.events, args.dim).turn
+    best: dict[str, Turn] = {}
+    for _ in range(args.turns):
+        for who, turn in runs.items():
+            one = turn()
+            if who not in best or one.rate > best[who].rate:
+                best[who] = one
+    width = best["dynedge"].rows / max(best["dynedge"].levels, 1)
+    print(f"\n{name}: {width:.1f} states a level on the mean")
+    for who, turn in best.items():
+        beside = f"  dynedge is {best['dynedge'].rate / turn.rate:.1f} times as fast" if who != "dynedge" else ""
+        print(f"  {who:20} {turn.rate:10,.0f} events/s{beside}")
+    for who in ("dynedge", "level by level"):
+        parts = best[who].phases
+        shown = ", ".join(f"{phase} {1e6 * parts[phase] / best[who].events:.1f}" for phase in PHASES)
+        print(f"  {who}, µs an event: {shown}")
+
+
+class Turn:
+    """A few windows, timed by phase."""
+
+    def __init__(self) -> None:
+        self.events = self.levels = self.rows = 0
+        self.phases = dict.fromkeys(PHASES, 0.0)
+
+    @property
+    def rate(self) -> float:
+        return self.events / sum(self.phases.values())
+
+    @contextmanager
+    def time(self, phase: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self.phases[phase] += time.perf_counter() - start
+
+
+class Trainer:
+    """The training step of this project, from the middle of the log on."""
+
+    def __init__(
+        self, config: recurrence.RecurrenceConfig, log: EventLog, events: int, *, plain: bool = False
+    ) -> None:
+        self.plain, self.log, self.train_end = plain, log, log.split.bounds(len(log))[0]
+        self.model = recurrence.create(config, log, self.train_end, seed=0)
+        self.optimiser = Adam(self.model.named_parameters(), 1e-3, 1e-2)
+        self.count = -(-events * config.windows // self.train_end)
+        self.first = config.windows // 2
+
+    def turn(self) -> Turn:
+        turn, state = Turn(), self.model.start()
+        with plain_operator() if self.plain else contextmanager(lambda: iter([None]))():
+            # A window more than is counted: whatever is slow once is slow in the first.
+            prepared = islice(self.model.windows(self.log, self.train_end, self.first - 1), self.count + 1)
+            for number in range(self.count + 1):
+                if number == 1:
+                    turn = Turn()
+                with turn.time("plan"):
+                    window = next(prepared)
+                with turn.time("forward and loss"):
+                    loss = self.model.loss(window, state, Step(0, 0, number))
+                with turn.time("backward"):
+                    self.optimiser.zero_grad()
+                    loss.total.backward()
+                with turn.time("optimiser"):
+                    self.optimiser.clip(1.0)
+                    self.optimiser.step()
+                turn.events += len(window.window)
+                turn.levels += window.schedule.depth
+                turn.rows += len(window.schedule.event)
+        return turn
+
+
+@contextmanager
+def plain_operator() -> Iterator[None]:
+    """The reference in place of the operator."""
+    fast, layers.level_gru = layers.level_gru, reference.by_levels
+    try:
+        yield
+    finally:
+        layers.level_gru = fast
+
+
+class TGN:
+    """PyG's temporal graph network: memory, attention over the ten last neighbours, one negative, batches of 200."""
+
+    BATCH = 200
+
+    def __init__(self, log: EventLog, events: int, dim: int) -> None:
+        from torch import nn
+        from torch_geometric.nn import TGNMemory, TransformerConv
+        from torch_geometric.nn.models.tgn import IdentityMessage, LastAggregator, LastNeighborLoader
+
+        middle = log.split.bounds(len(log))[0] // 2
+        span = slice(middle, middle + -(-events // self.BATCH) * self.BATCH)
+        self.source = torch.from_numpy(log.user[span].astype("int64"))
+        self.target = torch.from_numpy(log.item[span].astype("int64")) + log.num_users
+        self.times = torch.from_numpy((log.time[span] - log.time[0]).astype("int64"))
+        self.items, self.users = log.num_items, log.num_users
+        nodes = log.num_users + log.num_items
+        self.message = torch.zeros(len(self.source), 1)
+        self.memory = TGNMemory(nodes, 1, dim, dim, IdentityMessage(1, dim, dim), LastAggregator())
+        self.attention = TransformerConv(dim, dim // 2, heads=2, dropout=0.1, edge_dim=dim + 1)
+        self.score = nn.Bilinear(dim, dim, 1)
+        self.neighbours = LastNeighborLoader(nodes, size=10)
+        self.place = torch.empty(nodes, dtype=torch.long)
+        modules = nn.ModuleList([self.memory, self.attention, self.score])
+        self.optimiser = torch.optim.Adam(modules.parameters(), lr=1e-4)
+
+    def turn(self) -> Turn:
+        turn = Turn()
+        self.memory.train()
+        self.memory.reset_state()
+        self.neighbours.reset_state()
+        for start in range(0, len(self.source), self.BATCH):
+            with turn.time("forward and loss"):
+                self._step(slice(start, start + self.BATCH))
+            turn.events += self.BATCH
+        return turn
+
+    def _step(self, batch: slice) -> None:
+        source, target, times = self.source[batch], self.target[batch], self.times[batch]
+        wrong = torch.randint(self.users, self.users + self.items, target.shape)
+        asked = torch.cat([source, target, wrong]).unique()
+        asked, edges, ids = self.neighbours(asked)
+        self.place[asked] = torch.arange(len(asked))
+        memory, updated = self.memory(asked)
+        age = (updated[edges[0]] - self.times[ids]).to(memory.dtype)
+        described = torch.cat([self.memory.time_enc(age), self.message[ids]], 1)
+        found = self.attention(memory, edges, described)
+        users = found[self.place[source]]
+        right, other = (self.score(users, found[self.place[items]]) for items in (target, wrong))
+        loss = torch.nn.functional.softplus(-right).mean() + torch.nn.functional.softplus(other).mean()
+        self.optimiser.zero_grad()
+        loss.backward()
+        self.optimiser.step()
+        self.memory.update_state(source, target, times, self.message[batch])
+        self.neighbours.insert(source, target)
+        self.memory.detach()
+
+
+if __name__ == "__main__":
+    main()

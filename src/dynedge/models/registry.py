@@ -1,0 +1,31 @@
+"""The models by name. A new one is one file beside this, and one line here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dynedge.models import recurrence
+from dynedge.models.contract import Model
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What the training loop asks of a model it does not know: see training/settings.py."""
+
+    config: type[Any]
+    create: Callable[..., Model]
+    restore: Callable[..., Model]
+    recipes: Mapping[str, Any] = field(default_factory=dict)
+    training: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # recipe -> training fields it changes
+
+
+MODELS: dict[str, Entry] = {
+    "edge": Entry(
+        recurrence.RecurrenceConfig,
+        recurrence.create,
+        recurrence.restore,
+        {"edge": recurrence.RecurrenceConfig(), "edge-paper": recurrence.PAPER},
+    ),
+}

@@ -1,0 +1,53 @@
+"""How φ is tied to the state it stands for: the constraint φ = state, under four solvers.
+
+penalty          φ is learned; α/2·‖φ − state‖² is added to the loss (the paper's way)
+augmented        the same plus λ·(φ − state), λ moved by α·(φ − state) each time (Lagrangian, primal-dual)
+refresh          φ is a copy of the state as computed in the last epoch
+refresh-penalty  the same, and the penalty pulls the state towards its last copy
+
+Legend: K d-nodes of a window, D of all windows, d width of a state.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+SOLVERS = ("penalty", "augmented", "refresh", "refresh-penalty")
+
+
+class Ties(nn.Module):
+    def __init__(self, count: int, start: Tensor, solver: str, alpha: float) -> None:
+        """`start` [count, d]: what φ is before anything is known."""
+        super().__init__()
+        self.alpha = alpha
+        self.learned = not solver.startswith("refresh")
+        self.penalty = solver != "refresh"
+        self.phi: Tensor
+        if self.learned:
+            self.phi = nn.Parameter(start.clone())
+        else:
+            self.register_buffer("phi", start.clone())
+        self.multiplier: Tensor | None
+        self.register_buffer("multiplier", torch.zeros_like(start) if solver == "augmented" else None)
+
+    def read(self, rows: Tensor) -> Tensor:
+        """φ [K, d] of a window's d-nodes."""
+        return F.embedding(rows, self.phi, sparse=True) if self.learned else self.phi[rows]
+
+    def cost(self, rows: Tensor, phi: Tensor, states: Tensor) -> tuple[Tensor, float]:
+        """(what the tie adds to the window's loss, the residual: mean ‖φ − state‖). Moves what is not learned."""
+        gap = phi - states
+        residual = float(gap.detach().norm(dim=1).mean()) if len(rows) else 0.0
+        total = gap.new_zeros(())
+        if self.penalty:
+            total = total + self.alpha / 2 * gap.square().sum()
+        if self.multiplier is not None:
+            total = total + (self.multiplier[rows] * gap).sum()
+        with torch.no_grad():
+            if self.multiplier is not None:
+                self.multiplier[rows] += self.alpha * gap
+            if not self.learned:
+                self.phi[rows] = states
+        return total, residual

@@ -1,0 +1,342 @@
+"""The recurrence against one event at a time in plain Python, and the promises every model makes."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dynedge.events.log import EventLog, Ids
+from dynedge.models import candidates, recurrence
+from dynedge.models.contract import State, Step, Window
+from dynedge.models.recurrence import PAPER, RecurrenceConfig
+from dynedge.models.ties import Ties
+from dynedge.plan.links import Linker
+from dynedge.plan.schedule import build
+from dynedge.ranking.protocol import walk
+
+STEP = Step(0, 0, 0)
+ROUNDING = 1e-14  # other events in a level change which rows share a vector lane, so sums may round otherwise
+
+
+def make_log(events=60, users=7, items=9, seed=0, features=2, categories=True):
+    rng = np.random.default_rng(seed)
+    log = EventLog.from_arrays(
+        rng.zipf(1.5, events) % users,
+        rng.integers(0, items, events),
+        np.sort(rng.integers(0, 3 * events, events)),
+        features=rng.standard_normal((events, features)),
+        num_users=users,
+        num_items=items + 2,  # two items that never happen
+    )
+    if categories:
+        codes = rng.integers(-1, 3, (items + 2, 1)).astype(np.int32)
+        object.__setattr__(log, "item_categories", codes)
+        object.__setattr__(log, "category_ids", (Ids.of(["a", "b", "c"]),))
+    return log
+
+
+def make_model(log, train_end=None, **config):
+    settings = {"dim": 5, "windows": 4, **config}
+    model = recurrence.create(RecurrenceConfig(**settings), log, train_end or len(log), seed=1).double()
+    with torch.no_grad():
+        for parameter in model.parameters():  # away from zeros, so that nothing is right by accident
+            parameter.copy_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(3)) * 0.4)
+    return model
+
+
+def one_by_one(model, log, events):
+    """float64[events, items]: scores of all items before each event, and the states after; no windows, no arrays."""
+    gru, d = model.gru, model.config.dim
+    start = [[model.psi[s][row] if (row := int(r)) >= 0 else model.xi[s] for r in model._psi_row(s)] for s in (0, 1)]
+    state, time, last, found = [list(side) for side in start], [{}, {}], {}, []
+
+    def gap(now, before):
+        return [float(np.log1p(now - before)), 1.0] if before is not None else [0.0, 0.0]
+
+    def embedded(item):
+        return model.items(torch.tensor([model.shape.items if item is None else item]))[0]
+
+    for k in events:
+        ids, now = (int(log.user[k]), int(log.item[k])), float(log.time[k])
+        head = [state[0][ids[0]], embedded(last.get(ids[0]))]
+        if model.config.time_gaps:
+            head.append(torch.tensor(gap(now, time[0].get(ids[0])), dtype=torch.float64))
+        wanted = model.head(torch.cat(head))
+        score = torch.stack([wanted[:d] @ vector for vector in state[1]])
+        if model.config.candidate_id:
+            score = score + model.candidate[:, :-1] @ wanted[d:] + model.candidate[:, -1]
+        found.append(score)
+        old = [state[s][ids[s]] for s in (0, 1)]
+        for s in (0, 1):
+            feature = [embedded(ids[1])]
+            if model.event is not None:
+                feature.append(model.event(torch.tensor(log.features[k]).double()))
+            if model.config.time_gaps:
+                feature.append(torch.tensor(gap(now, time[s].get(ids[s])), dtype=torch.float64))
+            gi = gru.other[s] @ old[1 - s] + gru.feature[s] @ torch.cat(feature) + gru.bias[s]
+            gh = gru.own[s] @ old[s] + gru.own_bias[s]
+            reset, update = torch.sigmoid(gi[:d] + gh[:d]), torch.sigmoid(gi[d : 2 * d] + gh[d : 2 * d])
+            fresh = torch.tanh(gi[2 * d :] + reset * gh[2 * d :])
+            state[s][ids[s]] = (1 - update) * fresh + update * old[s]
+        for s in (0, 1):
+            time[s][ids[s]] = now
+        last[ids[0]] = ids[1]
+    return torch.stack(found), state
+
+
+SWITCHES = [
+    {},
+    {"time_gaps": False, "candidate_id": False},
+    {"item_id": False, "categories": False, "event_features": False},
+    {"active_users": 5, "active_items": 4},
+]
+
+
+def scored(model, log, chunk, end=None):
+    state, found = model.start(), []
+    with torch.no_grad():
+        for at in range(0, end or len(log), chunk):
+            window = Window(log, range(at, min(at + chunk, end or len(log))))
+            found.append(model.score(model.prepare(window), None, state))
+    return torch.cat(found), state
+
+
+@pytest.mark.parametrize("switches", SWITCHES)
+@pytest.mark.parametrize("chunk", [1, 7, 1000])
+def test_scores_and_states_are_those_of_one_event_at_a_time(switches, chunk):
+    log = make_log()
+    model = make_model(log, **switches)
+    with torch.no_grad():
+        expected, states = one_by_one(model, log, range(len(log)))
+    found, state = scored(model, log, chunk)
+    assert torch.allclose(found, expected, atol=1e-10, rtol=0)
+    for side, name in enumerate(("user", "item")):
+        moved = state[f"{name}_moved"]
+        assert moved.any()
+        assert torch.allclose(state[name][moved], torch.stack(states[side])[moved], atol=1e-10, rtol=0)
+
+
+def test_scores_across_the_chunks_that_share_candidates():
+    log = make_log(events=3 * candidates.CHUNK + 17, users=20, items=12)
+    model = make_model(log)
+    with torch.no_grad():
+        expected, _ = one_by_one(model, log, range(len(log)))
+    assert torch.allclose(scored(model, log, 1000)[0], expected, atol=1e-10, rtol=0)
+
+
+@given(k=st.integers(0, 59), seed=st.integers(0, 5), chunk=st.sampled_from([1, 16, 100]))
+@settings(max_examples=25)
+def test_a_later_event_changes_no_earlier_score(k, seed, chunk):
+    log = make_log(seed=seed)
+    model = make_model(log)
+    changed = make_log(seed=seed)
+    rng = np.random.default_rng(seed + 100)
+    changed.user[k:] = rng.integers(0, 7, 60 - k)
+    changed.item[k + 1 :] = rng.integers(0, 9, 59 - k)  # event k's own answer is not known before it either
+    changed.features[k:] = rng.standard_normal((60 - k, 2))
+    one, two = scored(model, log, chunk)[0], scored(model, changed, chunk)[0]
+    assert torch.allclose(one[:k], two[:k], atol=ROUNDING, rtol=0)
+
+
+def test_the_answer_does_not_change_its_own_score():
+    log, other = make_log(), make_log()
+    other.item[30] = (int(log.item[30]) + 1) % 9
+    model = make_model(log)
+    assert torch.allclose(scored(model, log, 100)[0][:31], scored(model, other, 100)[0][:31], atol=ROUNDING, rtol=0)
+
+
+def test_peek_is_what_score_says_and_moves_nothing():
+    log = make_log()
+    model = make_model(log)
+    expected, _ = scored(model, log, 1000)
+    _, state = scored(model, log, 7, end=40)
+    before = state.clone()
+    with torch.no_grad():
+        found = model.peek(torch.tensor([int(log.user[40])]), torch.tensor([log.time[40]]), None, state)
+        some = model.peek(
+            torch.tensor([int(log.user[40])]), torch.tensor([log.time[40]]), torch.tensor([[3, 1]]), state
+        )
+    assert torch.allclose(found[0], expected[40], atol=1e-10, rtol=0)
+    assert torch.equal(some[0], found[0][[3, 1]])
+    assert all(torch.equal(before[name], state[name]) for name in state)
+
+
+def exact_loss(model, log):
+    """The mean of -log softmax over all items, one event at a time."""
+    found, _ = one_by_one(model, log, range(len(log)))
+    return torch.nn.functional.cross_entropy(found, torch.from_numpy(log.item).long())
+
+
+def test_the_loss_and_every_gradient_are_those_of_one_event_at_a_time():
+    log = make_log(events=30)
+    model = make_model(log, windows=1)
+    exact_loss(model, log).backward()
+    expected = {name: _dense(parameter.grad) for name, parameter in model.named_parameters()}
+    model.zero_grad()
+    (prepared,) = model.windows(log, len(log))
+    loss = model.loss(prepared, model.start(), STEP)
+    loss.total.backward()
+    assert loss.total.item() == pytest.approx(exact_loss(model, log).item(), abs=1e-12)
+    for name, parameter in model.named_parameters():
+        assert torch.allclose(_dense(parameter.grad), expected[name], atol=1e-11, rtol=0), name
+
+
+def _dense(grad):
+    return torch.zeros(()) if grad is None else grad.to_dense() if grad.is_sparse else grad
+
+
+@pytest.mark.parametrize("solver", ["penalty", "augmented", "refresh", "refresh-penalty"])
+def test_where_phi_equals_the_state_cuts_change_no_value(solver):
+    log = make_log(events=50)
+    exact, cut = make_model(log, windows=3), make_model(log, windows=3, dnodes=6, solver=solver)
+    assert sum(map(len, cut.plan.cuts)) >= 10
+    shared = {name: tensor for name, tensor in exact.state_dict().items() if not name.startswith("ties")}
+    cut.load_state_dict(shared, strict=False)
+    state = exact.start()
+    with torch.no_grad():
+        for number, prepared in enumerate(exact.windows(log, len(log))):
+            _fill_phi(cut, number, prepared, state, exact)
+            exact.loss(prepared, state, STEP)
+    losses = [_losses(model, log) for model in (exact, cut)]
+    assert [loss for loss, _ in losses[1]] == pytest.approx([loss for loss, _ in losses[0]], abs=1e-10)
+    assert all(residual < 1e-10 for _, residual in losses[1])
+
+
+def _fill_phi(cut, number, prepared, state, exact):
+    """Set φ of one window to the states an uncut run computes."""
+    _, _, written, _ = exact._run(prepared, state)
+    row = {}
+    schedule = prepared.schedule
+    sides = np.repeat(np.arange(len(schedule.blocks) - 1) & 1, np.diff(schedule.blocks))
+    for at, (event, side) in enumerate(zip(schedule.event.tolist(), sides.tolist(), strict=True)):
+        row[2 * event + side] = at
+    for at, code in enumerate(cut.plan.cuts[number].tolist()):
+        cut.ties.phi.data[cut._first_phi[number] + at] = written[row[code]]
+
+
+def _losses(model, log):
+    state = model.start()
+    with torch.no_grad():
+        found = [model.loss(prepared, state, STEP).log for prepared in model.windows(log, len(log))]
+    return [(log["loss"], log["residual"]) for log in found]
+
+
+def test_refresh_reaches_the_exact_states_when_parameters_stand_still():
+    log = make_log(events=50)
+    model = make_model(log, windows=2, dnodes=5, solver="refresh")
+    residuals = [max(residual for _, residual in _losses(model, log)) for _ in range(8)]
+    assert residuals[0] > 0.1
+    assert residuals[-1] < 1e-12, "after as many passes as there are d-nodes in a row, φ is the state"
+
+
+def test_the_solvers_add_what_they_say():
+    phi, states = torch.tensor([[1.0, 2.0], [0.0, 0.0]]), torch.tensor([[0.0, 0.0], [3.0, 4.0]])
+    rows, gap = torch.tensor([0, 1]), torch.tensor([[1.0, 2.0], [-3.0, -4.0]])
+    for solver, expected in [("penalty", 0.5 * 2 * 30.0), ("refresh", 0.0), ("refresh-penalty", 30.0)]:
+        ties = Ties(2, phi, solver, alpha=2.0)
+        total, residual = ties.cost(rows, ties.read(rows), states)
+        assert total.item() == expected
+        assert residual == pytest.approx((5**0.5 + 5) / 2)
+        assert torch.equal(ties.phi, states if solver.startswith("refresh") else phi)
+    ties = Ties(2, phi, "augmented", alpha=2.0)
+    assert ties.cost(rows, ties.read(rows), states)[0].item() == 30.0
+    assert torch.equal(ties.multiplier, 2 * gap)
+    assert ties.cost(rows, ties.read(rows), states)[0].item() == 30.0 + 60.0
+
+
+def test_sampled_softmax_reads_each_candidate_before_the_event():
+    """The drawn negatives, scored one event at a time, give the same loss."""
+    log = make_log(events=200, users=15, items=40)
+    model = make_model(log, windows=1, negatives=6, full_softmax_up_to=0)
+    (prepared,) = model.windows(log, len(log))
+    with torch.no_grad():
+        total = model.loss(prepared, model.start(), STEP).total.item()
+        found, _ = one_by_one(model, log, range(len(log)))
+    drawn = torch.randint(log.num_items, (2, 6), generator=STEP.generator())
+    expected = 0.0
+    for k, item in enumerate(log.item.tolist()):
+        others = [found[k, j] for j in drawn[k // candidates.CHUNK].tolist() if j != item]
+        expected += float(torch.logsumexp(torch.stack([found[k, item], *others]), 0) - found[k, item])
+    assert total == pytest.approx(expected / len(log), abs=1e-10)
+
+
+def test_states_carry_over_from_window_to_window_without_gradient():
+    log = make_log()
+    whole, parts = make_model(log, windows=1), make_model(log, windows=6)
+    for model in (whole, parts):
+        state = model.start()
+        for prepared in model.windows(log, len(log)):
+            assert not model.loss(prepared, state, STEP).total.isnan()
+        assert not state["user"].requires_grad
+        model.kept = state
+    assert torch.allclose(whole.kept["user"], parts.kept["user"], atol=1e-10, rtol=0)
+    resumed = list(parts.windows(log, len(log), first=4))
+    assert [prepared.window.events.start for prepared in resumed] == [40, 50]
+
+
+def test_a_restored_model_scores_the_same_and_needs_no_events():
+    log = make_log()
+    model = make_model(log, dnodes=3, active_users=5)
+    model.float()
+    empty = make_log(events=0)
+    again = recurrence.restore(model.config, empty, model.state_dict())
+    assert torch.equal(scored(model, log, 10)[0], scored(again, log, 10)[0])
+
+
+@pytest.mark.parametrize("events", [0, 1])
+def test_tiny_logs(events):
+    log = make_log(events=events)
+    model = make_model(log, windows=3, dnodes=2)
+    state = model.start()
+    for prepared in model.windows(log, len(log)):
+        model.loss(prepared, state, STEP).total.backward()
+    assert len(walk(model, log, range(events), model.start())) == events
+
+
+def test_everything_active_still_learns():
+    log = make_log()
+    model = make_model(log, active_users=0, active_items=0, windows=1)
+    (prepared,) = model.windows(log, len(log))
+    model.loss(prepared, model.start(), STEP).total.backward()
+    assert model.psi[0].grad.to_dense().abs().sum() > 0
+    assert model.psi[1].grad.to_dense().abs().sum() > 0
+
+
+def test_the_papers_recipe_is_the_papers():
+    assert (PAPER.active_users, PAPER.active_items, PAPER.dim, PAPER.windows) == (200, 100, 64, 300)
+    assert (PAPER.method, PAPER.solver, PAPER.candidate_id, PAPER.time_gaps) == (
+        "longest-path",
+        "penalty",
+        False,
+        False,
+    )
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 6)), max_size=40), st.integers(0, 3))
+def test_candidate_rows_against_reading_each_one(pairs, active):
+    """Every (event, candidate) reads the row that Schedule.rows_before names, moved or not."""
+    user = np.array([u for u, _ in pairs], np.int32)
+    item = np.array([i for _, i in pairs], np.int32)
+    mask = np.arange(8) < active
+    prev = Linker(np.zeros(5, bool), mask)(user, item)
+    schedule = build(user, item, prev, np.zeros(0, np.int64))
+    chunks = -(-len(pairs) // candidates.CHUNK)
+    items = np.tile(np.array([7, 0, 3, 5, 1], np.int32), (chunks, 1))
+    found = candidates.find(schedule, item, items, 8)
+    rows = {
+        (k, j): int(found.rows[k // candidates.CHUNK, j]) for k in range(len(pairs)) for j in range(items.shape[1])
+    }
+    for event, column, row in found.moved.tolist():
+        rows[event, column] = row
+    for (k, j), row in rows.items():
+        plain = int(schedule.rows_before(items[0, j], k))
+        outside = schedule.rows + int(np.searchsorted(found.outside, items[0, j]))
+        assert row == (outside if plain < 0 else plain)
+
+
+def test_state_clones_are_apart():
+    state = State(a=torch.zeros(2))
+    other = state.clone()
+    other["a"] += 1
+    assert state["a"].sum() == 0
