@@ -81,6 +81,9 @@ class Toy(Model):
         self.ended += 1
         return {"ended": float(self.ended)}
 
+    def facts(self):
+        return {"colour": "red"}
+
     def score(self, prepared, candidates, state):
         user, item = prepared
         scores = self.peek(user, None, candidates, state)

@@ -149,7 +149,7 @@ def _train(
     entry, _ = choose(models, config.name)
     model = build(entry, config, log)  # first: what it refuses leaves no folder behind
     runlog = RunLog(run.folder, tensorboard=tensorboard)
-    run.begin(config, log)
+    run.begin(config, log, model.facts())
     course = fit(model, log, config.training, checkpoints=run.checkpoints, runlog=runlog, stop=stop)
     run.finish(course, config, log)
     return config, course

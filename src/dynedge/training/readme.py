@@ -18,6 +18,7 @@ FILES = """
 | `state.safetensors` | what that model remembers of users and items after the training events, not the later ones |
 | `ids/` | the users' and items' own ids and the items' categories: a log without events |
 | `metrics.jsonl` | one line an epoch: loss, validation MRR and Recall@10, seconds |
+| `facts.json` | how the model laid out its training, where it has something to say of that |
 | `env.json` | versions, machine, threads, precision |
 | `checkpoints/` | where training stands, for `--resume`; may be deleted once it has finished |
 

@@ -1,6 +1,7 @@
 """The run folder: what training leaves behind, whole at any moment, and enough to use the model without its data.
 
-config.toml · model.safetensors · state.safetensors · ids/ · metrics.jsonl · env.json · README.md · checkpoints/
+config.toml · model.safetensors · state.safetensors · ids/ · metrics.jsonl · facts.json · env.json · README.md
+and checkpoints/.
 """
 
 from __future__ import annotations
@@ -33,20 +34,13 @@ from dynedge.training.files import group, read_tensors, write_tensors, write_tex
 from dynedge.training.readme import readme
 from dynedge.training.settings import Config, Entry, choose
 
-CONFIG, MODEL, STATE, IDS, ENV, README = (
-    "config.toml",
-    "model.safetensors",
-    "state.safetensors",
-    "ids",
-    "env.json",
-    "README.md",
-)
-LOCK = ".lock"
+CONFIG, MODEL, STATE, IDS = "config.toml", "model.safetensors", "state.safetensors", "ids"
+FACTS, ENV, README, LOCK = "facts.json", "env.json", "README.md", ".lock"
 FORMAT, VERSION = "dynedge-run", 1
 
 
 class Run:
-    """with Run(out, resume=…, force=…) as run: run.begin(config, log); …; run.finish(course)
+    """with Run(out, resume=…, force=…) as run: run.begin(config, log, facts); …; run.finish(course)
 
     While the block lasts the folder is locked: no other process trains into it.
     """
@@ -91,7 +85,7 @@ class Run:
                 counts = f"it has {value} {name}, and the run's has {told.get(name)}"
                 raise DataError(f"{where}: {'as many events, but other ones' if name == 'fingerprint' else counts}.")
 
-    def begin(self, config: Config, log: EventLog) -> None:
+    def begin(self, config: Config, log: EventLog, facts: dict[str, Any]) -> None:
         """Make the folder. Of a run that is gone on with, only config.toml may be new: what is free in it."""
         if self.resume and self.there:
             write_text(self.folder / CONFIG, to_toml(config))
@@ -103,6 +97,7 @@ class Run:
             (beside / CONFIG).write_text(to_toml(config), encoding="utf-8")
             (beside / ENV).write_text(json.dumps(_environment(config), indent=1) + "\n", encoding="utf-8")
             (beside / README).write_text(readme(self.folder, config, log, None), encoding="utf-8")
+            (beside / FACTS).write_text(json.dumps(facts) + "\n", encoding="utf-8")
             _write_ids(beside / IDS, log)
 
     def _say_if_threads_differ(self) -> None:
