@@ -105,6 +105,7 @@ class Toy(Model):
 
 
 class Entry:
+    devices = ("cpu", "cuda")
     config = ToyConfig
     recipes = {"toy": ToyConfig(), "toy-wide": ToyConfig(dim=8)}  # noqa: RUF012
     training = {"toy-wide": {"lr": 0.5}}  # noqa: RUF012

@@ -22,21 +22,26 @@ def demo(
     seed: Annotated[int, typer.Option(help="Another seed, another log.")] = 0,
     force: Force = False,
 ) -> None:
-    """Go the whole way on a small made-up log: a CSV file, its log, its card, its plan, and pictures."""
+    """Go the whole way on a small made-up log: a CSV file, its log, its plan, a trained model, and pictures."""
     if out.exists() and not (force and out.is_dir()):
         raise DataError(f"{out} already exists; choose another --out or pass --force to write into it.")
     out.mkdir(exist_ok=True)
     events = _write_events(out / "events.csv", seed)
     print(f"{out / 'events.csv'}: {events:,} plays of songs by made-up listeners. What dynedge makes of them:")
+    train = ["--windows", "40", "--dnodes", "40", "--epochs", "8"]
     for verb in (
         ["prepare", f"{out / 'events.csv'}", "--item-features", "genre", "--out", f"{out / 'log'}", "--force"],
         ["info", f"{out / 'log'}", "--plot", f"{out / 'log.png'}"],
-        ["plan", f"{out / 'log'}", "--windows", "20", "--plot", f"{out / 'plan.png'}"],
+        ["plan", f"{out / 'log'}", "--windows", "40", "--plot", f"{out / 'plan.png'}"],
+        ["train", f"{out / 'log'}", *train, "--out", f"{out / 'run'}", "--force", "--plot", f"{out / 'run.png'}"],
     ):
         print(f"\n$ dynedge {shlex.join(verb)}", flush=True)
         if code := run(verb):
             raise typer.Exit(code)
-    print(f"\nLook at {out / 'log.png'} (who is active, and when) and {out / 'plan.png'} (what d-nodes do).")
+    print(
+        f"\nLook at {out / 'log.png'} (who is active, and when), {out / 'plan.png'} (what d-nodes do) "
+        f"and {out / 'run.png'} (how it learned)."
+    )
 
 
 def _write_events(path: Path, seed: int) -> int:

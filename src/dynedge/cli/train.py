@@ -53,6 +53,10 @@ def train(
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing RUN.")] = False,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also write RUN/tensorboard.")] = False,
+    plot: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Draw the learning curve and the longest paths into this file."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Train a model on LOG and keep the best epoch by validation MRR in RUN.
@@ -67,6 +71,11 @@ def train(
     }
     told = {flag: value for flag, value in flags.items() if value is not None}
 
+    if plot:
+        from dynedge.report.run import draw_run
+        from dynedge.report.style import check_target
+
+        check_target(plot)
     from dynedge.models.registry import MODELS
     from dynedge.training.interrupt import Stop, Stopped
     from dynedge.training.run import Run
@@ -82,6 +91,9 @@ def train(
         raise typer.Exit(stopped.exit_code) from None
     summary = _summary(out, done, course)
     print(json.dumps(summary) if as_json else _table(summary))
+    if plot:
+        draw_run(out, plot)
+        print(f"drew {plot}", file=sys.stderr)
 
 
 def _compose(
@@ -142,11 +154,11 @@ def _train(
     from dynedge.training.settings import build, choose, settled
 
     log = read_log(path)
-    config = settled(config, log)
+    entry, _ = choose(models, config.name)
+    config = settled(config, log, entry.devices)
     if run.resume and run.there:
         check_same(run.config(models), config, run.folder)
         run.check_log(log)
-    entry, _ = choose(models, config.name)
     model = build(entry, config, log)  # first: what it refuses leaves no folder behind
     runlog = RunLog(run.folder, tensorboard=tensorboard)
     run.begin(config, log, model.facts())

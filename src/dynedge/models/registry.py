@@ -18,6 +18,7 @@ class Entry:
     create: Callable[..., Model]
     restore: Callable[..., Model]
     recipes: Mapping[str, Any] = field(default_factory=dict)
+    devices: tuple[str, ...] = ("cpu",)
     training: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # recipe -> training fields it changes
 
 

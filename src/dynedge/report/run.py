@@ -38,7 +38,7 @@ def _draw_valid(axes: Any, epochs: list[int], records: list[dict[str, Any]]) -> 
         axes.plot(epochs, values, color=color, marker="o", label=label)
         if name == "valid_mrr":
             best = values.index(max(values))
-            axes.annotate(f"best: {values[best]:.3f}", (epochs[best], values[best]), (0, -16), ha="center",
+            axes.annotate(f"best: {values[best]:.3f}", (epochs[best], values[best]), (0, -16), ha="right",
                           textcoords="offset points", color=color)  # fmt: skip
     tidy(axes, "Validation events", xlabel="epoch")
     axes.set_ylim(bottom=0)

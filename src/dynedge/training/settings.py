@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -57,6 +57,10 @@ class Entry(Protocol):
     """A model as the registry lists it. Optional beside these: `training`, {recipe: {training field: value}}."""
 
     @property
+    def devices(self) -> Sequence[str]:
+        """Where it runs: "cpu", "cuda"."""
+
+    @property
     def config(self) -> type[Any]:
         """A frozen dataclass with a default for every field."""
 
@@ -83,19 +87,21 @@ def choose(models: Mapping[str, Entry], name: str) -> tuple[Entry, Config]:
     raise UsageError(str(unknown_key(name, known, "--model")).replace("has no", "knows no"))
 
 
-def settled(config: Config, log: EventLog) -> Config:
-    """The config with what it leaves to the log or the machine written out, checked against the log."""
+def settled(config: Config, log: EventLog, devices: Sequence[str] = ("cpu", "cuda")) -> Config:
+    """The config with what it leaves to the log or the machine written out; `devices` are those the model runs on."""
     split = config.training.split or log.card.get("split") or str(DEFAULT_SPLIT)
     Split.parse(split)
     device = config.training.device
     if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+        device = "cuda" if "cuda" in devices and torch.cuda.is_available() else "cpu"
     try:
         kind = torch.device(device).type
     except RuntimeError:
         kind = "unknown"
     if kind not in ("cpu", "cuda"):
         raise UsageError(f"--device {device!r} should be auto, cpu, cuda or cuda:N.")
+    if kind not in devices:
+        raise UsageError(f"--device {device}: the model {config.name} runs on {' or '.join(devices)} only.")
     if kind == "cuda" and not torch.cuda.is_available():
         raise UsageError(f"--device {device}: this machine has no GPU that torch can use; try --device cpu.")
     return replace(config, training=replace(config.training, split=split, device=device))
