@@ -104,7 +104,9 @@ class PickRows(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         (place,) = ctx.saved_tensors
-        back = grads[0].new_zeros((ctx.count, grads[0].shape[1]))
+        shape = ctx.count, grads[0].shape[1]
+        whole = len(place) == ctx.count  # every row is copied to: nothing to clear
+        back = grads[0].new_empty(shape) if whole else grads[0].new_zeros(shape)
         return back.index_copy_(0, place.long(), grads[0]), None
 
 

@@ -28,7 +28,8 @@ from dynedge.plan.schedule import Schedule
 
 Array = npt.NDArray[Any]
 
-WIDE = 256  # rows of a level from which a second thread pays: handing it over takes about 30 µs, a row 0.3 to 1
+WIDE = 256  # rows of a level from which a second thread pays: waking it takes about 30 µs, a row 0.3 to 1
+PART = 64  # rows a thread takes at once, at least
 
 
 def level_gru(
@@ -48,7 +49,7 @@ class _LevelGRU(torch.autograd.Function):
     ) -> Tensor:
         d = roots.shape[1]
         arena, gates = roots.new_empty(schedule.rows, d), roots.new_empty(len(pre), 4 * d)
-        arena[: schedule.first_written] = roots
+        arena.numpy()[: schedule.first_written] = roots.numpy()
         entry_own = roots.new_empty(schedule.first_psi, 3 * d)
         root_other = roots.new_empty(schedule.first_phi, 3 * d)
         weights = _arrays(_turned(b_own, d), _turned(w_own, d).mT, w_other.mT)
@@ -136,12 +137,24 @@ def _runs(blocks: Array) -> list[tuple[int, int, int]]:
 
 
 def _in_parts(kernel: Callable[..., None], rows: int, *args: Any) -> None:
-    """kernel(part, parts, ...) for all parts: one a thread if there are rows enough, else just one."""
-    parts = torch.get_num_threads() if rows >= WIDE else 1
-    others = [_pool(os.getpid()).submit(kernel, part, parts, *args) for part in range(1, parts)]
-    kernel(0, parts, *args)
+    """kernel(part, parts, ...) for all parts, taken in turn by this thread and, if there are rows enough, others.
+
+    As many as torch uses. In turn, because a core may be busy with other work; nobody waits for a thread that has
+    not begun.
+    """
+    threads = torch.get_num_threads()
+    parts = min(rows // PART, 2 * threads) if rows >= WIDE and threads > 1 else 1
+    turns = iter(range(parts))
+
+    def work() -> None:
+        for part in turns:
+            kernel(part, parts, *args)
+
+    others = [_pool(os.getpid()).submit(work) for _ in range(1, min(threads, parts))]
+    work()
     for other in others:
-        other.result()
+        if not other.cancel():
+            other.result()
 
 
 @cache
