@@ -6,6 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dynedge.errors import UsageError
 from dynedge.events.log import EventLog, Ids
 from dynedge.models import candidates, recurrence
 from dynedge.models.contract import State, Step, Window
@@ -294,10 +295,16 @@ def test_tiny_logs(events):
     assert len(walk(model, log, range(events), model.start())) == events
 
 
-def test_everything_active_still_learns():
+def test_thresholds_that_make_everything_active_are_refused():
+    with pytest.raises(UsageError, match="--active-users 0 and --active-items 0 make every user and item"):
+        make_model(make_log(), active_users=0, active_items=0)
+
+
+def test_events_between_active_entities_write_nothing_and_still_teach():
     log = make_log()
-    model = make_model(log, active_users=0, active_items=0, windows=1)
+    model = make_model(log, active_users=3, active_items=5, windows=1)
     (prepared,) = model.windows(log, len(log))
+    assert set(prepared.schedule.event.tolist()) < set(range(len(log))), "some events write nothing"
     model.loss(prepared, model.start(), STEP).total.backward()
     assert model.psi[0].grad.to_dense().abs().sum() > 0
     assert model.psi[1].grad.to_dense().abs().sum() > 0

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dynedge.config import option
+from dynedge.errors import UsageError
 from dynedge.events.card import degrees
 from dynedge.events.log import EventLog
 from dynedge.models.candidates import CHUNK, Candidates, find, scores
@@ -355,6 +356,14 @@ def create(config: RecurrenceConfig, log: EventLog, train_end: int, seed: int) -
                 (log.item, log.num_items, config.active_items),
             )
         ]
+        if train_end and all(
+            mask[ids[:train_end]].all() for mask, ids in zip(masks, (log.user, log.item), strict=True)
+        ):
+            thresholds = f"--active-users {config.active_users} and --active-items {config.active_items}"
+            raise UsageError(
+                f"{thresholds} make every user and item of the training events active, so that no state would ever "
+                "move; raise one of them."
+            )
         plan = make_plan(config, log, train_end)
         dnodes = sum(len(cut) for cut in plan.cuts)
         model = Recurrence(config, Shape.of(log), masks[0], masks[1], np.asarray(log.item_categories), dnodes)
