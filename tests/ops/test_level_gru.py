@@ -104,8 +104,8 @@ WINDOWS: dict[str, dict[str, Any]] = {
     "users active": {"n": 60, "users": 1, "active": 0.9, "items": 30, "seed": 4},
     "one event": {"n": 1},
     "one long chain": {"n": 300, "users": 1, "items": 1},
-    "one wide level": {"n": 300, "users": 100_000, "items": 100_000},
-    "narrow and wide levels": {"n": 900, "users": 400, "items": 300, "active": 0.1},
+    "one wide level": {"n": 1100, "users": 1_000_000, "items": 1_000_000},
+    "narrow and wide levels": {"n": 2500, "users": 1500, "items": 1200, "active": 0.1},
     "d = 1": {"d": 1, "active": 0.3},
     "d = 7": {"d": 7, "active": 0.3, "cut": {"k": 5}},
     "d = 64": {"d": 64, "active": 0.3, "cut": {"k": 5}},
@@ -208,6 +208,7 @@ def test_same_bits_every_time_and_with_any_number_of_threads(
     for threads, wide in ((1, cpu.WIDE), (2, cpu.WIDE), (2, 1), (3, 1), (2, 1_000_000)):
         torch.set_num_threads(threads)
         monkeypatch.setattr(cpu, "WIDE", wide)
+        monkeypatch.setattr(cpu, "PART", min(wide, 64))
         for name_of, got, expected in zip(("written", *NAMES), window.gradients(), first, strict=True):
             assert torch.equal(got, expected), (threads, wide, name_of)
 

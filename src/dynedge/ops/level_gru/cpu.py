@@ -4,7 +4,7 @@ Legend: d width of a state, W states written, R rows of the arena, F rows before
 
 Before the levels: what every entry and ψ row contributes to its readers, one product for all of them. About half
 of all reads are of such rows (44 % on ml-100k, 67 % on globo at 300 windows), and a ψ row's many readers share it.
-The levels: runs of narrow ones in one compiled call; a wide one in parts, a thread each.
+The levels: runs of narrow ones in one compiled call; a wide one in parts, which threads take in turn.
 After the backward levels: gradients of roots, weights and biases, from all rows at once.
 """
 
@@ -28,8 +28,8 @@ from dynedge.plan.schedule import Schedule
 
 Array = npt.NDArray[Any]
 
-WIDE = 256  # rows of a level from which a second thread pays: waking it takes about 30 µs, a row 0.3 to 1
-PART = 64  # rows a thread takes at once, at least
+WIDE = 1024  # rows from which a second thread pays: a row takes 0.3 to 1 µs, waking a thread 100 to 300 (in a VM)
+PART = 64  # rows a thread takes at once, about, or more
 
 
 def level_gru(
@@ -143,7 +143,7 @@ def _in_parts(kernel: Callable[..., None], rows: int, *args: Any) -> None:
     not begun.
     """
     threads = torch.get_num_threads()
-    parts = min(rows // PART, 2 * threads) if rows >= WIDE and threads > 1 else 1
+    parts = min(1 + rows // PART, 2 * threads) if rows >= WIDE and threads > 1 else 1
     turns = iter(range(parts))
 
     def work() -> None:
