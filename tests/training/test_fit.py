@@ -23,7 +23,7 @@ FAST = TrainingConfig(epochs=4, lr=0.02, row_lr=0.05, split="0.7,0.1,0.2", patie
 
 def train(log=None, model=None, **changes):
     log = log or log_in_memory()
-    config = settled(Config("toy", model or ToyConfig(), dataclasses.replace(FAST, **changes)), log)
+    config = settled(Config("toy", model or ToyConfig(), dataclasses.replace(FAST, **changes)), log, Entry.devices)
     return fit(build(Entry, config, log), log, config.training)
 
 
@@ -192,7 +192,7 @@ def test_tensorboard_gets_every_number_or_says_what_to_install(tmp_path, monkeyp
 
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", types.SimpleNamespace(SummaryWriter=Writer))
     log = log_in_memory()
-    config = settled(Config("toy", ToyConfig(), dataclasses.replace(FAST, epochs=1)), log).training
+    config = settled(Config("toy", ToyConfig(), dataclasses.replace(FAST, epochs=1)), log, Entry.devices).training
     course: Course = fit(
         build(Entry, Config("toy", ToyConfig(), config), log), log, config, runlog=RunLog(tmp_path, tensorboard=True)
     )

@@ -105,7 +105,7 @@ class Toy(Model):
 
 
 class Entry:
-    devices = ("cpu", "cuda")
+    devices = ("cpu",)
     config = ToyConfig
     recipes = {"toy": ToyConfig(), "toy-wide": ToyConfig(dim=8)}  # noqa: RUF012
     training = {"toy-wide": {"lr": 0.5}}  # noqa: RUF012
