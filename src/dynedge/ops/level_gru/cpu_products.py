@@ -10,6 +10,8 @@ cache (48 KiB at d = 64). One core of an EPYC (Zen 4, AVX-512), float32, d = 64,
 Numba's own loops, which cannot keep the sums in registers, took 660, 417 and 370; hence the block in LLVM's IR.
 A sum starts at nought and runs over the inner index in order, one fused multiply-add after the other, whatever
 rows share the block: a row's bits depend neither on its neighbours nor on how rows are shared between threads.
+
+After a change here, touch cpu_kernels.py: it has these compiled in, and numba's cache looks at its own file alone.
 """
 
 from __future__ import annotations
