@@ -42,13 +42,18 @@ def main() -> None:
     parser.add_argument("--logs", default="wikipedia,ml-100k,globo")
     parser.add_argument("--events", type=int, default=6000, help="events of one turn, at least")
     parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument(
+        "--windows", default="300,30", help="numbers of windows an epoch is cut into, one after the other"
+    )
     parser.add_argument("--dim", type=int, default=64)
     parser.add_argument("--peers", action="store_true")
     args = parser.parse_args()
     print(f"{machine()}; torch {torch.__version__}, {torch.get_num_threads()} threads, float32, d = {args.dim}")
     with tempfile.TemporaryDirectory(prefix="train-") as folder:
         for name in args.logs.split(","):
-            compare(name, load(name, args.data, Path(folder)), args)
+            log = load(name, args.data, Path(folder))
+            for windows in args.windows.split(","):
+                compare(name, log, int(windows), args)
 
 
 def load(name: str, data: Path, folder: Path) -> EventLog:
@@ -58,8 +63,10 @@ def load(name: str, data: Path, folder: Path) -> EventLog:
     return synthesize("lastfm-like", folder / name, events=200_000)
 
 
-def compare(name: str, log: EventLog, args: argparse.Namespace) -> None:
-    config = replace(recurrence.PAPER, active_users=None, active_items=None, dnodes=None, dim=args.dim)
+def compare(name: str, log: EventLog, windows: int, args: argparse.Namespace) -> None:
+    config = replace(
+        recurrence.PAPER, active_users=None, active_items=None, dnodes=None, dim=args.dim, windows=windows
+    )
     runs: dict[str, Callable[[], Turn]] = {
         "dynedge": Trainer(config, log, args.events).turn,
         "level by level": Trainer(config, log, args.events, plain=True).turn,
@@ -73,7 +80,7 @@ def compare(name: str, log: EventLog, args: argparse.Namespace) -> None:
             if who not in best or one.rate > best[who].rate:
                 best[who] = one
     width = best["dynedge"].rows / max(best["dynedge"].levels, 1)
-    print(f"\n{name}: {width:.1f} states a level on the mean")
+    print(f"\n{name}, {windows} windows: {width:.1f} states a level on the mean")
     for who, turn in best.items():
         beside = f"  dynedge is {best['dynedge'].rate / turn.rate:.1f} times as fast" if who != "dynedge" else ""
         print(f"  {who:20} {turn.rate:10,.0f} events/s{beside}")
