@@ -7,6 +7,9 @@ import sys
 import pytest
 from hypothesis import settings
 
+# Threads that wait for work should not keep a core from the other processes that tests start.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 settings.register_profile("dynedge", deadline=None, derandomize=True, database=None)
 settings.load_profile("dynedge")
 
