@@ -36,7 +36,7 @@ from dynedge.plan.schedule import Schedule
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 REAL = {"ml-100k": None, "wikipedia": (200, 100), "globo": (200, 100)}  # thresholds n*, None: ∞
-MADE = {"lastfm-like": (200, 100), "ml-25m-like": None}
+MADE = {"lastfm-like": None, "ml-25m-like": None, "taobao-like": (200, 100)}
 MADE_EVENTS = 300_000
 SEQUENTIAL_EVENTS = 100  # one by one is slow: so many events of the first window
 
@@ -97,7 +97,7 @@ def piece(
 
     def alone() -> Tensor:
         states = one_by_one(pairs, (active_user, active_item), (start, start), {}, pre, *inputs[2:])
-        return torch.stack(list(states.values()))
+        return torch.stack([start[0], *states.values()])  # all may be active
 
     return Piece(len(events), schedule, inputs, alone)
 
