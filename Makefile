@@ -25,10 +25,14 @@ bench: $(SETUP)
 	$(BIN)/python benchmarks/ingest.py
 	$(BIN)/python benchmarks/synth.py
 	$(BIN)/python benchmarks/plan.py
-	$(BIN)/python benchmarks/dnodes.py
+	$(BIN)/python benchmarks/dnodes.py --gap
+	$(BIN)/python benchmarks/level_gru.py
+	$(BIN)/python benchmarks/train_cpu.py
+	$(BIN)/python benchmarks/solvers.py
 
 clean:
 	rm -rf .venv demo
+	find . -name __pycache__ -prune -exec rm -rf {} +
 
 $(SETUP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \

@@ -5,8 +5,9 @@
 
 All run the same events of the same log in one process, in turns, several times; the best turn of each counts, since
 what else the machine does only ever slows one down. The model is `edge-paper` without active entities and d-nodes
-(states exact, ten negatives a chunk): the deepest setting. The plain loop is the same model and the same step
-with `ops/level_gru/reference.py` in place of the operator. Logs are read from --data, else made.
+(states exact, ten negatives a chunk): the deepest setting. The plain loop is the same model and the same step with
+`ops/level_gru/reference.py` in place of the operator. Small windows run on one thread, as `train` does it; TGN on one
+thread or all, whichever is faster. Logs are read from --data, else made.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import argparse
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -26,10 +27,12 @@ from machine import machine
 from dynedge.events.ingest import prepare
 from dynedge.events.log import EventLog
 from dynedge.events.reading.sources import Schema
+from dynedge.events.split import windows
 from dynedge.events.synthetic import synthesize
 from dynedge.models import layers, recurrence
 from dynedge.models.contract import Step
 from dynedge.ops.level_gru import reference
+from dynedge.training.fit import threads_for
 from dynedge.training.optim import Adam
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
@@ -52,8 +55,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="train-") as folder:
         for name in args.logs.split(","):
             log = load(name, args.data, Path(folder))
-            for windows in args.windows.split(","):
-                compare(name, log, int(windows), args)
+            for count in args.windows.split(","):
+                compare(name, log, int(count), args)
 
 
 def load(name: str, data: Path, folder: Path) -> EventLog:
@@ -63,16 +66,17 @@ def load(name: str, data: Path, folder: Path) -> EventLog:
     return synthesize("lastfm-like", folder / name, events=200_000)
 
 
-def compare(name: str, log: EventLog, windows: int, args: argparse.Namespace) -> None:
-    config = replace(
-        recurrence.PAPER, active_users=None, active_items=None, dnodes=None, dim=args.dim, windows=windows
-    )
+def compare(name: str, log: EventLog, count: int, args: argparse.Namespace) -> None:
+    config = replace(recurrence.PAPER, active_users=None, active_items=None, dnodes=None, dim=args.dim, windows=count)
     runs: dict[str, Callable[[], Turn]] = {
         "dynedge": Trainer(config, log, args.events).turn,
         "level by level": Trainer(config, log, args.events, plain=True).turn,
     }
     if args.peers:
-        runs["PyG TGN, batch 200"] = TGN(log, args.events, args.dim).turn
+        peer = TGN(log, args.events, args.dim)
+        runs["PyG TGN, batch 200"] = lambda: max(
+            (peer.turn(threads) for threads in {1, torch.get_num_threads()}), key=lambda turn: turn.rate
+        )
     best: dict[str, Turn] = {}
     for _ in range(args.turns):
         for who, turn in runs.items():
@@ -80,7 +84,7 @@ def compare(name: str, log: EventLog, windows: int, args: argparse.Namespace) ->
             if who not in best or one.rate > best[who].rate:
                 best[who] = one
     width = best["dynedge"].rows / max(best["dynedge"].levels, 1)
-    print(f"\n{name}, {windows} windows: {width:.1f} states a level on the mean")
+    print(f"\n{name}, {count} windows: {width:.1f} states a level on the mean")
     for who, turn in best.items():
         beside = f"  dynedge is {best['dynedge'].rate / turn.rate:.1f} times as fast" if who != "dynedge" else ""
         print(f"  {who:20} {turn.rate:10,.0f} events/s{beside}")
@@ -119,10 +123,11 @@ class Trainer:
         self.optimiser = Adam(self.model.named_parameters(), 1e-3, 1e-2)
         self.count = -(-events * config.windows // self.train_end)
         self.first = config.windows // 2
+        self.cuts = list(windows(self.train_end, config.windows))
 
     def turn(self) -> Turn:
         turn, state = Turn(), self.model.start()
-        with plain_operator() if self.plain else contextmanager(lambda: iter([None]))():
+        with plain_operator() if self.plain else nullcontext(), threads_for(self.cuts):
             # A window more than is counted: whatever is slow once is slow in the first.
             prepared = islice(self.model.windows(self.log, self.train_end, self.first - 1), self.count + 1)
             for number in range(self.count + 1):
@@ -180,7 +185,15 @@ class TGN:
         modules = nn.ModuleList([self.memory, self.attention, self.score])
         self.optimiser = torch.optim.Adam(modules.parameters(), lr=1e-4)
 
-    def turn(self) -> Turn:
+    def turn(self, threads: int) -> Turn:
+        before = torch.get_num_threads()
+        torch.set_num_threads(threads)
+        try:
+            return self._turn()
+        finally:
+            torch.set_num_threads(before)
+
+    def _turn(self) -> Turn:
         turn = Turn()
         self.memory.train()
         self.memory.reset_state()

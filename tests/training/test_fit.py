@@ -14,7 +14,7 @@ from dynedge.ranking.protocol import walk
 from dynedge.ranking.ranks import mrr
 from dynedge.training.course import TIMINGS, Course, Tally
 from dynedge.training.files import group
-from dynedge.training.fit import fit
+from dynedge.training.fit import SMALL_WINDOW, fit, threads_for
 from dynedge.training.runlog import RunLog
 from dynedge.training.settings import Config, TrainingConfig, build, choose, settled
 
@@ -212,3 +212,15 @@ def test_a_model_that_runs_on_no_gpu_is_not_sent_to_one(monkeypatch):
     asked = dataclasses.replace(config, training=TrainingConfig(device="cuda"))
     with pytest.raises(UsageError, match="the model toy runs on cpu only"):
         settled(asked, log_in_memory(), ("cpu",))
+
+
+def test_small_windows_are_trained_on_one_thread_and_large_ones_on_all():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        for size, threads in ((SMALL_WINDOW - 1, 1), (SMALL_WINDOW, 2)):
+            with threads_for([range(size)]):
+                assert torch.get_num_threads() == threads
+            assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

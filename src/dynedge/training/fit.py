@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ from dynedge.training.optim import Adam
 from dynedge.training.runlog import RunLog
 from dynedge.training.settings import TrainingConfig
 
+SMALL_WINDOW = 2048  # events
 VALID_PIECE = 5000  # events validated between two looks at whether to stop: seconds, however many items there are
 
 
@@ -50,7 +51,8 @@ def fit(
     try:
         with stop.gently():
             while course.epoch < config.epochs and not course.stale(config.patience):
-                _train(course, log, cuts, config, keeper, runlog)
+                with threads_for(cuts):
+                    _train(course, log, cuts, config, keeper, runlog)
                 if course.tally.ended is None:  # once an epoch, also when stopped and gone on with after it
                     course.tally.ended = dict(model.end_epoch(course.epoch))
                 record = _validate(course, log, valid, config, keeper)
@@ -92,6 +94,18 @@ def _train(
         keeper.look(windows=1)
         began = time.perf_counter()
     optimiser.zero_grad()
+
+
+@contextmanager
+def threads_for(cuts: list[range]) -> Iterator[None]:
+    """One thread where windows are small: a second takes longer to wake (0.1 ms or more) than their products last."""
+    before = torch.get_num_threads()
+    if max(map(len, cuts), default=0) < SMALL_WINDOW:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _validate(course: Course, log: EventLog, valid: range, config: TrainingConfig, keeper: _Keeper) -> Record:
