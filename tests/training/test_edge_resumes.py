@@ -1,0 +1,53 @@
+"""EDGE itself, by the verb: killed again and again and gone on with, it ends in the same bits as when left alone."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from dynedge.events.synthetic import synthesize
+from dynedge.training.course import TIMINGS
+
+SETTINGS = ["--epochs", "3", "--windows", "12", "--dnodes", "8", "--active-users", "60", "--dim", "16"]
+
+
+def start(log, out, *more):
+    command = [sys.executable, "-m", "dynedge", "train", log, "--out", out, *SETTINGS, *more]
+    command += ["--set", "training.checkpoint_windows=2", "--set", "model.full_softmax_up_to=0"]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen([str(word) for word in command], **quiet)
+
+
+def contents(run):
+    metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    for record in metrics:
+        for timing in TIMINGS:
+            record.pop(timing, None)
+    return (run / "model.safetensors").read_bytes(), (run / "state.safetensors").read_bytes(), metrics
+
+
+@pytest.mark.parametrize("solver", ["penalty", "augmented", "refresh"])
+def test_killed_and_resumed_ends_in_the_same_bits(tmp_path, solver):
+    synthesize("lastfm-like", tmp_path / "log", events=6000, quiet=True)
+    began = time.monotonic()
+    whole = start(tmp_path / "log", tmp_path / "whole", "--solver", solver)
+    _, said = whole.communicate()
+    assert whole.returncode == 0, said
+    lasted = time.monotonic() - began
+    kills = 0
+    for at in (0.55, 0.75, 0.9):
+        process = start(tmp_path / "log", tmp_path / "broken", "--solver", solver, "--resume")
+        time.sleep(at * lasted)
+        if process.poll() is None:
+            os.kill(process.pid, signal.SIGKILL)
+            kills += 1
+        process.communicate()
+    last = start(tmp_path / "log", tmp_path / "broken", "--solver", solver, "--resume")
+    _, said = last.communicate()
+    assert last.returncode == 0, said
+    assert kills, "it was never killed"
+    assert contents(tmp_path / "broken") == contents(tmp_path / "whole")
