@@ -61,7 +61,7 @@ def _put_in_place(beside: Path, out: Path) -> None:
         os.rename(out, aside)
         os.rename(beside, out)
         os.rename(aside, beside)
-    _sync(out.parent)
+    sync(out.parent)
 
 
 def _exchange(one: Path, other: Path) -> bool:
@@ -95,11 +95,12 @@ def _alive(pid: int) -> bool:
 def _sync_tree(folder: Path) -> None:
     for root, _, files in os.walk(folder):
         for name in files:
-            _sync(Path(root) / name)
-        _sync(Path(root))
+            sync(Path(root) / name)
+        sync(Path(root))
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Wait until a file, or a folder's list of names, is on the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -47,7 +47,9 @@ def log_scales(axes: Any) -> None:
     axes.set(xscale="log", yscale="log")
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(LogLocator(10, subs=(1, 2, 5)))
-        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
+        axis.set_major_formatter(
+            FuncFormatter(lambda value, _: f"{value / 1e3:g}k" if value >= 1e3 else f"{value:g}")
+        )
         axis.set_minor_locator(LogLocator(10, subs=()))
 
 

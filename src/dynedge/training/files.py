@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from dynedge.errors import DataError
+from dynedge.events.atomic import sync
 
 Tensors = dict[str, Tensor]
 PARTIAL = ".partial"
@@ -26,9 +27,9 @@ def write_whole(path: Path, write: Callable[[Path], None]) -> None:
     mode = beside.stat().st_mode
     write(beside)
     beside.chmod(mode)  # safetensors makes files that only their owner may read
-    _sync(beside)
+    sync(beside)
     os.replace(beside, path)
-    _sync(path.parent)
+    sync(path.parent)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -92,11 +93,3 @@ def _apart(tensors: Tensors) -> Tensors:
         seen.add(memory.data_ptr())
         found[name] = plain
     return found
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
