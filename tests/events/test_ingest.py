@@ -141,6 +141,19 @@ def test_parquet_rows_that_are_bad(tmp_path):
     ]
 
 
+def test_a_number_too_large_for_float32_is_bad_in_every_kind_of_column(tmp_path):
+    rows = ['u,i,1,0,0,"1 2"', 'u,i,2,1e39,0,"1 2"', 'u,i,3,0,-1e39,"1 2"', 'u,i,4,0,0,"1 1e39"']
+    columns = {"y": [0, 1e39, 0, 0], "f": [0, 0, -1e39, 0], "v": [[1.0, 2], [1, 2], [1, 2], [1, 1e39]]}
+    same = {"user_id": ["u"] * 4, "item_id": ["i"] * 4, "timestamp": [1, 2, 3, 4]}
+    pq.write_table(pa.table(same | columns), tmp_path / "a.parquet")
+    (tmp_path / "a.csv").write_text("\n".join(["user_id,item_id,timestamp,y,f,v", *rows]))
+    for name, first in (("a.csv", 2), ("a.parquet", 1)):
+        for schema, bad in ((Schema(label="y"), 1), (Schema(features=("f", "y")), 1), (Schema(features=("v",)), 3)):
+            log = prepare(tmp_path / name, tmp_path / "log", schema, max_bad=1, force=True)
+            assert (first + bad, "not a finite number") in [(row[0], row[3]) for row in rejects(log.path)]
+            assert np.isfinite(log.features).all()
+
+
 def test_several_files_and_globs_in_order(tmp_path):
     for k, row in enumerate(ROWS):
         (tmp_path / f"part-{k}.csv").write_text("item_id,timestamp,user_id\n" + ",".join([row[1], row[2], row[0]]))

@@ -20,7 +20,7 @@ from dynedge.errors import DataError, UsageError
 from dynedge.events.log import HEADER_BYTES, Column, EventLog, LogWriter, read_log
 from dynedge.events.reading import values as v
 from dynedge.events.reading.ahead import ahead
-from dynedge.events.reading.columns import TextColumn
+from dynedge.events.reading.columns import Marks, TextColumn
 from dynedge.events.reading.idtable import IdTable
 from dynedge.events.reading.order import PIECE_ROWS, RawColumn, in_time_order
 from dynedge.events.reading.sources import UNITS, Block, Schema, expand, infer_time_unit, read_blocks, with_rest
@@ -201,6 +201,7 @@ class _Rows:
             if schema.label_codes:
                 column = _numbered(column, schema.label_codes)
             column.numbers(marks, slot, piece["label"])
+            _refuse_too_large(marks, slot, piece["label"][:, None])
         if schema.features:
             piece["features"] = self._features(block, by_name)
         if schema.event_id:
@@ -230,14 +231,13 @@ class _Rows:
         if self.width > 0:
             packed = np.zeros((len(block), self.width), np.float32)
             column.lists(marks, slot, packed)
+            _refuse_too_large(marks, slot, packed)
             return packed
         values = np.zeros((len(block), len(schema.features)), np.float32)
         for k, name in enumerate(schema.features):
             slot, column = by_name[name]
             column.numbers(marks, slot, values[:, k])
-        too_large = ~np.isfinite(values)  # a number that float64 holds and float32 does not
-        for k, name in enumerate(schema.features):
-            marks.mark(too_large[:, k], v.NOT_FINITE, by_name[name][0])
+            _refuse_too_large(marks, slot, values[:, k : k + 1])
         return values
 
     @property
@@ -326,6 +326,11 @@ class _Rows:
             "first_time": float(time.read(0, 1)[0]),
             "last_time": float(time.read(self.accepted - 1, self.accepted)[0]),
         }
+
+
+def _refuse_too_large(marks: Marks, slot: int, values: Array) -> None:
+    """Mark rows of float32 [rows, width] with a number that float64 held and float32 does not."""
+    marks.mark(np.asarray(~np.isfinite(values).all(axis=1)), v.NOT_FINITE, slot)
 
 
 class _Renumber:

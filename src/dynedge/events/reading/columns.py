@@ -120,7 +120,8 @@ class NumberColumn:
         marks.mark(self.missing, v.MISSING, column)
         marks.mark(~np.isfinite(self.values), v.NOT_FINITE, column)
         good = marks.status == v.GOOD
-        out[good] = self.values[good]
+        with np.errstate(over="ignore"):  # too large for a float32 becomes infinite, which the caller refuses
+            out[good] = self.values[good]
 
     def lists(self, marks: Marks, column: int, out: Array) -> None:
         self.numbers(marks, column, out[:, 0])
@@ -166,7 +167,8 @@ class ListColumn:
         odd = np.zeros(len(self.missing), bool)
         odd[good] = ~np.isfinite(rows).all(axis=1)
         marks.mark(odd, v.NOT_FINITE, column)
-        out[good] = rows
+        with np.errstate(over="ignore"):
+            out[good] = rows
 
     def times(self, marks: Marks, column: int, unit: int, out: Array) -> None:
         marks.mark(np.ones(len(self.missing), bool), v.UNPARSABLE, column)
