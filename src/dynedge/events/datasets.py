@@ -8,7 +8,6 @@ from pathlib import Path
 from dynedge.errors import DataError, UsageError
 from dynedge.events.log import EventLog
 from dynedge.events.reading.sources import Schema
-from dynedge.events.split import Split
 
 
 @dataclass(frozen=True)
@@ -130,7 +129,3 @@ def dataset(name: str) -> Dataset:
     if name not in DATASETS:
         raise UsageError(f"--dataset {name!r} is not known; these are: {', '.join(DATASETS)}.")
     return DATASETS[name]
-
-
-def split_of(name: str) -> Split:
-    return Split.parse(dataset(name).split)

@@ -22,14 +22,13 @@ from torch.nn import functional as F
 
 from dynedge.config import option
 from dynedge.errors import UsageError
-from dynedge.events.card import degrees
 from dynedge.events.log import EventLog
 from dynedge.models.candidates import CHUNK, Candidates, find, scores
 from dynedge.models.contract import Loss, Model, State, Step, Window
 from dynedge.models.layers import CoupledGRU, ItemFeatures, Shape, mlp
 from dynedge.models.ties import SOLVERS, Ties
 from dynedge.plan.levels import NO_CUT
-from dynedge.plan.links import Linker, active
+from dynedge.plan.links import Linker
 from dynedge.plan.planner import Plan, Setting
 from dynedge.plan.schedule import Schedule, build
 
@@ -117,11 +116,10 @@ class Recurrence(Model):
 
     # ---- windows
 
-    def plan_for(self, log: EventLog, train_end: int) -> None:
-        """Bind the training windows of a log: d-nodes are chosen, and found again on disk the next time."""
-        self.plan = make_plan(self.config, log, train_end)
-        counts = [len(cut) for cut in self.plan.cuts]
-        self._first_phi = np.concatenate(([0], np.cumsum(counts))).tolist()
+    def follow(self, plan: Plan) -> None:
+        """Train by this plan: its windows, and its d-nodes in the order of the table of φ."""
+        self.plan = plan
+        self._first_phi = np.concatenate(([0], np.cumsum([len(cut) for cut in plan.cuts]))).tolist()
 
     def facts(self) -> dict[str, list[int]]:
         uncut = make_plan(replace(self.config, dnodes=None, depth=None), self.plan.log, self.plan.setting.train_end)
@@ -347,25 +345,17 @@ def restore(config: RecurrenceConfig, log: EventLog, tensors: dict[str, Tensor])
 
 def create(config: RecurrenceConfig, log: EventLog, train_end: int, seed: int) -> Recurrence:
     """A model for a log's training events, with its d-nodes chosen."""
+    plan = make_plan(config, log, train_end)
+    masks = plan.linker.active_user, plan.linker.active_item
+    if train_end and all(mask[ids[:train_end]].all() for mask, ids in zip(masks, (log.user, log.item), strict=True)):
+        thresholds = f"--active-users {config.active_users} and --active-items {config.active_items}"
+        raise UsageError(
+            f"{thresholds} make every user and item of the training events active, so that no state would ever "
+            "move; raise one of them."
+        )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        masks = [
-            active(degrees(ids[:train_end], count), threshold)
-            for ids, count, threshold in (
-                (log.user, log.num_users, config.active_users),
-                (log.item, log.num_items, config.active_items),
-            )
-        ]
-        if train_end and all(
-            mask[ids[:train_end]].all() for mask, ids in zip(masks, (log.user, log.item), strict=True)
-        ):
-            thresholds = f"--active-users {config.active_users} and --active-items {config.active_items}"
-            raise UsageError(
-                f"{thresholds} make every user and item of the training events active, so that no state would ever "
-                "move; raise one of them."
-            )
-        plan = make_plan(config, log, train_end)
         dnodes = sum(len(cut) for cut in plan.cuts)
-        model = Recurrence(config, Shape.of(log), masks[0], masks[1], np.asarray(log.item_categories), dnodes)
-    model.plan_for(log, train_end)
+        model = Recurrence(config, Shape.of(log), *masks, np.asarray(log.item_categories), dnodes)
+    model.follow(plan)
     return model

@@ -10,7 +10,7 @@ Every row number here is a row of the arena; arrays over the W written states st
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numba
@@ -72,10 +72,6 @@ class Schedule:
     def depth(self) -> int:
         """How many levels: the longest path."""
         return len(self.blocks) // 2
-
-    @property
-    def nbytes(self) -> int:
-        return sum(getattr(self, field.name).nbytes for field in fields(self))
 
     def rows_before(self, items: Array, events: Array) -> Array:
         """int32: the row of each candidate item as event k would read it; NO_ROW if the window never meets it.
