@@ -10,8 +10,8 @@ from training.toy import MODELS, Entry, Toy, ToyConfig, log_in_memory
 
 from dynedge.errors import DataError, UsageError
 from dynedge.models.contract import Loss
+from dynedge.ranking.metrics import mean
 from dynedge.ranking.protocol import walk
-from dynedge.ranking.ranks import mrr
 from dynedge.training.course import TIMINGS, Course, Tally
 from dynedge.training.files import group
 from dynedge.training.fit import SMALL_WINDOW, fit, threads_for
@@ -61,7 +61,7 @@ def test_validation_walks_on_from_the_end_of_training_and_leaves_it_alone():
     for name in state:
         state[name].copy_(kept[name])
     model = course.model.eval()
-    assert mrr(walk(model, log, range(420, 480), state)) == course.best.valid_mrr
+    assert mean("mrr", walk(model, log, range(420, 480), state)) == course.best.valid_mrr
     assert train(log, epochs=1, valid_events=10).history[0]["valid_mrr"] != course.best.valid_mrr
 
 

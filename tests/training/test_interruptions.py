@@ -149,6 +149,7 @@ def test_stopped_within_validation_the_epoch_is_not_ended_twice(tmp_path, monkey
     """The toy counts its end_epochs in a buffer: bit-identity would miss nothing of it."""
     import torch
 
+    from dynedge.ranking import protocol
     from dynedge.training import fit as loop
     from dynedge.training.checkpoint import Checkpoints
     from dynedge.training.interrupt import Stop, Stopped
@@ -156,7 +157,7 @@ def test_stopped_within_validation_the_epoch_is_not_ended_twice(tmp_path, monkey
 
     log = toy.log_in_memory()
     config = TrainingConfig(epochs=3, patience=0, split="0.7,0.2,0.1", device="cpu")
-    monkeypatch.setattr(loop, "VALID_PIECE", 50)
+    monkeypatch.setattr(protocol, "CHUNK_SCORES", 50 * log.num_items)
 
     def model():
         return build(toy.Entry, Config("toy", toy.ToyConfig(), config), log)
@@ -164,9 +165,9 @@ def test_stopped_within_validation_the_epoch_is_not_ended_twice(tmp_path, monkey
     whole = loop.fit(model(), log, config)
     stop, real = Stop(), loop.walk
 
-    def walk(*arguments):
+    def walk(*arguments, **more):
         stop.caught = signal.SIGTERM
-        return real(*arguments)
+        return real(*arguments, **more)
 
     monkeypatch.setattr(loop, "walk", walk)
     with pytest.raises(Stopped):

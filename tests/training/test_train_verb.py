@@ -15,8 +15,8 @@ from training import toy
 
 from dynedge.config import from_toml
 from dynedge.errors import DataError
+from dynedge.ranking.metrics import mean
 from dynedge.ranking.protocol import walk
-from dynedge.ranking.ranks import mrr
 from dynedge.training.run import Run, load_run
 
 PROGRAM = str(Path(toy.__file__))
@@ -115,7 +115,7 @@ def test_a_run_is_used_without_its_data(verb, tmp_path, log):
     from dynedge.events.log import read_log
 
     ranks = walk(trained.model, read_log(data), range(420, 480), trained.state)
-    assert mrr(ranks) == max(line["valid_mrr"] for line in metrics(run))
+    assert mean("mrr", ranks) == max(line["valid_mrr"] for line in metrics(run))
 
 
 def test_resuming_a_finished_run_changes_nothing_and_more_epochs_go_on(verb, tmp_path, log):

@@ -9,6 +9,7 @@ import numpy.typing as npt
 from numba import njit
 
 from dynedge.events.log import EventLog
+from dynedge.events.pairs import empty, grown, key_of, place
 
 Array = npt.NDArray[Any]
 
@@ -59,7 +60,7 @@ def _quantiles(counts: Array) -> dict[str, float]:
 def _shares(log: EventLog, every: int) -> dict[str, float]:
     last_item = np.full(log.num_users, -1, np.int32)
     last_time = np.full(log.num_users, -1.0)
-    pairs = np.zeros(1 << 16, np.uint64)
+    pairs = empty()
     counts = np.zeros(6, np.int64)  # repeats, sampled events, same as last, equal times, equal times of a user, pairs
     before = -1.0
     for start in range(0, len(log), PIECE):
@@ -69,7 +70,7 @@ def _shares(log: EventLog, every: int) -> dict[str, float]:
         while row < len(user):
             row = _count(user, item, time, row, before, every, last_item, last_time, pairs, counts)
             if row < len(user):
-                pairs = _grown(pairs)
+                pairs = grown(pairs)
         before = float(time[-1])
     events = max(len(log), 1)
     return {
@@ -78,24 +79,6 @@ def _shares(log: EventLog, every: int) -> dict[str, float]:
         "equal_time_share": float(counts[3] / events),
         "equal_time_same_user_share": float(counts[4] / events),
     }
-
-
-@njit(nogil=True, cache=True)
-def _place(pairs: Array, key: np.uint64) -> Any:
-    mask = np.uint64(len(pairs) - 1)
-    at = ((key ^ (key >> np.uint64(29))) * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(20)) & mask
-    while pairs[at] != 0 and pairs[at] != key:
-        at = (at + np.uint64(1)) & mask
-    return at
-
-
-@njit(nogil=True, cache=True)
-def _grown(pairs: Array) -> Array:
-    larger = np.zeros(2 * len(pairs), np.uint64)
-    for key in pairs:
-        if key != 0:
-            larger[_place(larger, key)] = key
-    return larger
 
 
 @njit(nogil=True, cache=True)
@@ -115,8 +98,8 @@ def _count(
     while row < len(user):
         u, i = user[row], item[row]
         if u % every == 0:
-            key = (np.uint64(u) << np.uint64(32) | np.uint64(i)) + np.uint64(1)
-            at = _place(pairs, key)
+            key = key_of(u, i)
+            at = place(pairs, key)
             if pairs[at] == key:
                 counts[0] += 1
             else:

@@ -1,31 +1,54 @@
-"""Ranks with honest ties, and the usual means over them.
+"""Ranks with honest ties.
 
 Legend: n events, C candidates.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
+import numba
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
+Array = npt.NDArray[Any]
 
-def ranks(scores: Tensor, true: Tensor) -> Tensor:
+
+def ranks(scores: Tensor, true: Tensor) -> Array:
     """float64[n]: the rank of candidate `true[k]` in row k of `scores` [n, C], from 1; ties share their mean rank.
 
     A score that is not a number ranks below all others, and a constant scorer gets the middle rank, not the first.
     """
+    if scores.device.type != "cpu" or scores.dtype not in (torch.float32, torch.float64):
+        return reference(scores, true)
+    return _count(np.ascontiguousarray(scores.numpy()), true.numpy())
+
+
+def reference(scores: Tensor, true: Tensor) -> Array:
+    """The same in plain torch, for any device; several passes over the scores."""
     scores = torch.nan_to_num(scores, nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
     mine = scores.gather(1, true[:, None])
     above = (scores > mine).sum(1)
     tied = (scores == mine).sum(1)  # itself among them
-    return above.double() + (tied.double() + 1) / 2
+    return np.asarray((above.double() + (tied.double() + 1) / 2).cpu())
 
 
-def mrr(ranks: Tensor) -> float:
-    """The mean reciprocal rank."""
-    return float((1 / ranks).mean()) if len(ranks) else 0.0
-
-
-def recall(ranks: Tensor, k: int) -> float:
-    """The share of events whose true item is among the first k. A tie across the border counts by its mean rank."""
-    return float((ranks <= k).double().mean()) if len(ranks) else 0.0
+@numba.njit(nogil=True, cache=True)
+def _count(scores: Array, true: Array) -> Array:
+    found = np.empty(len(scores))
+    for k in range(len(scores)):
+        row = scores[k]
+        mine = row[true[k]]
+        above = tied = np.int32(0)
+        if mine > -np.inf:
+            for score in row:  # no branch: the compiler counts many at once; a comparison with NaN is false
+                above += np.int32(score > mine)
+                tied += np.int32(score == mine)
+        else:  # NaN and -inf are the same: below all others
+            for score in row:
+                above += np.int32(score > -np.inf)
+            tied = np.int32(len(row)) - above
+        found[k] = above + (tied + 1) / 2
+    return found

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
-from torch import Tensor
 
 from dynedge.errors import DataError
 from dynedge.events.log import EventLog
 from dynedge.events.split import windows
-from dynedge.models.contract import Model, State, Step
+from dynedge.models.contract import Model, Step
+from dynedge.ranking.metrics import mean
 from dynedge.ranking.protocol import walk
-from dynedge.ranking.ranks import mrr, recall
 from dynedge.training.checkpoint import Checkpoints
 from dynedge.training.course import Course, Record
 from dynedge.training.interrupt import Stop, Stopped
@@ -24,7 +23,6 @@ from dynedge.training.runlog import RunLog
 from dynedge.training.settings import TrainingConfig
 
 SMALL_WINDOW = 2048  # events
-VALID_PIECE = 5000  # events validated between two looks at whether to stop: seconds, however many items there are
 
 
 def fit(
@@ -113,27 +111,19 @@ def _validate(course: Course, log: EventLog, valid: range, config: TrainingConfi
     began, tally = time.perf_counter(), course.tally
     course.model.eval()
     with _precision(config):
-        ranks = _walk_in_pieces(course.model, log, valid, course.state.clone(), keeper.look)
+        ranks = walk(course.model, log, valid, course.state.clone(), after=lambda events: keeper.look())
     return {
         "epoch": course.epoch + 1,
         **tally.means(),
         **(tally.ended or {}),
-        "valid_mrr": mrr(ranks) if len(ranks) else None,
-        "valid_recall@10": recall(ranks, 10) if len(ranks) else None,
+        "valid_mrr": mean("mrr", ranks),
+        "valid_recall@10": mean("recall@10", ranks),
         "losses": tally.curve(),
         "events": tally.events,
         "seconds": tally.seconds,
         "valid_seconds": time.perf_counter() - began,
         "events_per_s": tally.events / max(tally.seconds, 1e-9),
     }
-
-
-def _walk_in_pieces(model: Model, log: EventLog, events: range, state: State, look: Callable[[], None]) -> Tensor:
-    ranks = [torch.zeros(0, dtype=torch.float64)]
-    for start in range(events.start, events.stop, VALID_PIECE):
-        ranks.append(walk(model, log, range(start, min(start + VALID_PIECE, events.stop)), state))
-        look()
-    return torch.cat(ranks)
 
 
 class _Keeper:

@@ -1,0 +1,48 @@
+"""All that is said of a model on a part of a log, as plain values. The keys are stable: scripts read them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dynedge.ranking.breakdown import Array
+from dynedge.ranking.intervals import intervals
+from dynedge.ranking.metrics import METRICS, per_event
+
+IN_GROUPS = ("mrr", "recall@10")  # what is told of each group of a breakdown
+
+
+def verdict(ranks: Array, user: Array, groups: Mapping[str, Array] | None = None) -> dict[str, Any]:
+    """Every metric, `ci95` of MRR, `intervals` of each metric; and MRR and Recall@10 of each group of events.
+
+    Where there are no events there is no number: None.
+    """
+    return _told(per_event(ranks), user, tuple(METRICS)) | (
+        {"breakdown": _of_groups(ranks, user, groups)} if groups is not None else {}
+    )
+
+
+def difference(ranks: Array, others: Array, user: Array) -> dict[str, Any]:
+    """The same of one model's metrics less another's on the same events: the intervals are the paired ones."""
+    return _told(per_event(ranks) - per_event(others), user, tuple(METRICS))
+
+
+def _of_groups(ranks: Array, user: Array, groups: Mapping[str, Array]) -> dict[str, Any]:
+    names = list(METRICS)
+    columns = [names.index(name) for name in IN_GROUPS]
+    values = per_event(ranks)[:, columns]
+    return {name: _told(values[mask], user[mask], IN_GROUPS) for name, mask in groups.items()}
+
+
+def _told(values: Array, user: Array, names: tuple[str, ...]) -> dict[str, Any]:
+    if not len(values):
+        return {"events": 0, "users": 0, **dict.fromkeys((*names, "ci95")), "intervals": dict.fromkeys(names)}
+    bounds = dict(zip(names, intervals(values, user).tolist(), strict=True))
+    means = dict(zip(names, values.mean(0).tolist(), strict=True))
+    return {
+        "events": len(values),
+        "users": len(set(user.tolist())),
+        **means,
+        "ci95": bounds["mrr"],
+        "intervals": bounds,
+    }
