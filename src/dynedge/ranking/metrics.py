@@ -41,3 +41,8 @@ def per_event(ranks: Array) -> Array:
 def mean(name: str, ranks: Array) -> float | None:
     """One metric, by name; None where there are no events."""
     return float(METRICS[name](ranks).mean()) if len(ranks) else None
+
+
+def title(name: str) -> str:
+    """A metric's name as people write it: MRR, Recall@10, NDCG@10, mean rank."""
+    return name.upper() if name.startswith(("mrr", "ndcg")) else name.replace("recall", "Recall").replace("_", " ")

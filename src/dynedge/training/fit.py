@@ -73,7 +73,7 @@ def _train(
     for window in range(course.window, len(cuts)):
         step = Step(config.seed, course.epoch, window)
         torch.manual_seed(step.generator().initial_seed())  # a layer that draws by itself (dropout) resumes too
-        with _precision(config):
+        with precision(config):
             loss = model.loss(next(prepared), course.state, step)
         optimiser.zero_grad()
         if loss.total.requires_grad:  # not where a model has nothing to learn, or the window nothing to learn from
@@ -110,7 +110,7 @@ def _validate(course: Course, log: EventLog, valid: range, config: TrainingConfi
     """The epoch's record. States evolve through validation on a copy: training knows nothing of it."""
     began, tally = time.perf_counter(), course.tally
     course.model.eval()
-    with _precision(config):
+    with precision(config):
         ranks = walk(course.model, log, valid, course.state.clone(), after=lambda events: keeper.look())
     return {
         "epoch": course.epoch + 1,
@@ -156,7 +156,8 @@ class _Keeper:
         self._windows, self._saved = 0, time.monotonic()
 
 
-def _precision(config: TrainingConfig) -> AbstractContextManager[object]:
+def precision(config: TrainingConfig) -> AbstractContextManager[object]:
+    """The arithmetic a model is trained and judged in."""
     if config.precision == "bfloat16":
         return torch.autocast(torch.device(config.device).type, torch.bfloat16)
     return nullcontext()

@@ -20,6 +20,7 @@ FILES = """
 | `metrics.jsonl` | one line an epoch: loss, validation MRR and Recall@10, seconds |
 | `facts.json` | how the model laid out its training, where it has something to say of that |
 | `env.json` | versions, machine, threads, precision |
+| `ranks/` | the rank of every validation and test event's item, once `dynedge evaluate` was here |
 | `checkpoints/` | where training stands, for `--resume`; may be deleted once it has finished |
 
 Nothing here is pickled: safetensors, npy, JSON, TOML and JSON lines.

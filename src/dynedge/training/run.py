@@ -1,7 +1,7 @@
 """The run folder: what training leaves behind, whole at any moment, and enough to use the model without its data.
 
 config.toml · model.safetensors · state.safetensors · ids/ · metrics.jsonl · facts.json · env.json · README.md
-and checkpoints/.
+and checkpoints/; once it was evaluated, ranks/.
 """
 
 from __future__ import annotations
@@ -148,21 +148,30 @@ class Trained:
 def load_run(folder: str | os.PathLike[str], models: Mapping[str, Entry], device: str = "cpu") -> Trained:
     """Open a run folder: the best model, ready to score."""
     path = Path(folder)
-    if not _is_run(path):
-        raise DataError(f"{path} is not a run folder; make one with: dynedge train LOG --out {path.name or 'RUN'}")
-    if not (path / STATE).is_file():  # written after the model
-        raise DataError(f"{path} has not finished training; go on with: dynedge train LOG --out {path} --resume")
+    check_finished(path)
     config = read_config(path, models)
     entry, _ = choose(models, config.name)
     log = read_log(path / IDS)
     tensors = read_tensors(path / MODEL)
     try:
         model = entry.restore(config.model, log, tensors).to(device).eval()
+        if config.training.precision == "float64":
+            model.double().load_state_dict(tensors)  # once more: what was restored in float32 lost bits
     except (RuntimeError, KeyError, ValueError) as error:
         what = " ".join(str(error).split())
         raise DataError(f"{path / MODEL} does not fit the run's config.toml: {what}.") from None
     state = State({name: tensor.to(device) for name, tensor in read_tensors(path / STATE).items()})
     return Trained(model, state, log, config)
+
+
+def check_finished(folder: Path) -> None:
+    """Refuse what is no run folder, or one without a model yet."""
+    if not _is_run(folder):
+        raise DataError(
+            f"{folder} is not a run folder; make one with: dynedge train LOG --out {folder.name or 'RUN'}"
+        )
+    if not (folder / STATE).is_file():  # written after the model
+        raise DataError(f"{folder} has not finished training; go on with: dynedge train LOG --out {folder} --resume")
 
 
 def read_config(folder: Path, models: Mapping[str, Entry]) -> Config:
@@ -244,7 +253,7 @@ def _write_ids(folder: Path, log: EventLog) -> None:
             users=log.num_users,
             items=log.num_items,
             item_features=log.card.get("item_features", []),
-            trained_on=_describe(log),
+            trained_on=_describe(log) | ({"path": os.path.abspath(log.path)} if log.path else {}),
         )
 
 
