@@ -40,7 +40,7 @@ def _options(
 
 def main() -> None:
     """Run a verb. Exit 0 good, 2 usage, 3 bad data; an error is one sentence on stderr, never a traceback."""
-    from dynedge.cli import data, demo, evaluate, plan, train  # noqa: F401  (each registers its verbs)
+    from dynedge.cli import compare, data, demo, evaluate, plan, train  # noqa: F401  (each registers its verbs)
 
     sys.exit(run(sys.argv[1:]))
 
