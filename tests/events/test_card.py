@@ -55,3 +55,10 @@ def test_the_picture_is_drawn(tmp_path):
     draw_log(log, tmp_path / "log.png")
     assert (tmp_path / "log.png").read_bytes()[1:4] == b"PNG"
     assert (tmp_path / "log.png").stat().st_size > 10_000
+
+
+def test_a_log_without_equal_times_has_no_order_to_speak_of():
+    log = EventLog.from_arrays([0, 1, 0, 1], [0, 1, 1, 0], [1, 2, 3, 4])
+    assert card.describe(log)["order_signal"] is None
+    log = EventLog.from_arrays([0, 1, 0, 1], [0, 1, 1, 0], [1, 2, 3, 3])
+    assert card.describe(log)["order_signal"]["events"] == 4

@@ -148,11 +148,23 @@ def _card_text(log: Path, card: dict[str, Any]) -> str:
         f"{card['same_as_last_share']:.1%} with the user's last item",
         "equal times": f"{card['equal_time_share']:.1%} of events share the time of the one before, "
         f"{card['equal_time_same_user_share']:.1%} that of the user's own last: there, order is the file's",
+        "their order": _order(card["order_signal"]),
         "columns": f"{card['features']} features, {len(card['item_features'])} item features, "
         f"{'a label' if card['label'] else 'no label'}",
         "split": card["split"],
     }
-    return "\n".join(f"{name:12}{value}" for name, value in lines.items())
+    return "\n".join(f"{name:12}{value}" for name, value in lines.items() if value != "")
+
+
+def _order(signal: dict[str, Any] | None) -> str:
+    """What the order at equal times is worth; nothing where no times are equal."""
+    if signal is None:
+        return ""
+    return (
+        f"a plain rule (what followed the user's last item) has MRR {signal['mrr']:.3f} as stored, and "
+        f"{signal['mrr_shuffled']:.3f} with equal times shuffled ({signal['scored']:,} of the last "
+        f"{signal['events']:,} events)"
+    )
 
 
 def _span(first: float, last: float) -> str:

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from dynedge.events.equal_times import order_signal
 from dynedge.events.log import EventLog
 from dynedge.events.pairs import empty, grown, key_of, place
 
@@ -46,6 +47,7 @@ def describe(log: EventLog) -> dict[str, Any]:
         "events_per_item": _quantiles(degrees(log.item, log.num_items)),
         **shares,
         "repeat_share_from_one_user_in": every,
+        "order_signal": order_signal(log) if shares["equal_time_share"] else None,
         "source": log.card.get("source", {}),
     }
 
