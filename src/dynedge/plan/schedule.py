@@ -81,8 +81,8 @@ class Schedule:
         """
         items, events = np.broadcast_arrays(np.asarray(items, np.int32), np.asarray(events, np.int32))
         found: Array = _rows_before(
-            items.ravel(),
-            events.ravel(),
+            items.flatten(),
+            events.flatten(),
             self.entry_items,
             len(self.entry_users),
             self.psi_items,

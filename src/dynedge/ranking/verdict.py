@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from dynedge.ranking.breakdown import Array
 from dynedge.ranking.intervals import intervals
 from dynedge.ranking.metrics import METRICS, per_event
@@ -38,11 +40,10 @@ def _told(values: Array, user: Array, names: tuple[str, ...]) -> dict[str, Any]:
     if not len(values):
         return {"events": 0, "users": 0, **dict.fromkeys((*names, "ci95")), "intervals": dict.fromkeys(names)}
     bounds = dict(zip(names, intervals(values, user).tolist(), strict=True))
-    means = dict(zip(names, values.mean(0).tolist(), strict=True))
     return {
         "events": len(values),
-        "users": len(set(user.tolist())),
-        **means,
+        "users": len(np.unique(user)),
+        **{name: float(np.ascontiguousarray(column).mean()) for name, column in zip(names, values.T, strict=True)},
         "ci95": bounds["mrr"],
         "intervals": bounds,
     }

@@ -1,0 +1,77 @@
+"""Every model of the registry, under every recipe, keeps the promises of tests/models/every_model.py."""
+
+import numpy as np
+import pytest
+import torch
+from models.every_model import assert_candidates_are_columns, assert_no_leak, assert_peek_is_score, make_log
+
+from dynedge.models.contract import Step
+from dynedge.models.registry import MODELS
+from dynedge.ranking.metrics import per_event
+from dynedge.ranking.protocol import PROTOCOLS, walk
+
+RECIPES = [(name, recipe) for name, entry in MODELS.items() for recipe in (entry.recipes or {name: entry.config()})]
+
+
+def trained(name, recipe, log):
+    """A model after one pass over three quarters of the log, and the state it ended in."""
+    entry = MODELS[name]
+    end = len(log) * 3 // 4
+    torch.manual_seed(0)
+    model = entry.create(entry.recipes.get(recipe) or entry.config(), log, end, 0)
+    optimiser = [torch.optim.SGD([parameter], 0.1) for parameter in model.parameters()]
+    state = model.start()
+    model.train()
+    for number, prepared in enumerate(model.windows(log, end)):
+        loss = model.loss(prepared, state, Step(0, 0, number))
+        if loss.total.requires_grad:
+            loss.total.backward()
+            for one in optimiser:
+                one.step()
+                one.zero_grad()
+    model.end_epoch(0)
+    return model.eval(), state
+
+
+@pytest.fixture(params=RECIPES, ids=[recipe for _, recipe in RECIPES], scope="module")
+def known(request):
+    log = make_log(features=2)
+    return (*trained(*request.param, log), log)
+
+
+def test_nobody_sees_the_future(known):
+    model, _, log = known
+    assert_no_leak(model, log)
+
+
+def test_peek(known):
+    model, _, log = known
+    assert_peek_is_score(model, log)
+
+
+def test_candidates(known):
+    model, _, log = known
+    assert_candidates_are_columns(model, log)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_the_size_of_a_chunk_changes_no_metric(known, protocol):
+    model, state, log = known
+    events = range(len(log) * 3 // 4, len(log))
+    found = [
+        per_event(walk(model, log, events, state.clone(), protocol=protocol, chunk=chunk)).mean(0)
+        for chunk in (1, 200, 5000)
+    ]
+    assert np.array_equal(found[0], found[1])
+    assert np.array_equal(found[0], found[2])
+
+
+def test_a_walk_ends_in_the_state_that_one_call_ends_in(known):
+    model, state, log = known
+    ends = []
+    for chunk in (1, 7, 5000):
+        ends.append(state.clone())
+        walk(model, log, range(len(log) * 3 // 4, len(log)), ends[-1], chunk=chunk)
+    for other in ends[1:]:
+        for name, tensor in ends[0].items():
+            assert torch.allclose(tensor.double(), other[name].double(), atol=1e-5, rtol=1e-5), name

@@ -1,0 +1,47 @@
+"""The drawn candidates: other items, each once, a function of seed and position alone, and uniform."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dynedge.ranking.negatives import negatives
+
+
+@given(st.integers(1, 40), st.integers(0, 50), st.data())
+def test_others_each_once_and_never_the_true_item(items, count, data):
+    true = np.array(data.draw(st.lists(st.integers(0, items - 1), max_size=20)), np.int64)
+    found = negatives(range(100, 100 + len(true)), true, items, count)
+    assert found.shape == (len(true), min(count, items - 1))
+    for row, item in zip(found.tolist(), true.tolist(), strict=True):
+        assert len({*row, item}) == len(row) + 1
+        assert all(0 <= other < items for other in row)
+
+
+def test_a_function_of_the_position_however_events_are_cut():
+    true = np.random.default_rng(0).integers(0, 2000, 300)
+    whole = negatives(range(5000, 5300), true, 2000, 499)
+    parts = [negatives(range(5000 + k, 5000 + k + 7), true[k : k + 7], 2000, 499) for k in range(0, 294, 7)]
+    assert np.array_equal(whole[:294], np.concatenate(parts))
+    assert not np.array_equal(whole, negatives(range(5000, 5300), true, 2000, 499, seed=1))
+    assert not np.array_equal(whole[0], negatives(range(5001, 5002), true[:1], 2000, 499)[0])
+
+
+def test_these_and_no_others():
+    """Ranks kept in run folders were counted among these: another generator would make them wrong."""
+    assert negatives(range(3, 5), np.array([0, 9]), 1000, 4).tolist() == [
+        [343, 336, 131, 311],
+        [447, 585, 535, 103],
+    ]
+
+
+@pytest.mark.parametrize(("items", "count"), [(12, 4), (500, 450)])
+def test_uniform(items, count):
+    """Every other item is drawn equally often: within 4.5 standard errors, for all items at once."""
+    n, true = 20_000, 3
+    found = negatives(range(n), np.full(n, true), items, count)
+    drawn = np.bincount(found.ravel(), minlength=items)
+    assert drawn[true] == 0
+    share = count / (items - 1)
+    off = np.abs(np.delete(drawn, true) - n * share) / (n * share * (1 - share)) ** 0.5
+    assert off.max() < 4.5

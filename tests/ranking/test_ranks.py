@@ -1,0 +1,52 @@
+"""Ranks in one pass against the plain reference and against counting by hand."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dynedge.ranking.ranks import ranks, reference
+
+VALUES = st.sampled_from([0.0, -0.0, 1.0, 1.5, -2.0, math.inf, -math.inf, math.nan])
+
+
+def by_hand(row, true):
+    """The mean over all orders of the tied: those above, itself, half of the others tied with it."""
+    row = [-math.inf if math.isnan(score) else score for score in row]
+    return 1 + sum(score > row[true] for score in row) + (row.count(row[true]) - 1) / 2
+
+
+@given(st.lists(VALUES, min_size=1, max_size=70), st.data(), st.sampled_from([torch.float32, torch.float64]))
+def test_a_row_by_hand(row, data, dtype):
+    true = data.draw(st.integers(0, len(row) - 1))
+    scores = torch.tensor([row], dtype=dtype)
+    assert ranks(scores, torch.tensor([true])).tolist() == [by_hand(row, true)]
+    assert reference(scores, torch.tensor([true])).tolist() == [by_hand(row, true)]
+
+
+@pytest.mark.parametrize("items", [1, 7, 64, 1000, 4097])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_one_pass_is_the_reference(items, dtype):
+    generator = torch.Generator().manual_seed(items)
+    scores = torch.randint(-5, 6, (50, items), generator=generator).to(dtype)  # ties everywhere
+    for value in (math.nan, math.inf, -math.inf):
+        scores[torch.rand(scores.shape, generator=generator) < 0.1] = value
+    true = torch.randint(items, (50,), generator=generator)
+    true[0], true[1] = 0, items - 1
+    assert np.array_equal(ranks(scores, true), reference(scores, true))
+
+
+def test_scores_that_are_not_contiguous_and_events_that_are_none():
+    scores = torch.randn(9, 20, generator=torch.Generator().manual_seed(0))
+    true = torch.arange(9)
+    assert np.array_equal(ranks(scores.T.contiguous().T, true), reference(scores, true))
+    assert np.array_equal(ranks(torch.zeros(1, 1).expand(9, 20), true), np.full(9, 10.5))
+    assert len(ranks(scores[:0], true[:0])) == 0
+
+
+def test_a_constant_scorer_is_in_the_middle_and_a_speechless_one_too():
+    for value in (0.0, math.inf, -math.inf, math.nan):
+        assert ranks(torch.full((1, 9), value), torch.tensor([8])).tolist() == [5.0]
