@@ -205,14 +205,14 @@ def test_where_phi_equals_the_state_cuts_change_no_value(solver):
 
 def _fill_phi(cut, number, prepared, state, exact):
     """Set φ of one window to the states an uncut run computes."""
-    _, _, written, _ = exact._run(prepared, state)
+    arena, _, _ = exact._run(prepared, state)
     row = {}
     schedule = prepared.schedule
     sides = np.repeat(np.arange(len(schedule.blocks) - 1) & 1, np.diff(schedule.blocks))
     for at, (event, side) in enumerate(zip(schedule.event.tolist(), sides.tolist(), strict=True)):
         row[2 * event + side] = at
     for at, code in enumerate(cut.plan.cuts[number].tolist()):
-        cut.ties.phi.data[cut._first_phi[number] + at] = written[row[code]]
+        cut.ties.phi.data[cut._first_phi[number] + at] = arena[prepared.schedule.first_written + row[code]]
 
 
 def _losses(model, log):
@@ -328,17 +328,19 @@ def test_candidate_rows_against_reading_each_one(pairs, active):
     prev = Linker(np.zeros(5, bool), mask)(user, item)
     schedule = build(user, item, prev, np.zeros(0, np.int64))
     chunks = -(-len(pairs) // candidates.CHUNK)
-    items = np.tile(np.array([7, 0, 3, 5, 1], np.int32), (chunks, 1))
+    drawn = [7, 0, 3, 5, 1, 0]  # one of them twice
+    items = np.tile(np.array(drawn, np.int32), (chunks, 1))
     found = candidates.find(schedule, item, items, 8)
-    rows = {
-        (k, j): int(found.rows[k // candidates.CHUNK, j]) for k in range(len(pairs)) for j in range(items.shape[1])
-    }
-    for event, column, row in found.moved.tolist():
-        rows[event, column] = row
-    for (k, j), row in rows.items():
-        plain = int(schedule.rows_before(items[0, j], k))
-        outside = schedule.rows + int(np.searchsorted(found.outside, items[0, j]))
-        assert row == (outside if plain < 0 else plain)
+    for k in range(len(pairs)):
+        chunk = k // candidates.CHUNK
+        read = (found.since[chunk] < k) & (k <= found.until[chunk])
+        assert found.candidate[chunk, read].sort().values.tolist() == list(range(len(drawn))), "each is read once"
+        for column in read.nonzero().flatten().tolist():
+            wanted = drawn[found.candidate[chunk, column]]
+            plain = int(schedule.rows_before(wanted, k))
+            outside = schedule.rows + int(np.searchsorted(found.outside.numpy(), wanted))
+            assert found.item[chunk, column] == wanted
+            assert found.row[chunk, column] == (outside if plain < 0 else plain)
 
 
 def test_state_clones_are_apart():

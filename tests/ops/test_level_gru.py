@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from dynedge.ops.level_gru import cpu, level_gru
+from dynedge.ops import parallel
+from dynedge.ops.level_gru import level_gru
 from dynedge.ops.level_gru.reference import by_levels, one_by_one
 from dynedge.plan import dnodes
 from dynedge.plan.links import Linker
@@ -128,9 +129,9 @@ def test_windows_cover_what_they_are_meant_to() -> None:
     made = {name: Window(**settings) for name, settings in WINDOWS.items()}
     widths = {name: np.diff(window.schedule.blocks[::2]) for name, window in made.items()}
     assert made["one long chain"].schedule.depth == 300
-    assert widths["one wide level"].max() >= 2 * cpu.WIDE
-    assert (widths["narrow and wide levels"] >= cpu.WIDE).any() and (
-        widths["narrow and wide levels"] < cpu.WIDE
+    assert widths["one wide level"].max() >= 2 * parallel.WIDE
+    assert (widths["narrow and wide levels"] >= parallel.WIDE).any() and (
+        widths["narrow and wide levels"] < parallel.WIDE
     ).any()
     assert len(made["users active"].schedule.psi_users) and len(made["users active"].schedule.psi_readers)
     assert len(made["active and d-nodes"].schedule.codes) and len(made["active and d-nodes"].schedule.psi_items)
@@ -205,10 +206,10 @@ def test_same_bits_every_time_and_with_any_number_of_threads(
     window = Window(**{**WINDOWS[name], "d": d}, dtype=torch.float32)
     torch.set_num_threads(1)
     first = window.gradients()
-    for threads, wide in ((1, cpu.WIDE), (2, cpu.WIDE), (2, 1), (3, 1), (2, 1_000_000)):
+    for threads, wide in ((1, parallel.WIDE), (2, parallel.WIDE), (2, 1), (3, 1), (2, 1_000_000)):
         torch.set_num_threads(threads)
-        monkeypatch.setattr(cpu, "WIDE", wide)
-        monkeypatch.setattr(cpu, "PART", min(wide, 64))
+        monkeypatch.setattr(parallel, "WIDE", wide)
+        monkeypatch.setattr(parallel, "PART", min(wide, 64))
         for name_of, got, expected in zip(("written", *NAMES), window.gradients(), first, strict=True):
             assert torch.equal(got, expected), (threads, wide, name_of)
 

@@ -69,12 +69,15 @@ def test_the_norm_is_over_dense_and_sparse_together_and_over_summed_rows():
     adam = Adam([("d", dense), ("t", table)], 0.1, 0.1)
     dense.grad = torch.tensor([3.0, 0.0])
     table.grad = sparse([1, 1], torch.tensor([[1.0], [3.0]]), (5, 1))
-    assert adam.clip(1.0).item() == pytest.approx(5.0)
-    assert dense.grad[0].item() == pytest.approx(0.6, rel=1e-5)
-    assert table.grad.coalesce().values().item() == pytest.approx(0.8, rel=1e-5)
-    assert adam.clip(10.0).item() == pytest.approx(1.0, rel=1e-5)
-    assert dense.grad[0].item() == pytest.approx(0.6, rel=1e-5), "a small gradient is left alone"
-    assert adam.clip(torch.inf).item() == pytest.approx(1.0, rel=1e-5)
+    for most, scale in ((1.0, 0.2), (10.0, 1.0), (torch.inf, 1.0)):  # a small gradient is left alone
+        adam.load({})
+        assert adam.clip(most).item() == pytest.approx(5.0)
+        adam.step()
+        assert adam.tensors()["d.mean"][0].item() == pytest.approx(0.1 * 3 * scale, rel=1e-5)
+        assert adam.tensors()["t.mean"][1].item() == pytest.approx(0.1 * 4 * scale, rel=1e-5)
+    adam.load({})
+    adam.step()
+    assert adam.tensors()["d.mean"][0].item() == pytest.approx(0.3, rel=1e-5), "a clip is for one step"
 
 
 @pytest.mark.parametrize("order", [("dense", "sparse"), ("sparse", "dense")])

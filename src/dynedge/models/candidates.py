@@ -1,15 +1,13 @@
-"""Scores of candidate items, each read as it was just before the event that is predicted.
+"""Which state of a candidate item each event of a window reads: the one just before the event.
 
-Legend: n events of a window, c events of a chunk, m chunks, C candidates of a chunk, d width of a state.
+Legend: n events of a window, m chunks, C candidates of a chunk, A columns (ops/softmax_loss says what those are).
 
 The events of a chunk share their candidates, so that their scores are one matrix product against the candidates'
-states at the chunk's start. Inside a chunk few items move: their scores for the events after the move are then
-replaced one by one. The result is what reading each candidate for each event by itself would give.
+states at the chunk's start. What a candidate becomes inside a chunk, each time it moves, is a column of its own.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numba
@@ -18,77 +16,96 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from dynedge.ops.softmax_loss import CHUNK, Columns
 from dynedge.plan.schedule import NO_ROW, Schedule
 
 Array = npt.NDArray[Any]
 
-CHUNK = 128  # events; replacing scores grows with its square, the products want it large
+FOREVER = np.iinfo(np.int64).max
 
 
-@dataclass(frozen=True, eq=False)
-class Candidates:
-    """Where the states of a window's candidates are: rows of the pool [arena | outside]."""
-
-    items: Array  # int32[m, C]: the candidates of each chunk
-    outside: Array  # int32: items the window never meets; their states stay what they were at its start
-    rows: Array  # int32[m, C]: rows of the pool at the chunk's start
-    moved: Array  # int64[T, 3]: (event, candidate, row of the pool) where an item had moved by then
-
-
-def find(schedule: Schedule, item: Array, items: Array, num_items: int) -> Candidates:
-    """The candidates `items` int32[m, C] of each chunk of a window whose events have items `item` int32[n]."""
+def find(
+    schedule: Schedule, item: Array, items: Array, num_items: int, device: torch.device | str = "cpu"
+) -> Columns:
+    """The columns of the candidates `items` int32[m, C] of each chunk, for events with items `item` int32[n]."""
     starts = np.arange(len(items), dtype=np.int32) * CHUNK
     rows = schedule.rows_before(items, starts[:, None])
-    outside = np.unique(items[rows == NO_ROW])
-    place = np.empty(num_items, np.int32)
-    place[outside] = schedule.rows + np.arange(len(outside), dtype=np.int32)
-    rows = np.where(rows == NO_ROW, place[items], rows)
+    scratch = np.full(num_items, -1, np.int32)
+    outside = _outside(items, rows, schedule.rows, scratch)
     written = np.full(len(item), NO_ROW, np.int32)
     written[schedule.item_events] = schedule.item_rows
-    column = np.full(num_items, -1, np.int32)
-    count = _moves(item, items, written, column, np.empty((0, 3), np.int64))
-    moved = np.empty((count, 3), np.int64)
-    _moves(item, items, written, column, moved)
-    return Candidates(items, outside, rows, moved)
+    made = _columns(item, items, rows, written, scratch)
+
+    def tensor(array: Array) -> Tensor:
+        return torch.from_numpy(array).to(device)
+
+    of, row, since, until, candidate = (tensor(part) for part in made)
+    return Columns(items.shape[1], of, row, since, until, candidate, tensor(outside))
 
 
 @numba.njit(nogil=True, cache=True)
-def _moves(item: Array, items: Array, written: Array, column: Array, moved: Array) -> int:
-    """List, for each event, the candidates that moved earlier in its chunk. Counts only, if `moved` is empty."""
-    total = 0
-    where, row = np.empty(CHUNK, np.int32), np.empty(CHUNK, np.int32)
-    slot = np.full(items.shape[1], -1, np.int32)  # candidate -> its place among those that moved
-    for c in range(len(items)):
+def _outside(items: Array, rows: Array, first: int, scratch: Array) -> Array:
+    """int64: the items the window never meets, sorted; their entries of `rows` become rows from `first` on."""
+    found = np.empty(items.size, np.int64)
+    count = 0
+    for c in range(items.shape[0]):
         for j in range(items.shape[1]):
-            column[items[c, j]] = j
-        size = 0
+            if rows[c, j] == NO_ROW and scratch[items[c, j]] < 0:
+                scratch[items[c, j]] = 0
+                found[count] = items[c, j]
+                count += 1
+    found = np.sort(found[:count])
+    for i in range(count):
+        scratch[found[i]] = i
+    for c in range(items.shape[0]):
+        for j in range(items.shape[1]):
+            if rows[c, j] == NO_ROW:
+                rows[c, j] = first + scratch[items[c, j]]
+    scratch[found] = -1
+    return found
+
+
+@numba.njit(nogil=True, cache=True)
+def _columns(item: Array, items: Array, rows: Array, written: Array, scratch: Array) -> tuple[Array, ...]:
+    """item, row, since, until and candidate of all columns; `scratch` int32[I] is -1 before and after."""
+    chunks, count = items.shape
+    most = 0
+    twin = np.empty(count, np.int32)  # the candidate before it that is the same item, for those drawn twice
+    for c in range(chunks):
+        _chain(items[c], twin, scratch)
+        more = 0
         for k in range(c * CHUNK, min((c + 1) * CHUNK, len(item))):
-            for s in range(size):
-                if len(moved):
-                    moved[total, 0], moved[total, 1], moved[total, 2] = k, where[s], row[s]
-                total += 1
-            j = column[item[k]]
-            if j >= 0 and written[k] != NO_ROW:
-                if slot[j] < 0:
-                    slot[j], where[size] = size, j
-                    size += 1
-                row[slot[j]] = written[k]
-        for s in range(size):
-            slot[where[s]] = -1
-        for j in range(items.shape[1]):
-            column[items[c, j]] = -1
-    return total
+            j = scratch[item[k]] if written[k] != NO_ROW else -1
+            while j >= 0:
+                more += 1
+                j = twin[j]
+        most = max(most, more)
+        scratch[items[c]] = -1
+    shape = chunks, count + most
+    of, row = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+    since, until, candidate = np.zeros(shape, np.int64), np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+    now = np.empty(count, np.int64)
+    for c in range(chunks):
+        _chain(items[c], twin, scratch)
+        for j in range(count):
+            of[c, j], row[c, j], since[c, j], until[c, j] = items[c, j], rows[c, j], -1, FOREVER
+            candidate[c, j], now[j] = j, j
+        a = count
+        for k in range(c * CHUNK, min((c + 1) * CHUNK, len(item))):
+            j = scratch[item[k]] if written[k] != NO_ROW else -1
+            while j >= 0:
+                until[c, now[j]] = k
+                of[c, a], row[c, a], since[c, a], until[c, a], candidate[c, a] = item[k], written[k], k, FOREVER, j
+                now[j] = a
+                a += 1
+                j = twin[j]
+        scratch[items[c]] = -1
+    return of, row, since, until, candidate
 
 
-def scores(wanted: Tensor, pool: Tensor, candidates: Candidates) -> Tensor:
-    """float[n, C]: the inner product of `wanted` [n, d] with each candidate's state before the event."""
-    n, d = wanted.shape
-    chunks, count = candidates.rows.shape
-    asked = torch.nn.functional.pad(wanted, (0, 0, 0, chunks * CHUNK - n)).view(chunks, CHUNK, d)
-    states = pool.index_select(0, torch.from_numpy(candidates.rows.ravel())).view(chunks, count, d)
-    found = torch.bmm(asked, states.transpose(1, 2)).view(chunks * CHUNK, count)[:n]
-    if not len(candidates.moved):
-        return found
-    event, column, row = torch.from_numpy(candidates.moved).T.contiguous()
-    fresh = (wanted.index_select(0, event) * pool.index_select(0, row)).sum(1)
-    return found.index_put((event, column), fresh)
+@numba.njit(nogil=True, cache=True)
+def _chain(items: Array, twin: Array, scratch: Array) -> None:
+    """scratch[item]: its last candidate; twin: the one before that, or -1."""
+    for j in range(len(items)):
+        twin[j] = scratch[items[j]]
+        scratch[items[j]] = j

@@ -5,8 +5,9 @@ Legend: n events, d width, F width of an event's features, U users, I items.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,7 @@ from torch.nn import functional as F
 
 from dynedge.events.log import EventLog
 from dynedge.ops.level_gru import level_gru
+from dynedge.ops.rows_linear import Part, pick_rows, rows_linear
 from dynedge.plan.schedule import Schedule
 
 Array = npt.NDArray[Any]
@@ -60,7 +62,9 @@ class ItemFeatures(nn.Module):
             F.embedding(codes[items], table, sparse=True)
             for codes, table in zip(self.codes, self.tables, strict=True)
         ]
-        return torch.cat(parts, 1) if parts else torch.zeros(len(items), 0)
+        if len(parts) == 1:
+            return parts[0]
+        return torch.cat(parts, 1) if parts else torch.zeros(len(items), 0, device=items.device)
 
 
 class CoupledGRU(nn.Module):
@@ -77,38 +81,33 @@ class CoupledGRU(nn.Module):
         self.feature = uniform(2, 3 * dim, features)
         self.bias, self.own_bias = uniform(2, 3 * dim), uniform(2, 3 * dim)
 
-    def forward(self, roots: Tensor, features: Tensor, schedule: Schedule) -> Tensor:
-        """The states written in a window [W, d], from the rows before them and features [2, n, F]."""
-        n = features.shape[1]
-        product = torch.baddbmm(self.bias[:, None], features, self.feature.transpose(1, 2)).flatten(0, 1)
-        place = torch.from_numpy(schedule.event + n * sides(schedule))
-        before: Tensor = PickRows.apply(product, place)  # type: ignore[no-untyped-call]
-        return level_gru(roots, before, self.own, self.other, self.own_bias, schedule)
+    def forward(
+        self, roots: Tensor, shared: Sequence[Part], own: Sequence[Tensor], schedule: Schedule, place: Tensor
+    ) -> Tensor:
+        """The states written in a window [W, d], from the rows before them and the features of its events.
+
+        `shared` are features for both sides, and `own`, if any, those of one side each, [n, ..]. A written row's
+        features are those numbered `place` // 2.
+        """
+        if own:
+            sides = [
+                rows_linear([*shared, (features, None)], self.feature[side], self.bias[side])
+                for side, features in enumerate(own)
+            ]
+            products = torch.stack(sides, 1).flatten(0, 1)
+        else:
+            products = rows_linear(shared, self.feature.flatten(0, 1), self.bias.flatten())
+            products = products.view(-1, self.own.shape[1])
+        return level_gru(roots, pick_rows(products, place), self.own, self.other, self.own_bias, schedule)
 
 
-def sides(schedule: Schedule) -> Array:
-    """int32[W]: the side of each written state."""
-    sizes = np.diff(schedule.blocks)
-    return np.repeat(np.arange(len(sizes), dtype=np.int32) & 1, sizes)
+class Head(nn.Sequential):
+    """An MLP with one hidden layer; what goes in may also be named as rows of tables."""
 
+    def __init__(self, width: int, hidden: int, out: int) -> None:
+        super().__init__(nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, out))
 
-class PickRows(torch.autograd.Function):
-    """rows[place], for places that are all different: the way back is a copy, not a sum."""
-
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor, place: Tensor) -> Tensor:
-        ctx.save_for_backward(place)
-        ctx.count = len(rows)
-        return rows.index_select(0, place)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        (place,) = ctx.saved_tensors
-        shape = ctx.count, grads[0].shape[1]
-        whole = len(place) == ctx.count  # every row is copied to: nothing to clear
-        back = grads[0].new_empty(shape) if whole else grads[0].new_zeros(shape)
-        return back.index_copy_(0, place.long(), grads[0]), None
-
-
-def mlp(width: int, hidden: int, out: int) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, out))
+    def of_rows(self, parts: Sequence[Part]) -> Tensor:
+        first, last = cast(nn.Linear, self[0]), cast(nn.Linear, self[2])
+        hidden = rows_linear(parts, first.weight, first.bias, relu=True)
+        return rows_linear([(hidden, None)], last.weight, last.bias)

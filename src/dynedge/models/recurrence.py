@@ -18,21 +18,25 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from dynedge.config import option
 from dynedge.errors import UsageError
 from dynedge.events.log import EventLog
-from dynedge.models.candidates import CHUNK, Candidates, find, scores
+from dynedge.models.candidates import find
 from dynedge.models.contract import Loss, Model, State, Step, Window
-from dynedge.models.layers import CoupledGRU, ItemFeatures, Shape, mlp
+from dynedge.models.layers import CoupledGRU, Head, ItemFeatures, Shape
+from dynedge.models.prepared import Prepared, index
 from dynedge.models.ties import SOLVERS, Ties
+from dynedge.ops.read_states import Side, read_states
+from dynedge.ops.softmax_loss import CHUNK, Columns, scores, softmax_loss
 from dynedge.plan.levels import NO_CUT
 from dynedge.plan.links import Linker
-from dynedge.plan.planner import Plan, Setting
+from dynedge.plan.planner import Plan, Planned, Setting, ahead
 from dynedge.plan.schedule import Schedule, build
 
 Array = npt.NDArray[Any]
+
+SIDES = "user", "item"
 
 
 @dataclass(frozen=True)
@@ -74,16 +78,6 @@ PAPER = RecurrenceConfig(
 )
 
 
-@dataclass(frozen=True, eq=False)
-class Prepared:
-    """A window with every index the model needs."""
-
-    window: Window
-    schedule: Schedule
-    past: Array  # int32[n, 2]: the previous event of the same user and of the same item, active or not; below 0: none
-    first_phi: int = 0  # where the window's d-nodes start in the table of φ
-
-
 class Recurrence(Model):
     def __init__(
         self,
@@ -109,7 +103,7 @@ class Recurrence(Model):
         self.event = nn.Linear(own, d) if own else None
         gap = 2 if config.time_gaps else 0
         self.gru = CoupledGRU(d, self.items.width + (d if own else 0) + gap)
-        self.head = mlp(d + self.items.width + gap, 2 * d, 2 * d if config.candidate_id else d)
+        self.head = Head(d + self.items.width + gap, 2 * d, 2 * d if config.candidate_id else d)
         if config.candidate_id:
             self.candidate = nn.Parameter(torch.zeros(shape.items, d + 1))  # an id's vector, and its bias
         self.ties = Ties(dnodes, self.xi.detach()[0].expand(dnodes, d), config.solver, config.alpha)
@@ -133,14 +127,20 @@ class Recurrence(Model):
         return self.config.windows
 
     def windows(self, log: EventLog, train_end: int, first: int = 0) -> Iterator[Prepared]:
-        for number, planned in enumerate(self.plan.since(first), first):
-            window = Window(log, planned.events)
-            yield Prepared(window, planned.schedule, self._past(window), self._first_phi[number])
+        def indexed(planned: tuple[int, Planned]) -> Prepared:
+            window, first_phi = Window(log, planned[1].events), self._first_phi[planned[0]]
+            return self._index(window, planned[1].schedule, self._past(window), first_phi)
+
+        return ahead(indexed, enumerate(self.plan.since(first), first), threads=1)
 
     def prepare(self, window: Window) -> Prepared:
         past = self._past(window)
         linked = past if self.config.evolve_active else self._links(window)
-        return Prepared(window, build(window.user, window.item, linked, NO_CUT), past)
+        return self._index(window, build(window.user, window.item, linked, NO_CUT), past)
+
+    def _index(self, window: Window, schedule: Schedule, past: Array, first_phi: int = 0) -> Prepared:
+        by_item = self.event is None and not self.config.time_gaps
+        return index(window, schedule, past, first_phi, by_item, self.xi.device)
 
     def _past(self, window: Window) -> Array:
         return self._all_linker(window.user, window.item)
@@ -154,7 +154,7 @@ class Recurrence(Model):
 
     @cached_property
     def _active_linker(self) -> Linker:
-        return Linker(*(np.asarray(self._psi_row(side) >= 0) for side in (0, 1)))
+        return Linker(*(np.asarray(self._psi_row(side).cpu() >= 0) for side in (0, 1)))
 
     def _psi_row(self, side: int) -> Tensor:
         return cast(Tensor, getattr(self, f"psi_row_{side}"))
@@ -162,41 +162,32 @@ class Recurrence(Model):
     # ---- states
 
     def start(self) -> State:
-        state = State()
+        state, device = State(), self.xi.device
         for name, count in (("user", self.shape.users), ("item", self.shape.items)):
             state[name] = self.xi.new_zeros(count, self.config.dim)
-            state[f"{name}_moved"] = torch.zeros(count, dtype=torch.bool)
-            state[f"{name}_time"] = torch.full((count,), -1.0, dtype=torch.float64)
-        state["last_item"] = torch.full((self.shape.users,), -1)
+            state[f"{name}_moved"] = torch.zeros(count, dtype=torch.bool, device=device)
+            state[f"{name}_time"] = torch.full((count,), -1.0, dtype=torch.float64, device=device)
+        state["last_item"] = torch.full((self.shape.users,), -1, device=device)
         return state
 
-    def _states(self, side: int, entities: Tensor, state: State) -> Tensor:
-        """[.., d]: the states of entities as they are; ξ or ψ, with gradient, where they have not moved yet."""
-        name = ("user", "item")[side]
-        row = self._psi_row(side)[entities]
-        fresh = self.xi[side].expand(len(entities), -1)
-        if len(self.psi[side]):
-            learned = F.embedding(row.clamp_min(0), self.psi[side], sparse=True)
-            fresh = torch.where((row >= 0)[:, None], learned, fresh)
-        return torch.where(state[f"{name}_moved"][entities, None], state[name][entities], fresh)
+    def _side(self, side: int, state: State) -> Side:
+        name = SIDES[side]
+        return Side(self.xi[side], self.psi[side], self._psi_row(side), state[name], state[f"{name}_moved"])
 
-    def _advance(self, prepared: Prepared, written: Tensor, state: State) -> None:
-        schedule, window = prepared.schedule, prepared.window
-        last = written.detach()[torch.from_numpy(schedule.exits - schedule.first_written)]
-        users = len(schedule.entry_users)
-        for name, entities, vectors in (
-            ("user", schedule.entry_users, last[:users]),
-            ("item", schedule.entry_items, last[users:]),
-        ):
-            index = torch.from_numpy(entities).long()
-            state[name][index] = vectors
-            state[f"{name}_moved"][index] = True
-        time = torch.from_numpy(window.time)
-        user, item = torch.from_numpy(window.user).long(), torch.from_numpy(window.item).long()
-        final = [torch.from_numpy(_is_last(prepared.past[:, side])) for side in (0, 1)]
-        state["user_time"][user[final[0]]] = time[final[0]]
-        state["item_time"][item[final[1]]] = time[final[1]]
-        state["last_item"][user[final[0]]] = item[final[0]]
+    def _roots(self, prepared: Prepared, phi: Tensor | None, state: State) -> Tensor:
+        """The rows of the arena that no event of the window writes."""
+        sides = self._side(0, state), self._side(1, state)
+        groups = [(sides[k % 2], ids) for k, ids in enumerate(prepared.roots) if k < 2 or len(ids)]
+        return read_states(groups, phi)
+
+    @torch.no_grad()
+    def _advance(self, prepared: Prepared, arena: Tensor, state: State) -> None:
+        for side, name in enumerate(SIDES):
+            moved, last = prepared.roots[side], prepared.last[side]
+            state[name].index_copy_(0, moved, arena.index_select(0, prepared.exits[side]))
+            state[f"{name}_moved"].index_fill_(0, moved, True)
+            state[f"{name}_time"].index_copy_(0, last.entity, last.time)
+        state["last_item"].index_copy_(0, prepared.last[0].entity, prepared.last[0].item)
 
     # ---- features
 
@@ -205,126 +196,88 @@ class Recurrence(Model):
         there = before >= 0
         return torch.stack([torch.log1p((time - before).clamp_min(0)) * there, there], 1).to(self.xi.dtype)
 
-    def _before(self, prepared: Prepared, side: int, values: Tensor, entering: Tensor) -> Tensor:
-        """For each event, a value of the entity's previous event: in the window, else what the state holds."""
-        past = torch.from_numpy(prepared.past[:, side]).long()
-        return torch.where(past >= 0, values[past.clamp_min(0)], entering)
-
-    def _features(self, prepared: Prepared, state: State) -> tuple[Tensor, Tensor]:
-        """(features of the events for the two GRUs [2, n, F], features for the head [n, ..])."""
-        window, config = prepared.window, self.config
-        user, item = torch.from_numpy(window.user).long(), torch.from_numpy(window.item).long()
-        parts = [self.items(item)]
-        if self.event is not None:
-            parts.append(self.event(torch.from_numpy(window.features).to(self.xi.dtype)))
-        shared = torch.cat(parts, 1)
-        last = self._before(prepared, 0, item, state["last_item"][user])
-        head = [self.items(torch.where(last < 0, self.shape.items, last))]
-        if not config.time_gaps:
-            return shared.expand(2, -1, -1), head[0]
-        time = torch.from_numpy(window.time)
-        gaps = [
-            self._gaps(time, self._before(prepared, side, time, state[f"{name}_time"][entity]))
-            for side, (name, entity) in enumerate((("user", user), ("item", item)))
-        ]
-        both = torch.stack([torch.cat([shared, gap], 1) for gap in gaps])
-        return both, torch.cat([*head, gaps[0]], 1)
+    def _window_gaps(self, prepared: Prepared, state: State) -> list[Tensor]:
+        """For users and for items, [n, 2]: since the entity's previous event, in the window or before it."""
+        time = torch.from_numpy(prepared.window.time).to(self.xi.device)
+        found = []
+        for name, entity, past in zip(SIDES, (prepared.user, prepared.item), prepared.past, strict=True):
+            before = torch.where(past >= 0, time[past.clamp_min(0)], state[f"{name}_time"][entity])
+            found.append(self._gaps(time, before))
+        return found
 
     # ---- scores
 
-    def _run(self, prepared: Prepared, state: State) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """(arena, φ, written, what each event's user wants)."""
+    def _run(self, prepared: Prepared, state: State) -> tuple[Tensor, Tensor | None, Tensor]:
+        """(arena, φ, what each event's user wants). An item's features are looked up once, however often met."""
         schedule = prepared.schedule
-        features, for_head = self._features(prepared, state)
-        phi_rows = torch.arange(prepared.first_phi, prepared.first_phi + len(schedule.codes))
-        phi = self.ties.read(phi_rows) if len(schedule.codes) else self.xi.new_zeros((0, self.config.dim))
-        groups = schedule.entry_users, schedule.entry_items, schedule.psi_users, schedule.psi_items
-        parts = [self._states(k % 2, torch.from_numpy(ids).long(), state) for k, ids in enumerate(groups)]
-        roots = torch.cat([*parts, phi])
-        written = self.gru(roots, features, schedule)
-        arena = torch.cat([roots, written])
-        users = arena.index_select(0, torch.from_numpy(schedule.reads[:, 0]))
-        return arena, phi, written, self.head(torch.cat([users, for_head], 1))
+        phi = self.ties.read(self._phi_rows(prepared)) if len(schedule.codes) else None
+        items = self.items(torch.cat([prepared.items, state["last_item"].index_select(0, prepared.begin)])).to(
+            self.xi
+        )
+        gaps = self._window_gaps(prepared, state) if self.config.time_gaps else []
+        if self.event is not None:
+            own = torch.from_numpy(prepared.window.features).to(self.xi)
+            shared = [(items, prepared.item_place), (self.event(own), None)]
+        else:
+            shared = [(items, prepared.item_place if gaps else self._numbers(len(prepared.items)))]
+        roots = self._roots(prepared, phi, state)
+        arena = torch.cat([roots, self.gru(roots, shared, gaps, schedule, prepared.place)])
+        asked = [(arena, prepared.reads[0]), (items, prepared.last_place), *((gap, None) for gap in gaps[:1])]
+        return arena, phi, self.head.of_rows(asked)
 
-    def _scores(self, wanted: Tensor, arena: Tensor, candidates: Candidates, state: State) -> Tensor:
-        """[n, C] of the chunks' candidates."""
-        outside = self._states(1, torch.from_numpy(candidates.outside).long(), state)
-        d = self.config.dim
-        found = scores(wanted[:, :d], torch.cat([arena, outside]), candidates)
-        if self.config.candidate_id:
-            found = found + self._id_scores(wanted[:, d:], candidates.items)
-        return found
+    def _numbers(self, count: int) -> Tensor:
+        return torch.arange(count, device=self.xi.device)
 
-    def _id_scores(self, wanted: Tensor, items: Array) -> Tensor:
-        """[n, C]: by the candidates' ids, for items [m, C]; all items if C is their number."""
-        if items.shape[1] == self.shape.items:
-            return torch.addmm(self.candidate[:, -1], wanted, self.candidate[:, :-1].T)
-        n, chunks = len(wanted), len(items)
-        table = F.embedding(torch.from_numpy(items), self.candidate, sparse=True)  # [m, C, d + 1]
-        padded = F.pad(wanted, (0, 0, 0, chunks * CHUNK - n)).view(chunks, CHUNK, -1)
-        return torch.baddbmm(table[:, None, :, -1], padded, table[:, :, :-1].transpose(1, 2)).flatten(0, 1)[:n]
+    def _phi_rows(self, prepared: Prepared) -> Tensor:
+        return prepared.first_phi + self._numbers(len(prepared.schedule.codes))
 
-    def _candidates(self, prepared: Prepared, items: Array) -> Candidates:
-        return find(prepared.schedule, prepared.window.item, items, self.shape.items)
+    def _columns(self, prepared: Prepared, items: Array) -> Columns:
+        return find(prepared.schedule, prepared.window.item, items, self.shape.items, self.xi.device)
+
+    def _outside(self, columns: Columns, state: State) -> Tensor:
+        return read_states([(self._side(1, state), columns.outside)])
+
+    @property
+    def _ids(self) -> Tensor | None:
+        return self.candidate if self.config.candidate_id else None
 
     def _all_items(self, n: int) -> Array:
         return np.broadcast_to(np.arange(self.shape.items, dtype=np.int32), (-(-n // CHUNK), self.shape.items))
 
-    def loss(self, prepared: Prepared, state: State, step: Step) -> Loss:
-        window, n = prepared.window, max(len(prepared.window), 1)
-        arena, phi, written, wanted = self._run(prepared, state)
-        true = torch.from_numpy(window.item).long()
-        if self.shape.items <= self.config.full_softmax_up_to:
-            found = self._scores(wanted, arena, self._candidates(prepared, self._all_items(len(window))), state)
-            error = F.cross_entropy(found, true, reduction="sum")
-        else:
-            error = self._sampled_error(prepared, wanted, arena, true, state, step)
-        rows = torch.arange(prepared.first_phi, prepared.first_phi + len(phi))
-        targets = written[torch.from_numpy(prepared.schedule.targets - prepared.schedule.first_written)]
-        tie, residual = self.ties.cost(rows, phi, targets)
-        self._advance(prepared, written, state)
-        log = {"loss": float(error.detach()) / n, "residual": residual}
-        return Loss((error + tie) / n, log)
+    def _drawn(self, n: int, step: Step) -> Array:
+        shape = -(-n // CHUNK), self.config.negatives
+        return torch.randint(self.shape.items, shape, generator=step.generator()).int().numpy()
 
-    def _sampled_error(
-        self, prepared: Prepared, wanted: Tensor, arena: Tensor, true: Tensor, state: State, step: Step
-    ) -> Tensor:
-        """Softmax over the true item and the chunk's negatives; a negative that is the true item is left out."""
-        shape = -(-len(true) // CHUNK), self.config.negatives
-        drawn = torch.randint(self.shape.items, shape, generator=step.generator())
-        negative = self._scores(wanted, arena, self._candidates(prepared, drawn.int().numpy()), state)
-        hit = drawn.repeat_interleave(CHUNK, 0)[: len(true)] == true[:, None]
-        d = self.config.dim
-        positive = (wanted[:, :d] * arena.index_select(0, torch.from_numpy(prepared.schedule.reads[:, 1]))).sum(1)
-        if self.config.candidate_id:
-            own = F.embedding(true, self.candidate, sparse=True)
-            positive = positive + (wanted[:, d:] * own[:, :-1]).sum(1) + own[:, -1]
-        logits = torch.cat([positive[:, None], negative.masked_fill(hit, -torch.inf)], 1)
-        return F.cross_entropy(logits, torch.zeros_like(true), reduction="sum")
+    def loss(self, prepared: Prepared, state: State, step: Step) -> Loss:
+        n = len(prepared.window)
+        arena, phi, wanted = self._run(prepared, state)
+        full = self.shape.items <= self.config.full_softmax_up_to
+        columns = self._columns(prepared, self._all_items(n) if full else self._drawn(n, step))
+        outside = self._outside(columns, state)
+        error = softmax_loss(wanted, arena, outside, self._ids, columns, prepared.item, prepared.reads[1])
+        total, residual = error, 0.0
+        if phi is not None:
+            tie, residual = self.ties.cost(self._phi_rows(prepared), phi, arena[prepared.targets])
+            total = error + tie
+        self._advance(prepared, arena, state)
+        return Loss(total / max(n, 1), {"loss": float(error.detach()) / max(n, 1), "residual": residual})
 
     def score(self, prepared: Prepared, candidates: Tensor | None, state: State) -> Tensor:
-        arena, _, written, wanted = self._run(prepared, state)
-        found = self._scores(wanted, arena, self._candidates(prepared, self._all_items(len(prepared.window))), state)
-        self._advance(prepared, written, state)
+        arena, _, wanted = self._run(prepared, state)
+        columns = self._columns(prepared, self._all_items(len(prepared.window)))
+        found = scores(wanted, torch.cat([arena, self._outside(columns, state)]), self._ids, columns)
+        self._advance(prepared, arena, state)
         return found if candidates is None else found.gather(1, candidates)
 
     def peek(self, users: Tensor, times: Tensor, candidates: Tensor | None, state: State) -> Tensor:
-        last = state["last_item"][users]
-        head = [self._states(0, users, state), self.items(torch.where(last < 0, self.shape.items, last))]
+        head = [read_states([(self._side(0, state), users)]), self.items(state["last_item"][users])]
         if self.config.time_gaps:
             head.append(self._gaps(times, state["user_time"][users]))
         wanted, d = self.head(torch.cat(head, 1)), self.config.dim
-        found = wanted[:, :d] @ self._states(1, torch.arange(self.shape.items), state).T
+        found = wanted[:, :d] @ read_states([(self._side(1, state), self._numbers(self.shape.items))]).T
         if self.config.candidate_id:
             found = found + torch.addmm(self.candidate[:, -1], wanted[:, d:], self.candidate[:, :-1].T)
         return found if candidates is None else found.gather(1, candidates)
-
-
-def _is_last(past: Array) -> Array:
-    """bool[n]: no later event of the window has this one as its previous."""
-    last = np.ones(len(past), bool)
-    last[past[past >= 0]] = False
-    return last
 
 
 def make_plan(config: RecurrenceConfig, log: EventLog, train_end: int) -> Plan:

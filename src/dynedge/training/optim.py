@@ -15,10 +15,10 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
+from dynedge.ops.adam import dense_step, row_step, square_sum
+
 # Autograd makes the sparse gradients here, so their indices are sound; torch asks for a word on it, or warns.
 torch.sparse.check_sparse_tensor_invariants.disable()  # type: ignore[no-untyped-call]
-
-BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
 
 
 class Adam:
@@ -30,6 +30,7 @@ class Adam:
     def __init__(self, parameters: Iterable[tuple[str, nn.Parameter]], lr: float, row_lr: float) -> None:
         self.parameters = {name: p for name, p in parameters if p.requires_grad}
         self.lr, self.row_lr = lr, row_lr
+        self._scale = torch.ones((), dtype=torch.float64)  # what the next step's gradients are multiplied by
         self._moments: dict[str, tuple[Tensor, Tensor, Tensor]] = {}  # mean, square, steps: by parameter
 
     def zero_grad(self) -> None:
@@ -37,20 +38,20 @@ class Adam:
             parameter.grad = None
 
     def clip(self, most: float) -> Tensor:
-        """Scale all gradients together so that their norm is at most `most`; returns the norm before. No sync."""
+        """Have the next step scale all gradients together so that their norm is at most `most`; returns the norm.
+
+        No sync. The gradients themselves stay as they are.
+        """
         values = []
         for parameter in self.parameters.values():
             if parameter.grad is not None:
                 if parameter.grad.is_sparse:  # rows named twice are summed first: the norm is of the sums
                     parameter.grad = parameter.grad.coalesce()
-                values.append(_values(parameter.grad))
+                values.append(parameter.grad.values() if parameter.grad.is_sparse else parameter.grad)
         if not values:
             return torch.zeros(())
-        norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(v).to(values[0]) for v in values]))
-        if math.isfinite(most):
-            scale = (most / (norm + 1e-6)).clamp(max=1.0)
-            for value in values:
-                value.mul_(scale)
+        norm = square_sum(values).sqrt_()
+        self._scale = (most / (norm + 1e-6)).clamp_(max=1.0) if math.isfinite(most) else torch.ones_like(norm)
         return norm
 
     @torch.no_grad()
@@ -64,28 +65,16 @@ class Adam:
                 self._step_rows(name, parameter, (grad if grad.is_sparse else grad.to_sparse(1)).coalesce())
             else:
                 self._step_dense(name, parameter, grad.to_dense() if grad.is_sparse else grad)
+        self._scale = torch.ones_like(self._scale)
 
     def _step_dense(self, name: str, parameter: Tensor, grad: Tensor) -> None:
         mean, square, steps = self._of(name, parameter, ())
-        steps += 1
-        count = int(steps)  # lives on the CPU: reading it waits for nothing
-        mean.lerp_(grad, 1 - BETA1)
-        square.mul_(BETA2).addcmul_(grad, grad, value=1 - BETA2)
-        root = (square / (1 - BETA2**count)).sqrt_().add_(EPSILON)
-        parameter.addcdiv_(mean, root, value=-self.lr / (1 - BETA1**count))
+        steps += 1  # lives on the CPU: reading it waits for nothing
+        dense_step(parameter, grad, mean, square, int(steps), self.lr, self._scale)
 
     def _step_rows(self, name: str, parameter: Tensor, grad: Tensor) -> None:
-        means, squares, steps = self._of(name, parameter, (len(parameter),))
-        rows, values = grad.indices()[0], grad.values()
-        count = steps[rows] + 1
-        mean = means[rows].lerp_(values, 1 - BETA1)
-        square = squares[rows].mul_(BETA2).addcmul_(values, values, value=1 - BETA2)
-        means[rows], squares[rows], steps[rows] = mean, square, count
-        shape = (-1, *[1] * (parameter.dim() - 1))
-        young1 = (1 - BETA1 ** count.double()).to(values).view(shape)  # how much of a full mean each row's is
-        young2 = (1 - BETA2 ** count.double()).to(values).view(shape)
-        move = (mean / young1).div_((square / young2).sqrt_().add_(EPSILON)).mul_(-self.row_lr)
-        parameter[rows] = parameter[rows].add_(move)  # rows are unique once coalesced
+        mean, square, steps = self._of(name, parameter, (len(parameter),))
+        row_step(parameter, grad.indices()[0], grad.values(), mean, square, steps, self.row_lr, self._scale)
 
     def _of(self, name: str, parameter: Tensor, counted: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor]:
         if name not in self._moments:
@@ -110,7 +99,3 @@ class Adam:
             device = self.parameters[name].device
             mean, square, steps = (tensors[f"{name}.{part}"].clone() for part in ("mean", "square", "steps"))
             self._moments[name] = mean.to(device), square.to(device), steps.to(device) if steps.dim() else steps
-
-
-def _values(grad: Tensor) -> Tensor:
-    return grad._values() if grad.is_sparse else grad  # the sparse gradient's own storage, so that scaling it holds

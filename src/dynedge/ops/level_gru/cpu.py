@@ -10,10 +10,6 @@ After the backward levels: gradients of roots, weights and biases, from all rows
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -23,13 +19,12 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from dynedge.ops import parallel
 from dynedge.ops.level_gru import cpu_kernels as kernels
+from dynedge.ops.parallel import in_parts
 from dynedge.plan.schedule import Schedule
 
 Array = npt.NDArray[Any]
-
-WIDE = 1024  # rows from which a second thread pays: a row takes 0.3 to 1 µs, waking a thread 100 to 300 (in a VM)
-PART = 64  # rows a thread takes at once, about, or more
 
 
 def level_gru(
@@ -54,10 +49,10 @@ class _LevelGRU(torch.autograd.Function):
         root_other = roots.new_empty(schedule.first_phi, 3 * d)
         weights = _arrays(_turned(b_own, d), _turned(w_own, d).mT, w_other.mT)
         tables = _arrays(arena, entry_own, root_other)
-        _in_parts(kernels.project, schedule.first_phi, _bounds(schedule), schedule.children, *weights, *tables)
+        in_parts(kernels.project, schedule.first_phi, _bounds(schedule), schedule.children, *weights, *tables)
         arrays = *weights, *tables, *_arrays(pre, gates)
         for first, last, rows in _runs(schedule.blocks):
-            _in_parts(kernels.forward, rows, first, last, schedule.blocks, schedule.parents, *arrays)
+            in_parts(kernels.forward, rows, first, last, schedule.blocks, schedule.parents, *arrays)
         ctx.schedule = schedule
         ctx.save_for_backward(w_own, w_other, arena, gates)
         return arena[schedule.first_written :]
@@ -73,7 +68,7 @@ class _LevelGRU(torch.autograd.Function):
         arrays = *weights, *_arrays(arena, gates, grad, turned, flow)
         lists = schedule.blocks, schedule.parents, schedule.children
         for first, last, rows in reversed(_runs(schedule.blocks)):
-            _in_parts(kernels.backward, rows, first, last, *lists, *arrays)
+            in_parts(kernels.backward, rows, first, last, *lists, *arrays)
         sums = _fill_psi(flow, turned, weights, schedule)
         for_roots, for_weights = ctx.needs_input_grad[0], any(ctx.needs_input_grad[2:5])
         grad_roots = _root_gradients(turned, flow, weights, schedule) if for_roots else None
@@ -100,7 +95,7 @@ def _fill_psi(flow: Tensor, turned: Tensor, weights: tuple[Array, ...], schedule
     """Fills flow's ψ rows; returns the sums over the readers of each, [ψ rows, 3d]."""
     sums = flow.new_empty(schedule.first_phi - schedule.first_psi, 3 * flow.shape[1])
     lists = _bounds(schedule), schedule.psi_starts, schedule.psi_readers, schedule.first_written
-    _in_parts(kernels.psi_gradients, len(schedule.psi_readers), *lists, weights[1], *_arrays(turned, sums, flow))
+    in_parts(kernels.psi_gradients, len(schedule.psi_readers), *lists, weights[1], *_arrays(turned, sums, flow))
     return sums
 
 
@@ -111,7 +106,7 @@ def _root_gradients(turned: Tensor, flow: Tensor, weights: tuple[Array, ...], sc
     for side in (0, 1):
         phi = schedule.first_phi + np.flatnonzero(schedule.codes % 2 == side)
         rows = np.concatenate((np.arange(bounds[side], bounds[side + 1]), phi))
-        _in_parts(kernels.root_gradients, len(rows), rows, side, *arrays)
+        in_parts(kernels.root_gradients, len(rows), rows, side, *arrays)
     return flow[: schedule.first_written]
 
 
@@ -122,7 +117,7 @@ def _weight_gradients(
     w_own, w_other, b_own = (arena.new_empty(2, 3 * d, *more) for more in ((d,), (d,), ()))
     groups = kernels.by_reading(schedule.blocks, schedule.parents, schedule.first_psi, schedule.first_phi)
     arrays = _bounds(schedule), schedule.parents, *_arrays(turned, sums, arena, w_own, w_other, b_own)
-    _in_parts(kernels.weight_gradients, len(turned), *groups, *arrays)
+    in_parts(kernels.weight_gradients, len(turned), *groups, *arrays)
     return _turned(w_own, -d), w_other, _turned(b_own, -d)
 
 
@@ -131,33 +126,6 @@ def _runs(blocks: Array) -> list[tuple[int, int, int]]:
     if len(blocks) == 1:
         return []
     rows = np.diff(blocks[::2])
-    wide = rows >= WIDE
+    wide = rows >= parallel.WIDE
     edges = [0, *(np.flatnonzero(wide[1:] | wide[:-1]) + 1).tolist(), len(rows)]
     return [(first, last, int(rows[first])) for first, last in pairwise(edges)]
-
-
-def _in_parts(kernel: Callable[..., None], rows: int, *args: Any) -> None:
-    """kernel(part, parts, ...) for all parts, taken in turn by this thread and, if there are rows enough, others.
-
-    As many as torch uses. In turn, because a core may be busy with other work; nobody waits for a thread that has
-    not begun.
-    """
-    threads = torch.get_num_threads()
-    parts = min(1 + rows // PART, 2 * threads) if rows >= WIDE and threads > 1 else 1
-    turns = iter(range(parts))
-
-    def work() -> None:
-        for part in turns:
-            kernel(part, parts, *args)
-
-    others = [_pool(os.getpid()).submit(work) for _ in range(1, min(threads, parts))]
-    work()
-    for other in others:
-        if not other.cancel():
-            other.result()
-
-
-@cache
-def _pool(process: int) -> ThreadPoolExecutor:
-    """Threads of this process: a fork does not inherit its parent's."""
-    return ThreadPoolExecutor(os.cpu_count(), "dynedge-level-gru")

@@ -25,7 +25,7 @@ import numpy.typing as npt
 from numba import types
 from numba.extending import overload
 
-from dynedge.ops.level_gru.cpu_products import FUSE, add_outer, add_products
+from dynedge.ops.products import FUSE, add_outer, add_products
 from dynedge.plan.schedule import OTHER, OWN
 
 Array = npt.NDArray[Any]

@@ -11,7 +11,8 @@ Numba's own loops, which cannot keep the sums in registers, took 660, 417 and 37
 A sum starts at nought and runs over the inner index in order, one fused multiply-add after the other, whatever
 rows share the block: a row's bits depend neither on its neighbours nor on how rows are shared between threads.
 
-After a change here, touch cpu_kernels.py: it has these compiled in, and numba's cache looks at its own file alone.
+After a change here, touch every cpu_kernels.py: they have these compiled in, and numba's cache looks at its own
+file alone.
 """
 
 from __future__ import annotations

@@ -1,0 +1,40 @@
+"""adam: one step of Adam, for a whole parameter or for some rows of a table, each row an Adam of its own.
+
+    mean += (1 − β1)(g − mean)    square += (1 − β2)(g² − square)    g the gradient times `scale`
+    value −= lr · (mean / (1 − β1^t)) / (√(square / (1 − β2^t)) + ε)
+
+t counts the steps of the parameter, or of the row. All in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from torch import Tensor
+
+from dynedge.ops.adam import cpu, reference
+
+__all__ = ["dense_step", "row_step", "square_sum"]
+
+DENSE: dict[str, Callable[..., None]] = {"cpu": cpu.dense_step}
+ROWS: dict[str, Callable[..., None]] = {"cpu": cpu.row_step}
+SQUARES: dict[str, Callable[..., Tensor]] = {"cpu": cpu.square_sum}
+
+
+def dense_step(
+    value: Tensor, grad: Tensor, mean: Tensor, square: Tensor, count: int, lr: float, scale: Tensor
+) -> None:
+    """`count` is t of this step; `scale` a scalar on the parameter's device."""
+    DENSE.get(value.device.type, reference.dense_step)(value, grad, mean, square, count, lr, scale)
+
+
+def row_step(
+    value: Tensor, rows: Tensor, grad: Tensor, mean: Tensor, square: Tensor, steps: Tensor, lr: float, scale: Tensor
+) -> None:
+    """Rows int64[q], each once, of a table [N, ...] got the gradients `grad` [q, ...]; steps int32[N] counts."""
+    ROWS.get(value.device.type, reference.row_step)(value, rows, grad, mean, square, steps, lr, scale)
+
+
+def square_sum(grads: Sequence[Tensor]) -> Tensor:
+    """The sum of squares of all of them, a float64 scalar on their device."""
+    return SQUARES.get(grads[0].device.type, reference.square_sum)(grads)

@@ -1,0 +1,39 @@
+"""The truth, in plain torch, on any device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
+
+
+def dense_step(
+    value: Tensor, grad: Tensor, mean: Tensor, square: Tensor, count: int, lr: float, scale: Tensor
+) -> None:
+    grad = grad * scale.to(grad.dtype)
+    mean.lerp_(grad, 1 - BETA1)
+    square.mul_(BETA2).addcmul_(grad, grad, value=1 - BETA2)
+    root = (square / (1 - BETA2**count)).sqrt_().add_(EPSILON)
+    value.addcdiv_(mean, root, value=-lr / (1 - BETA1**count))
+
+
+def row_step(
+    value: Tensor, rows: Tensor, grad: Tensor, mean: Tensor, square: Tensor, steps: Tensor, lr: float, scale: Tensor
+) -> None:
+    grad, count = grad * scale.to(grad.dtype), steps[rows] + 1
+    means = mean[rows].lerp_(grad, 1 - BETA1)
+    squares = square[rows].mul_(BETA2).addcmul_(grad, grad, value=1 - BETA2)
+    mean[rows], square[rows], steps[rows] = means, squares, count
+    shape = (-1, *[1] * (value.dim() - 1))
+    young1 = (1 - BETA1 ** count.double()).to(grad).view(shape)  # how much of a full mean each row's is
+    young2 = (1 - BETA2 ** count.double()).to(grad).view(shape)
+    move = (means / young1).div_((squares / young2).sqrt_().add_(EPSILON)).mul_(-lr)
+    value[rows] = value[rows].add_(move)
+
+
+def square_sum(grads: Sequence[Tensor]) -> Tensor:
+    norms = torch.stack([torch.linalg.vector_norm(grad, dtype=torch.float64) for grad in grads])
+    return norms.square().sum()

@@ -1,0 +1,238 @@
+"""Chunk after chunk, compiled: scores of all columns as one product, softmax, and the gradient in their place.
+
+Legend: as in the package's docstring; Ā columns, filled up to a whole number of vectors.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numba
+import numpy as np
+import numpy.typing as npt
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic, overload
+
+from dynedge.ops.products import FUSE, VECTOR_BYTES, add_outer, add_products
+from dynedge.ops.softmax_loss.columns import CHUNK
+
+Array = npt.NDArray[Any]
+
+
+@numba.njit(nogil=True, cache=True)
+def chunks(
+    part: int,
+    parts: int,
+    first: int,
+    last: int,
+    backward: bool,
+    wanted: Array,
+    arena: Array,
+    outside: Array,
+    ids: Array,
+    item_of: Array,
+    row_of: Array,
+    since: Array,
+    until: Array,
+    id_of: Array,
+    item: Array,
+    row: Array,
+    own_id: Array,
+    error: Array,
+    pull: Array,
+    to_wanted: Array,
+    to_columns: Array,
+    to_bias: Array,
+) -> None:
+    """Chunks first to last − 1: the errors [n] of their events, and gradients if asked.
+
+    pull [n] is ∂error/∂score of the true item, to_wanted [n, D]; to_columns [.., Ā, D] and to_bias [.., Ā] are
+    those of the columns, from chunk `first` on. ids has no rows where there are none.
+    """
+    count, width = row_of.shape[1], wanted.shape[1]
+    lanes = VECTOR_BYTES // wanted.itemsize
+    full = -(-count // lanes) * lanes
+    vectors, turned = np.zeros((full, width), wanted.dtype), np.zeros((width, full), wanted.dtype)
+    bias, block = np.zeros(full, wanted.dtype), np.empty((CHUNK, full), wanted.dtype)
+    every = np.arange(CHUNK)
+    for c in range(first + part, last, parts):
+        low, size = c * CHUNK, min(CHUNK, len(wanted) - c * CHUNK)
+        for a in range(count):
+            _vector(vectors[a], arena, outside, ids, row_of[c, a], id_of[c, a])
+            bias[a] = ids[id_of[c, a], ids.shape[1] - 1] if len(ids) else 0
+            for j in range(width):
+                turned[j, a] = vectors[a, j]
+        for k in range(size):
+            block[k] = bias
+        add_products(block, 0, every, wanted, 0, low + every, size, turned)
+        for i in range(size):
+            k = low + i
+            score = _score(wanted[k], arena[row[k]], ids, own_id[k])
+            error[k], pull[k] = _softmax(block[i], count, score, k, item[k], item_of[c], since[c], until[c])
+        if backward:
+            _backward(
+                block[:size], low, wanted, arena, ids, row, own_id, pull, vectors, to_wanted, to_columns[c - first]
+            )
+            for a in range(count):
+                total = wanted.dtype.type(0)
+                for i in range(size):
+                    total += block[i, a]
+                to_bias[c - first, a] = total
+
+
+@numba.njit(nogil=True, cache=True)
+def _backward(
+    block: Array,
+    low: int,
+    wanted: Array,
+    arena: Array,
+    ids: Array,
+    row: Array,
+    own_id: Array,
+    pull: Array,
+    vectors: Array,
+    to_wanted: Array,
+    to_columns: Array,
+) -> None:
+    d, every = arena.shape[1], np.arange(len(block))
+    for i in range(len(block)):
+        k = low + i
+        for j in range(d):
+            to_wanted[k, j] = pull[k] * arena[row[k], j]
+        for j in range(d, wanted.shape[1]):
+            to_wanted[k, j] = pull[k] * ids[own_id[k], j - d]
+    add_products(to_wanted, 0, low + every, block, 0, every, len(block), vectors)
+    to_columns[:] = 0
+    add_outer(to_columns, 0, len(to_columns), block, 0, every, wanted, low + every)
+
+
+@numba.njit(nogil=True, cache=True)
+def _vector(vector: Array, arena: Array, outside: Array, ids: Array, row: int, own: int) -> None:
+    d = arena.shape[1]
+    state = arena[row] if row < len(arena) else outside[row - len(arena)]
+    for j in range(d):
+        vector[j] = state[j]
+    for j in range(d, len(vector)):
+        vector[j] = ids[own, j - d]
+
+
+@numba.njit(nogil=True, cache=True, fastmath=FUSE)
+def _score(wanted: Array, state: Array, ids: Array, own: int) -> Any:
+    """A score by itself, its sum in the order of the columns' scores, so that equal vectors get equal scores."""
+    d, total = len(state), wanted.dtype.type(0)
+    for j in range(d):
+        total += wanted[j] * state[j]
+    for j in range(d, len(wanted)):
+        total += wanted[j] * ids[own, j - d]
+    return total + ids[own, ids.shape[1] - 1] if len(ids) else total
+
+
+@numba.njit(nogil=True, cache=True, error_model="numpy")
+def _softmax(
+    scores: Array, count: int, own: float, k: int, item: int, items: Array, since: Array, until: Array
+) -> tuple[float, float]:
+    """(the event's error, ∂error/∂own score); scores become ∂error/∂score, 0 for columns it does not read."""
+    top = own
+    for a in range(count):
+        read = (since[a] < k) & (k <= until[a]) & (items[a] != item)
+        scores[a] = scores[a] if read else -np.inf
+        top = scores[a] if not scores[a] <= top else top  # a NaN becomes the top, and the error
+    for a in range(count):
+        scores[a] = _exp(scores[a] - top)
+    mine = _exp(own - top)
+    total = np.float64(mine)
+    for a in range(count):
+        total += scores[a]
+    for a in range(count):
+        scores[a] = scores[a] / total
+    for a in range(count, len(scores)):
+        scores[a] = 0
+    return math.log(total) + (top - own), mine / total - 1
+
+
+@numba.njit(nogil=True, cache=True)
+def scatter(
+    part: int,
+    parts: int,
+    first: int,
+    last: int,
+    wanted: Array,
+    row_of: Array,
+    id_of: Array,
+    row: Array,
+    own_id: Array,
+    pull: Array,
+    to_columns: Array,
+    to_bias: Array,
+    to_arena: Array,
+    to_outside: Array,
+    to_ids: Array,
+) -> None:
+    """Gradients of chunks first to last − 1 go to the rows they belong to, in order; some of the columns j."""
+    d, rows = to_arena.shape[1], len(to_arena)
+    low, high = d * part // parts, d * (part + 1) // parts
+    for c in range(first, last):
+        for a in range(row_of.shape[1]):
+            r = row_of[c, a]
+            to = to_arena[r] if r < rows else to_outside[r - rows]
+            for j in range(low, high):
+                to[j] += to_columns[c - first, a, j]
+            if len(to_ids):
+                for j in range(low, high):
+                    to_ids[id_of[c, a], j] += to_columns[c - first, a, d + j]
+                if part == 0:
+                    to_ids[id_of[c, a], d] += to_bias[c - first, a]
+        for k in range(c * CHUNK, min((c + 1) * CHUNK, len(wanted))):
+            for j in range(low, high):
+                to_arena[row[k], j] += pull[k] * wanted[k, j]
+            if len(to_ids):
+                for j in range(low, high):
+                    to_ids[own_id[k], j] += pull[k] * wanted[k, d + j]
+                if part == 0:
+                    to_ids[own_id[k], d] += pull[k]
+
+
+# exp as arithmetic alone, so that it runs as vector instructions: 2^n · e^r with |r| ≤ ½ ln 2.
+
+
+def _exp(x: float) -> float:
+    """e^x for x ≤ 0. Exact in float64; in float32 within 2e-7, relative, and 0 below -87."""
+    return math.exp(x)
+
+
+LOW, LOG2E, LN2_HIGH, LN2_LOW = (np.float32(v) for v in (-87.0, 1.44269504, 0.693359375, -2.12194440e-4))
+E2, E3, E4, E5, E6 = (np.float32(1 / math.factorial(i)) for i in range(2, 7))
+NOUGHT, ONE, LEAST = np.float32(0), np.float32(1), np.float32(-126)
+ROUND = np.float32(12582912.0)  # 1.5 · 2^23: adding it rounds to a whole number
+
+
+@intrinsic
+def _power_of_two(_: Any, n: Any) -> Any:
+    """2^n as a float32, for a whole n from -126 to 127: n + 127 in the place of the exponent."""
+
+    def generate(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        word = ir.IntType(32)
+        raised = b.add(b.fptosi(args[0], word), ir.Constant(word, 127))
+        return b.bitcast(b.shl(raised, ir.Constant(word, 23)), ir.FloatType())
+
+    return types.float32(types.float32), generate
+
+
+def _exp_32(x: Any) -> Any:
+    y = LOW if x < LOW else x  # a NaN stays one
+    n = (y * LOG2E + ROUND) - ROUND
+    r = (y - n * LN2_HIGH) - n * LN2_LOW
+    power = ((((E6 * r + E5) * r + E4) * r + E3) * r + E2) * r * r + r + ONE
+    found = power * _power_of_two(n if n > LEAST else LEAST)
+    return NOUGHT if x < LOW else found
+
+
+def _exp_64(x: Any) -> Any:
+    return math.exp(x)
+
+
+@overload(_exp, jit_options={"fastmath": FUSE, "error_model": "numpy"})
+def _exp_of(x: Any) -> Any:
+    return _exp_32 if x == types.float32 else _exp_64
