@@ -27,12 +27,13 @@ from dynedge.models.contract import Loss, Model, State, Step, Window
 from dynedge.models.layers import CoupledGRU, Head, ItemFeatures, Shape
 from dynedge.models.prepared import Prepared, index
 from dynedge.models.ties import SOLVERS, Ties
+from dynedge.ops.all_scores import all_scores
 from dynedge.ops.read_states import Side, read_states
-from dynedge.ops.softmax_loss import CHUNK, Columns, scores, softmax_loss
+from dynedge.ops.softmax_loss import CHUNK, Columns, softmax_loss
 from dynedge.plan.levels import NO_CUT
 from dynedge.plan.links import Linker
 from dynedge.plan.planner import Plan, Planned, Setting, ahead
-from dynedge.plan.schedule import Schedule, build
+from dynedge.plan.schedule import NO_ROW, Schedule, build
 
 Array = npt.NDArray[Any]
 
@@ -264,10 +265,16 @@ class Recurrence(Model):
 
     def score(self, prepared: Prepared, candidates: Tensor | None, state: State) -> Tensor:
         arena, _, wanted = self._run(prepared, state)
-        columns = self._columns(prepared, self._all_items(len(prepared.window)))
-        found = scores(wanted, torch.cat([arena, self._outside(columns, state)]), self._ids, columns)
+        states = read_states([(self._side(1, state), self._numbers(self.shape.items))])
+        found = all_scores(wanted, states, self._ids, prepared.item, self._item_rows(prepared), arena)
         self._advance(prepared, arena, state)
         return found if candidates is None else found.gather(1, candidates)
+
+    def _item_rows(self, prepared: Prepared) -> Tensor:
+        """int64[n]: the row of the state each event gives its item; NO_ROW where it gives none."""
+        rows = np.full(len(prepared.window), NO_ROW, np.int64)
+        rows[prepared.schedule.item_events] = prepared.schedule.item_rows
+        return torch.from_numpy(rows)
 
     def peek(self, users: Tensor, times: Tensor, candidates: Tensor | None, state: State) -> Tensor:
         head = [read_states([(self._side(0, state), users)]), self.items(state["last_item"][users])]

@@ -18,7 +18,8 @@ from dynedge.ranking.ranks import ranks
 
 PROTOCOLS: dict[str, int | None] = {"full": None, "sampled-499": 499}  # name -> negatives an event; None: all items
 CHUNK = 5000  # events scored at once, at most
-CHUNK_SCORES = 1 << 24  # and scores held at once: events × items
+CHUNK_SCORES = 1 << 25  # and scores held at once: events × items
+WHOLE = 64  # chunks are a multiple of it where they can be: operators like full vectors
 
 
 @torch.no_grad()
@@ -37,6 +38,7 @@ def walk(
     `chunk` changes how much memory it takes, not what comes out. `after` is told each chunk's number of events.
     """
     rows = max(1, min(CHUNK_SCORES // max(log.num_items, 1), chunk))
+    rows -= rows % WHOLE if rows > WHOLE else 0
     found = np.empty(len(events))
     for start in range(events.start, events.stop, rows):
         window = Window(log, range(start, min(start + rows, events.stop)))

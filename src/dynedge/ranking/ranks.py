@@ -23,7 +23,10 @@ def ranks(scores: Tensor, true: Tensor) -> Array:
     """
     if scores.device.type != "cpu" or scores.dtype not in (torch.float32, torch.float64):
         return reference(scores, true)
-    return _count(np.ascontiguousarray(scores.numpy()), true.numpy())
+    plain = scores.numpy()
+    if plain.T.flags.c_contiguous:  # some operators make scores by item
+        return _count_by_item(plain.T, true.numpy())
+    return _count(np.ascontiguousarray(plain), true.numpy())
 
 
 def reference(scores: Tensor, true: Tensor) -> Array:
@@ -52,3 +55,24 @@ def _count(scores: Array, true: Array) -> Array:
             tied = np.int32(len(row)) - above
         found[k] = above + (tied + 1) / 2
     return found
+
+
+@numba.njit(nogil=True, cache=True)
+def _count_by_item(scores: Array, true: Array) -> Array:
+    """The same for scores [C, n]."""
+    n = len(true)
+    mine = np.empty(n, scores.dtype)
+    for k in range(n):
+        mine[k] = scores[true[k], k]
+        if np.isnan(mine[k]):
+            mine[k] = -np.inf
+    above, tied = np.zeros(n, np.int32), np.zeros(n, np.int32)
+    for i in range(len(scores)):
+        row = scores[i]
+        for k in range(n):
+            above[k] += np.int32(row[k] > mine[k])
+            tied[k] += np.int32(row[k] == mine[k])
+    for k in range(n):
+        if mine[k] == -np.inf:
+            tied[k] = len(scores) - above[k]
+    return above + (tied + 1) / 2
