@@ -29,6 +29,7 @@ bench: $(SETUP)
 	$(BIN)/python benchmarks/level_gru.py
 	$(BIN)/python benchmarks/train_cpu.py
 	$(BIN)/python benchmarks/solvers.py
+	$(BIN)/python benchmarks/evaluate.py
 
 clean:
 	rm -rf .venv demo

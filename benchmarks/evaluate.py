@@ -1,0 +1,99 @@
+"""How long a verdict takes: full evaluation of a run beside its training, and what memory it needs.
+
+    python benchmarks/evaluate.py                    # wikipedia and globo, `edge`
+    python benchmarks/evaluate.py --logs wikipedia --model edge-paper
+
+A run is trained for one epoch by `dynedge train`. Then its validation and test events are walked in this process,
+`--turns` times, the best of which counts, and once by `dynedge evaluate` as a process of its own: start-up,
+intervals, breakdown and all, with its peak memory. Logs are read from --data, else made.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+from machine import machine
+
+from dynedge.events.ingest import prepare
+from dynedge.events.log import EventLog
+from dynedge.events.reading.sources import Schema
+from dynedge.events.synthetic import synthesize
+from dynedge.models.registry import MODELS
+from dynedge.ranking.protocol import walk
+from dynedge.training.run import load_run
+
+DATA = Path(__file__).parents[2] / "shared" / "data"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, default=DATA, help="a folder of NAME.parquet with user, item, timestamp")
+    parser.add_argument("--logs", default="wikipedia,globo")
+    parser.add_argument("--model", default="edge")
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--events", type=int, default=20_000, help="test events of a turn, at most")
+    args = parser.parse_args()
+    print(f"{machine()}; torch {torch.__version__}, {torch.get_num_threads()} threads")
+    with tempfile.TemporaryDirectory(prefix="evaluate-") as folder:
+        for name in args.logs.split(","):
+            measure(name, load(name, args.data, Path(folder)), Path(folder) / f"{name}-run", args)
+
+
+def load(name: str, data: Path, folder: Path) -> EventLog:
+    if (data / f"{name}.parquet").exists():
+        return prepare(data / f"{name}.parquet", folder / name, Schema(user="user", item="item"))
+    return synthesize("lastfm-like", folder / name, events=200_000)
+
+
+def measure(name: str, log: EventLog, run: Path, args: argparse.Namespace) -> None:
+    verb("train", log.path, "--out", run, "--model", args.model, "--epochs", 1)
+    epoch = json.loads((run / "metrics.jsonl").read_text())
+    training = epoch["seconds"] / epoch["events"]
+    walking = min(turn(run, log, args.events) for _ in range(args.turns))
+    seconds, peak = verb("evaluate", run, "--json")
+    tested = log.split.ranges(len(log))
+    events = len(tested["valid"]) + len(tested["test"])
+    print(
+        f"\n{name}, {args.model}: {log.num_items:,} items, {len(tested['test']):,} test events\n"
+        f"  training       {1e6 * training:8.1f} µs an event\n"
+        f"  full ranking   {1e6 * walking:8.1f} µs an event, {walking / training:.2f} of training\n"
+        f"  the test part  {walking * len(tested['test']):8.1f} s at that rate\n"
+        f"  the whole verb {seconds:8.1f} s for {events:,} events of validation and test, peak {peak} MiB",
+        flush=True,
+    )
+
+
+def turn(run: Path, log: EventLog, most: int) -> float:
+    """Seconds an event, after a warm-up."""
+    trained = load_run(run, MODELS)
+    start = log.split.ranges(len(log))["valid"].start
+    walk(trained.model, log, range(start, start + 500), trained.state)
+    events = range(start + 500, min(start + 500 + most, len(log)))
+    began = time.perf_counter()
+    walk(trained.model, log, events, trained.state)
+    return (time.perf_counter() - began) / len(events)
+
+
+def verb(*arguments: object) -> tuple[float, int]:
+    """Run `dynedge …`: its seconds, and its peak memory in MiB."""
+    began = time.perf_counter()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "dynedge", *map(str, arguments)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        sys.exit(f"dynedge {arguments[0]} failed with exit code {process.returncode}")
+    return time.perf_counter() - began, used.ru_maxrss // 1024
+
+
+if __name__ == "__main__":
+    main()
