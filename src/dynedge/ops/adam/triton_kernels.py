@@ -1,0 +1,51 @@
+"""adam on a GPU: each number of a touched row is read, moved and written in one pass."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def rows(
+    value,
+    keys,
+    grad,
+    mean,
+    square,
+    steps,
+    scale,
+    count,
+    lr,
+    BETA1: tl.constexpr,
+    BETA2: tl.constexpr,
+    EPSILON: tl.constexpr,
+    D: tl.constexpr,
+    BM: tl.constexpr,
+    BK: tl.constexpr,
+):
+    """A step of the rows `keys`, sorted; of equal ones the first counts."""
+    i = tl.program_id(0) * BM + tl.arange(0, BM)
+    there = i < count
+    key = tl.load(keys + i, mask=there, other=-1).to(tl.int64)
+    before = tl.load(keys + i - 1, mask=there & (i > 0), other=-2).to(tl.int64)
+    head = there & (key != before)
+    step = tl.load(steps + key, mask=head, other=0) + 1
+    tl.store(steps + key, step, mask=head)
+    age = step.to(tl.float64)
+    own = (lr / (1 - tl.exp(age * tl.log(tl.full([BM], BETA1, tl.float64))))).to(tl.float32)[:, None]
+    young = (1 / (1 - tl.exp(age * tl.log(tl.full([BM], BETA2, tl.float64))))).to(tl.float32)[:, None]
+    factor = tl.load(scale).to(tl.float32)
+    for k in tl.static_range(0, D, BK):
+        col = k + tl.arange(0, BK)[None, :]
+        mask = head[:, None] & (col < D)
+        at = key[:, None] * D + col
+        g = factor * tl.load(grad + i.to(tl.int64)[:, None] * D + col, mask=mask, other=0.0)
+        m = tl.load(mean + at, mask=mask, other=0.0)
+        m += (1 - BETA1) * (g - m)
+        v = tl.load(square + at, mask=mask, other=0.0)
+        v = BETA2 * v + (1 - BETA2) * g * g
+        tl.store(mean + at, m, mask=mask)
+        tl.store(square + at, v, mask=mask)
+        moved = tl.load(value + at, mask=mask, other=0.0) - own * m / (tl.sqrt(v * young) + EPSILON)
+        tl.store(value + at, moved, mask=mask)

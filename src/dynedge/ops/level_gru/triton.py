@@ -1,0 +1,228 @@
+"""level_gru on a GPU: a few launches for all levels of a window, then whole-window products.
+
+Legend: d width of a state, W states written, R rows of the arena, F rows before the written ones, P rows of pre.
+
+Levels of many rows get a launch each, as many programs as it takes; runs of narrow ones share a launch whose programs
+wait for each other after each level, no more of them than run at once. Products are in bfloat16 with float32 sums
+under autocast, else in float32; states and gradients of states are float32. Same bits every time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import triton
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from dynedge.ops.level_gru import triton_kernels as kernels
+from dynedge.ops.row_sums.triton import row_sums
+from dynedge.plan.schedule import Schedule
+
+Array = npt.NDArray[Any]
+Run = tuple[int, int, int]  # first level, last level + 1, rows of the widest side among them
+
+WIDE = 4096  # rows of a side from which a level has a launch of its own
+NARROW_ROWS, WIDE_ROWS = 16, 64  # rows a program takes at once
+AT_ONCE = 4  # programs a multiprocessor is given of a wide level
+COLUMNS = 64  # of a state that a program takes at once
+
+
+@dataclass(frozen=True, eq=False)
+class Levels:
+    """A schedule's levels as the kernels read them: tensors where the arithmetic runs, launches as plain numbers."""
+
+    parents: Tensor  # int32[W, 2]
+    children: Tensor  # int32[R, 2]
+    blocks: Tensor  # int32[2L + 1]
+    offsets: Tensor  # int32[2L]: where each block's rows start when all users' come before all items'
+    psi_keys: Tensor  # int32: the ψ row of each reader, sorted
+    psi_readers: Tensor  # int32: the reader w, as 2·w + 1: the row of sent [2W] that goes to its other parent
+    first_written: int
+    users: int  # written rows of users
+    runs: list[Run]
+
+    @classmethod
+    def of(cls, schedule: Schedule, device: torch.device | str) -> Levels:
+        arrays = level_arrays(schedule)
+        tensors: dict[str, Any] = {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
+        return cls(**tensors, **level_numbers(schedule))
+
+
+def level_arrays(schedule: Schedule) -> dict[str, Array]:
+    """The tensors of Levels, int32, still on the host."""
+    sizes = np.diff(schedule.blocks).reshape(-1, 2)
+    ends = np.cumsum(sizes.T.ravel()).reshape(2, -1).T
+    psi = np.arange(schedule.first_psi, schedule.first_phi, dtype=np.int32)
+    return {
+        "parents": schedule.parents,
+        "children": schedule.children,
+        "blocks": schedule.blocks,
+        "offsets": (ends - sizes).ravel().astype(np.int32),
+        "psi_keys": np.repeat(psi, np.diff(schedule.psi_starts)),
+        "psi_readers": 2 * (schedule.psi_readers - np.int32(schedule.first_written)) + np.int32(1),
+    }
+
+
+def level_numbers(schedule: Schedule) -> dict[str, Any]:
+    """The rest of Levels."""
+    users = int(np.diff(schedule.blocks)[::2].sum())
+    return {"first_written": schedule.first_written, "users": users, "runs": runs(schedule.blocks)}
+
+
+def runs(blocks: Array) -> list[Run]:
+    """Each wide level alone, narrow ones together."""
+    sides = np.diff(blocks).reshape(-1, 2).max(1, initial=0)
+    found: list[Run] = []
+    for level, rows in enumerate(sides.tolist()):
+        if found and rows < WIDE and found[-1][2] < WIDE:
+            found[-1] = found[-1][0], level + 1, max(found[-1][2], rows)
+        else:
+            found.append((level, level + 1, rows))
+    return found
+
+
+def level_gru(
+    roots: Tensor, pre: Tensor, source: Tensor, w_own: Tensor, w_other: Tensor, b_own: Tensor, levels: Levels
+) -> Tensor:
+    """The arena float32[R, d]: the roots, then the written states; written row w adds pre[source[w]], pre [P, 3d].
+
+    All rows of the arena have a gradient, so that whoever reads it need not tell roots from written states.
+    """
+    arena: Tensor = _LevelGRU.apply(roots, pre, source, w_own, w_other, b_own, levels)  # type: ignore[no-untyped-call]
+    return arena
+
+
+class _LevelGRU(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        roots: Tensor,
+        pre: Tensor,
+        source: Tensor,
+        w_own: Tensor,
+        w_other: Tensor,
+        b_own: Tensor,
+        levels: Levels,
+    ) -> Tensor:
+        kind = torch.bfloat16 if torch.is_autocast_enabled(roots.device.type) else torch.float32
+        d, first, written = roots.shape[1], levels.first_written, len(source)
+        arena = roots.new_empty(first + written, d)
+        arena[:first] = roots
+        kept = roots.new_empty((written, 4 * d), dtype=kind)
+        operands = roots.new_empty((written, 2 * d), dtype=kind)
+        weights = w_own.to(kind).contiguous(), w_other.to(kind).contiguous()
+        tables = arena, pre.contiguous(), kept, operands, *weights, b_own.contiguous()
+        lists = levels.parents, source, levels.blocks, levels.offsets
+        _launch(kernels.forward, _runs_on(levels, arena), d, kind, first, *tables, *lists)
+        ctx.levels, ctx.pre = levels, (pre.shape, pre.dtype)
+        ctx.save_for_backward(*weights, kept, operands, source)
+        return arena
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        levels: Levels = ctx.levels
+        w_own, w_other, kept, operands, source = ctx.saved_tensors
+        d, first, users = w_own.shape[2], levels.first_written, levels.users
+        turned, sent = torch.empty_like(kept), grad.new_empty(len(source), 2 * d)
+        grad = grad.contiguous()
+        tables = grad[first:], sent, kept, operands, turned, w_own, w_other
+        lists = levels.children, levels.blocks, levels.offsets
+        _launch(kernels.backward, _runs_on(levels, sent)[::-1], d, kept.dtype, first, *tables, *lists)
+        grads = _root_gradients(grad[:first], sent, levels), _pre_gradients(turned, source, levels, *ctx.pre)
+        sides = [_weight_gradients(turned[part], operands[part], d) for part in (slice(users), slice(users, None))]
+        own, other, bias = (torch.stack(pair) for pair in zip(*sides, strict=True))
+        return *grads, None, own, other, bias, None
+
+
+def _weight_gradients(turned: Tensor, operands: Tensor, d: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Of one side's w_own, w_other [3d, d] and b_own [3d]; those of own parents come in the order n, r, z."""
+    own, other = turned[:, : 3 * d], turned[:, d:]
+    w_own, w_other = _product(own.T, operands[:, :d]), _product(other.T, operands[:, d:])
+    return w_own.roll(-d, 0), w_other, own.sum(0, dtype=torch.float32).roll(-d, 0)
+
+
+def _pre_gradients(turned: Tensor, source: Tensor, levels: Levels, shape: torch.Size, kind: torch.dtype) -> Tensor:
+    """[P, 3d]: ∂r ∂z ∂n, summed over the written rows that add each row of pre."""
+    keys, order = torch.sort(source, stable=True)
+    out = turned.new_zeros(shape, dtype=torch.float32)
+    row_sums(turned[:, shape[1] // 3 :], _by_side(levels, len(source))[order], keys, out)
+    return out.to(kind)
+
+
+def _by_side(levels: Levels, written: int) -> Tensor:
+    """int32[W]: where each written row is when all users' come before all items'."""
+    starts = levels.blocks[:-1] - levels.first_written
+    number = torch.arange(written, dtype=torch.int32, device=starts.device)
+    block = torch.searchsorted(starts, number, right=True) - 1
+    return number - starts[block] + levels.offsets[block]
+
+
+def _root_gradients(grad: Tensor, sent: Tensor, levels: Levels) -> Tensor:
+    """[F, d]: what reaches the roots from the rows that read them, and from outside."""
+    rows, d = grad.shape
+    out = torch.empty_like(grad)
+    if rows:
+        width = min(COLUMNS, max(16, triton.next_power_of_2(d)))
+        kernels.root_gradients[(triton.cdiv(rows, 32),)](
+            out, sent, levels.children, rows, levels.first_written, D=d, BM=32, BK=width
+        )
+    row_sums(sent.view(-1, d), levels.psi_readers, levels.psi_keys, out)
+    return out.add_(grad)
+
+
+def _launch(kernel: Any, runs: list[Run], d: int, kind: torch.dtype, first_written: int, *tensors: Tensor) -> None:
+    """kernel over all runs of levels."""
+    device = tensors[0].device
+    width = min(COLUMNS, max(16, triton.next_power_of_2(d)))
+    tiles = triton.cdiv(d, width)
+    precision = "tf32x3" if kind == torch.float32 else "ieee" if device.type == "cuda" else "rounded"
+    arrived = torch.zeros(len(runs), dtype=torch.int32, device=device)
+    for number, (first, last, rows) in enumerate(runs):
+        wide = rows >= WIDE
+        block = WIDE_ROWS if wide else NARROW_ROWS
+        programs = 2 * tiles * min(triton.cdiv(rows, block), max(1, _room(device, wide) // (2 * tiles)))
+        meet = device.type == "cuda" and last - first > 1
+        kernel[(programs,)](
+            *tensors,
+            arrived[number:],
+            first,
+            last,
+            first_written,
+            D=d,
+            BM=block,
+            BK=width,
+            PRECISION=precision,
+            MEET=meet,
+            num_warps=4,
+            num_stages=1,
+            **({"launch_cooperative_grid": True} if meet else {}),
+        )
+
+
+def _runs_on(levels: Levels, tensor: Tensor) -> list[Run]:
+    return levels.runs if tensor.is_cuda else _apart(levels.runs)
+
+
+def _apart(runs: list[Run]) -> list[Run]:
+    """A launch a level: for Triton's interpreter, which runs program after program; none can wait for another."""
+    return [(level, level + 1, rows) for first, last, rows in runs for level in range(first, last)]
+
+
+def _room(device: torch.device, wide: bool) -> int:
+    """How many programs to start at most."""
+    if device.type != "cuda":
+        return 4
+    return torch.cuda.get_device_properties(device).multi_processor_count * (AT_ONCE if wide else 1)
+
+
+def _product(a: Tensor, b: Tensor) -> Tensor:
+    """With float32 sums and a float32 result."""
+    if a.dtype == torch.float32:
+        return torch.mm(a, b)
+    return torch.mm(a, b, out_dtype=torch.float32) if a.is_cuda else torch.mm(a.float(), b.float())

@@ -1,0 +1,11 @@
+"""Import this before any Triton kernel: without a GPU, kernels run in Triton's interpreter."""
+
+import os
+
+import pytest
+import torch
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+if DEVICE == "cpu":
+    os.environ["TRITON_INTERPRET"] = "1"
+pytest.importorskip("triton")

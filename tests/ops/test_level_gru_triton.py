@@ -1,0 +1,149 @@
+"""level_gru's Triton kernels against the reference: states, every gradient, odd sizes, poisoned memory, same bits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from ops.interpreted import DEVICE
+from torch import Tensor
+
+from dynedge.ops.level_gru import triton
+from dynedge.ops.level_gru.reference import by_levels
+from dynedge.plan import dnodes
+from dynedge.plan.links import Linker
+from dynedge.plan.schedule import build
+
+FLOAT32, BFLOAT16 = 1e-4, 2e-2  # of the greatest number: what the project promises
+
+
+@pytest.fixture(autouse=True)
+def poisoned() -> Iterator[None]:
+    """Whatever torch.empty gives is NaN, so that a number nobody wrote shows."""
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+class Window:
+    """Random events and inputs; the schedule has what the settings make of it."""
+
+    def __init__(
+        self,
+        n: int = 40,
+        users: int = 6,
+        items: int = 5,
+        active: tuple[float, float] = (0.0, 0.0),
+        cut: dict[str, Any] | None = None,
+        d: int = 16,
+        seed: int = 0,
+    ) -> None:
+        rng = np.random.default_rng(seed)
+        user, item = (rng.integers(0, most, n).astype(np.int32) for most in (users, items))
+        masks = [rng.random(most) < share for most, share in zip((users, items), active, strict=True)]
+        prev = Linker(*masks)(user, item)
+        self.schedule = build(user, item, prev, dnodes.select(prev, **cut) if cut else np.zeros(0, np.int64))
+        torch.manual_seed(seed)
+        scale, written = d**-0.5, len(self.schedule.event)
+        self.source = torch.randint(max(1, written // 2), (written,)).int()
+        self.inputs = [
+            torch.randn(self.schedule.first_written, d),
+            torch.randn(max(1, written // 2), 3 * d),
+            scale * torch.randn(2, 3 * d, d),
+            scale * torch.randn(2, 3 * d, d),
+            0.5 * torch.randn(2, 3 * d),
+        ]
+        self.levels = triton.Levels.of(self.schedule, DEVICE)
+        self.grad = torch.randn(self.schedule.rows, d)
+        self.grad[::3] = 0  # rows that no loss reads
+
+    def reference(self) -> list[Tensor]:
+        """The arena and the gradient of each input, in float64."""
+        inputs = [tensor.double().requires_grad_() for tensor in self.inputs]
+        roots, pre, *weights = inputs
+        written = by_levels(roots, pre[self.source.long()], *weights, self.schedule)
+        arena = torch.cat([roots, written])
+        return [arena.detach(), *torch.autograd.grad(arena, inputs, self.grad.double(), materialize_grads=True)]
+
+    def run(self, low: bool = False) -> list[Tensor]:
+        inputs = [tensor.to(DEVICE).requires_grad_() for tensor in self.inputs]
+        with torch.autocast(DEVICE, torch.bfloat16) if low else nullcontext():
+            arena = triton.level_gru(*inputs[:2], self.source.to(DEVICE), *inputs[2:], self.levels)
+        grads = torch.autograd.grad(arena, inputs, self.grad.to(DEVICE))
+        return [tensor.cpu() for tensor in (arena.detach(), *grads)]
+
+    def check(self, low: bool = False) -> None:
+        names = "arena", "roots", "pre", "w_own", "w_other", "b_own"
+        for name, got, right in zip(names, self.run(low), self.reference(), strict=True):
+            bound = (BFLOAT16 if low else FLOAT32) * float(right.abs().max()) if right.numel() else 0
+            torch.testing.assert_close(got.double(), right, rtol=0, atol=bound, msg=lambda m, name=name: name + m)
+
+
+WINDOWS: dict[str, dict[str, Any]] = {
+    "plain": {"n": 25},
+    "active": {"active": (0.4, 0.4)},
+    "d-nodes": {"cut": {"k": 7}},
+    "active and d-nodes": {"active": (0.3, 0.3), "cut": {"method": "depth", "depth": 2}},
+    "depth 1": {"cut": {"depth": 1}},
+    "one event": {"n": 1},
+    "one long chain": {"n": 12, "users": 1, "items": 1},
+    "many readers of one": {"n": 90, "users": 60, "items": 1, "active": (0.0, 1.0)},
+    "one wide level": {"n": 90, "users": 10**6, "items": 10**6},
+    "d = 1": {"d": 1, "n": 20, "active": (0.3, 0.3)},
+    "d = 7": {"d": 7, "n": 20, "active": (0.3, 0.3), "cut": {"k": 5}},
+    "d = 64": {"d": 64, "n": 20, "cut": {"k": 5}},
+    "d = 65": {"d": 65, "n": 20, "active": (0.3, 0.3)},
+    "d = 160": {"d": 160, "n": 12, "active": (0.3, 0.0)},
+}
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+def test_states_and_gradients(name: str) -> None:
+    Window(**WINDOWS[name]).check()
+
+
+@pytest.mark.parametrize("name", [name for name in WINDOWS if name != "d = 1"])  # whose sums cancel to few bits
+def test_states_and_gradients_in_bfloat16(name: str) -> None:
+    Window(**WINDOWS[name]).check(low=True)
+
+
+@pytest.mark.parametrize("n", [0, 20])
+def test_windows_that_write_nothing(n: int) -> None:
+    """No events, or all between active entities."""
+    window = Window(n=n, active=(1.0, 1.0))
+    arena, roots, *others = window.run()
+    assert torch.equal(arena, window.inputs[0]) and torch.equal(roots, window.grad)
+    assert not any(grad.any() for grad in others)
+
+
+def test_several_levels_in_one_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one side written, one program can do all levels, also where programs cannot wait for each other."""
+    monkeypatch.setattr(triton, "_apart", lambda runs: runs)
+    window = Window(n=60, users=5, items=7, active=(0.0, 1.0))
+    assert [run[1] for run in window.levels.runs] == [window.schedule.depth] and window.schedule.depth > 5
+    window.check()
+
+
+def test_wide_levels_have_launches_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton, "WIDE", 4)
+    window = Window(n=80, users=12, items=12)
+    kinds = [rows >= 4 for _, _, rows in window.levels.runs]
+    assert any(kinds) and not all(kinds)
+    assert all(last - first == 1 for first, last, rows in window.levels.runs if rows >= 4)
+    window.check()
+
+
+def test_runs_cover_all_levels_in_order() -> None:
+    blocks = np.cumsum([0, 9000, 1, 10, 0, 3, 3, 5000, 5000, 0, 1])
+    assert triton.runs(blocks) == [(0, 1, 9000), (1, 3, 10), (3, 4, 5000), (4, 5, 1)]
+    assert triton.runs(np.array([7])) == []
+
+
+def test_same_bits_every_time() -> None:
+    window = Window(active=(0.2, 0.2), cut={"k": 5})
+    first, second = window.run(low=True), window.run(low=True)
+    assert all(torch.equal(one, two) for one, two in zip(first, second, strict=True))

@@ -1,0 +1,63 @@
+"""Triton's sums of rows by key, and its row-wise Adam, against their references."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from ops.interpreted import DEVICE
+
+from dynedge.ops.adam import reference as adam
+from dynedge.ops.adam import triton as adam_triton
+from dynedge.ops.row_sums import reference
+from dynedge.ops.row_sums.triton import row_sums, sums_at_heads
+
+KEYS = {
+    "none": [],
+    "one": [3],
+    "all different": range(70),
+    "all the same": [2] * 200,
+    "one that spans many blocks": [0] * 5 + [1] * 1100 + [4] * 3,
+    "blocks that end with a key": [0] * 32 + [1] * 32 + [2] * 64 + [3],
+}
+
+
+@pytest.mark.parametrize("kind", [torch.int32, torch.int64])
+@pytest.mark.parametrize("d", [1, 16, 65])
+@pytest.mark.parametrize("name", KEYS)
+def test_row_sums(name: str, d: int, kind: torch.dtype) -> None:
+    rng = np.random.default_rng(0)
+    keys = torch.tensor(list(KEYS[name]), dtype=kind)
+    values = torch.from_numpy(rng.standard_normal((50, d)).astype(np.float32))
+    source = torch.from_numpy(rng.integers(0, 50, len(keys))).to(kind)
+    expected = torch.full((80, d), torch.nan, dtype=torch.float64)
+    reference.row_sums(values.double(), source, keys, expected)
+    out = torch.full((80, d), torch.nan, device=DEVICE)
+    row_sums(values.to(DEVICE), source.to(DEVICE), keys.to(DEVICE), out)
+    torch.testing.assert_close(out.cpu().double(), expected, rtol=1e-5, atol=1e-4, equal_nan=True)
+
+    at_heads = sums_at_heads(values.to(DEVICE), source.to(DEVICE), keys.to(DEVICE)).cpu()
+    head = torch.tensor(np.diff(keys.numpy(), prepend=-1) != 0)
+    torch.testing.assert_close(at_heads[head].double(), expected[keys[head].long()], rtol=1e-5, atol=1e-4)
+    assert not at_heads[~head].any()
+
+
+@pytest.mark.parametrize("shape", [(40, 7), (40, 64), (40, 130)])
+def test_row_step(shape: tuple[int, int]) -> None:
+    """Five steps, some rows in all of them, some in few; repeats after the first of a row are not looked at."""
+    torch.manual_seed(0)
+    value, scale = torch.randn(shape), torch.tensor(0.7)
+    mine = [part.to(DEVICE) for part in (value, torch.zeros(shape), torch.zeros(shape))]
+    right = [part.double() for part in (value, torch.zeros(shape), torch.zeros(shape))]
+    steps, right_steps = torch.zeros(40, dtype=torch.int32, device=DEVICE), torch.zeros(40, dtype=torch.int32)
+    for size in (40, 20, 1, 33, 17):
+        rows = torch.randperm(40)[:size].sort().values
+        grad = torch.randn(size, shape[1])
+        adam.row_step(right[0], rows, grad.double(), *right[1:], right_steps, 0.01, scale.double())
+        repeated = rows.repeat_interleave(2), torch.stack((grad, torch.full_like(grad, torch.nan)), 1).flatten(0, 1)
+        adam_triton.row_step(
+            mine[0], *(part.to(DEVICE) for part in repeated), *mine[1:], steps, 0.01, scale.to(DEVICE)
+        )
+    assert torch.equal(steps.cpu(), right_steps)
+    for got, expected in zip(mine, right, strict=True):
+        torch.testing.assert_close(got.cpu().double(), expected, rtol=1e-5, atol=1e-6)
