@@ -113,6 +113,19 @@ def test_ranks_that_are_damaged_or_stale_are_made_again(verb, run, log, harm):
     assert np.array_equal(np.load(kept), walked(run, log))
 
 
+def test_a_folder_that_cannot_be_written_costs_no_verdict(verb, run, monkeypatch):
+    from dynedge.training import evaluation
+
+    def refuse(*_):
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(evaluation, "write_whole", refuse)
+    code, out, err = verb("evaluate", run, "--json")
+    assert code == 0
+    assert "full.npy could not be written (Read-only file system)" in err
+    assert json.loads(out)["test"]["mrr"] > 0
+
+
 def test_the_log_may_move(verb, run, log, tmp_path):
     first = evaluated(verb, run)
     moved = shutil.move(log, tmp_path / "elsewhere")

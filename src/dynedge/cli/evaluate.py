@@ -19,7 +19,7 @@ Protocol = Annotated[
 @app.command()
 def evaluate(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
-    log: Annotated[Path | None, typer.Argument(metavar="[LOG]", help="Its log, if it has moved.")] = None,
+    log: Annotated[Path | None, typer.Argument(metavar="LOG", help="Its log, if it has moved.")] = None,
     protocol: Protocol = "full",
     as_json: Json = False,
 ) -> None:

@@ -157,11 +157,14 @@ def _kept(folder: Path, protocol: str, made_of: dict[str, Any]) -> Array | None:
 
 
 def _keep(folder: Path, protocol: str, made_of: dict[str, Any], ranks: Array) -> None:
-    """The ranks first: what the JSON says is true of a file that is there."""
-    (folder / "ranks").mkdir(exist_ok=True)
+    """The ranks first: what the JSON says is true of a file that is there. Where nothing can be kept, it is said."""
     path = folder / "ranks" / f"{protocol}.npy"
-    write_whole(path, lambda beside: _save(beside, ranks))
-    write_text(path.with_suffix(".json"), json.dumps({**made_of, "sha256": sha256(path)}, indent=1) + "\n")
+    try:
+        path.parent.mkdir(exist_ok=True)
+        write_whole(path, lambda beside: _save(beside, ranks))
+        write_text(path.with_suffix(".json"), json.dumps({**made_of, "sha256": sha256(path)}, indent=1) + "\n")
+    except OSError as error:
+        print(f"dynedge: warning: {path} could not be written ({error.strerror}).", file=sys.stderr)
 
 
 def _save(path: Path, ranks: Array) -> None:
