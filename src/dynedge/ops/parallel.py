@@ -10,11 +10,17 @@ from typing import Any
 
 import torch
 
+from dynedge.ops import pair
+
+Kernel = Callable[..., None]
+
 WIDE = 1024  # rows from which a second thread pays: a row takes 0.3 to 1 µs, waking a thread 100 to 300 (in a VM)
 PART = 64  # rows a thread takes at once, about, or more
+IN_VAIN, ALONE = 3, 64  # how often a pair's first thread may wait in vain, and how many calls it then does alone
+_alone = 0
 
 
-def in_parts(kernel: Callable[..., None], rows: int, *args: Any) -> None:
+def in_parts(kernel: Kernel, rows: int, *args: Any) -> None:
     """kernel(part, parts, ...) for all parts, taken in turn by this thread and, if there are rows enough, others.
 
     As many as torch uses. In turn, because a core may be busy with other work; nobody waits for a thread that has
@@ -36,6 +42,26 @@ def in_parts(kernel: Callable[..., None], rows: int, *args: Any) -> None:
     for other in others:
         if not other.cancel():
             other.result()
+
+
+def in_pair(kernel: Kernel, *args: Any) -> None:
+    """kernel(0, numbers, ...) here and kernel(1, numbers, ...) in another thread, as in pair.py; or here alone.
+
+    Alone for a while where the other thread was waited for in vain: a core that is busy with other work does not
+    help. What is computed is the same either way.
+    """
+    global _alone  # noqa: PLW0603
+    numbers = pair.shared()
+    if torch.get_num_threads() == 1 or _alone > 0:
+        _alone -= _alone > 0
+        kernel(0, numbers, *args)
+        return
+    other = _pool(os.getpid()).submit(kernel, 1, numbers, *args)
+    kernel(0, numbers, *args)
+    if not other.cancel():
+        other.result()
+    if numbers[pair.IN_VAIN] > IN_VAIN:
+        _alone = ALONE
 
 
 @cache

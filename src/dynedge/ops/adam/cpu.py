@@ -22,8 +22,7 @@ LANES = 16  # sums kept apart, so that they run as vector instructions
 def dense_step(
     value: Tensor, grad: Tensor, mean: Tensor, square: Tensor, count: int, lr: float, scale: Tensor
 ) -> None:
-    kind = value.detach().numpy().dtype.type
-    factors = kind(scale.item()), kind(lr / (1 - BETA1**count)), kind(1 / (1 - BETA2**count))
+    factors = scale.item(), lr / (1 - BETA1**count), 1 / (1 - BETA2**count)
     _dense(*(_flat(tensor) for tensor in (value, grad, mean, square)), *factors)
 
 
@@ -34,7 +33,7 @@ def row_step(
         return
     tables = (tensor.detach().view(len(tensor), -1).numpy() for tensor in (value, mean, square))
     values = grad.detach().contiguous().view(len(rows), -1).numpy()
-    _rows(rows.numpy(), values, *tables, steps.numpy(), lr, values.dtype.type(scale.item()))
+    _rows(rows.numpy(), values, *tables, steps.numpy(), lr, scale.item())
 
 
 def square_sum(grads: Sequence[Tensor]) -> Tensor:
@@ -42,32 +41,34 @@ def square_sum(grads: Sequence[Tensor]) -> Tensor:
 
 
 def _flat(tensor: Tensor) -> Array:
-    array: Array = tensor.detach().contiguous().view(-1).numpy()
-    return array
+    array: Array = tensor.detach().numpy()
+    return array.reshape(-1)
 
 
 @numba.njit(nogil=True, cache=True, fastmath=FUSE, error_model="numpy")
-def _dense(value: Array, grad: Array, mean: Array, square: Array, scale: Any, lr: Any, young: Any) -> None:
+def _dense(value: Array, grad: Array, mean: Array, square: Array, scale: float, lr: float, young: float) -> None:
     """lr and young hold what the count makes of the learning rate and of the square."""
-    keep1, keep2 = value.dtype.type(BETA1), value.dtype.type(BETA2)
-    new1, new2, epsilon = value.dtype.type(1 - BETA1), value.dtype.type(1 - BETA2), value.dtype.type(EPSILON)
+    kind = value.dtype.type
+    by, move, full = kind(scale), kind(lr), kind(young)
+    keep1, keep2 = kind(BETA1), kind(BETA2)
+    new1, new2, epsilon = kind(1 - BETA1), kind(1 - BETA2), kind(EPSILON)
     for j in range(len(value)):
-        g = grad[j] * scale
+        g = grad[j] * by
         m = keep1 * mean[j] + new1 * g
         v = keep2 * square[j] + new2 * (g * g)
         mean[j], square[j] = m, v
-        value[j] -= lr * m / (np.sqrt(v * young) + epsilon)
+        value[j] -= move * m / (np.sqrt(v * full) + epsilon)
 
 
 @numba.njit(nogil=True, cache=True)
 def _rows(
-    rows: Array, grad: Array, value: Array, mean: Array, square: Array, steps: Array, lr: float, scale: Any
+    rows: Array, grad: Array, value: Array, mean: Array, square: Array, steps: Array, lr: float, scale: float
 ) -> None:
     for k in range(len(rows)):
         r = rows[k]
         steps[r] += 1
         own, young = lr / (1 - BETA1 ** steps[r]), 1 / (1 - BETA2 ** steps[r])
-        _dense(value[r], grad[k], mean[r], square[r], scale, value.dtype.type(own), value.dtype.type(young))
+        _dense(value[r], grad[k], mean[r], square[r], scale, own, young)
 
 
 @numba.njit(nogil=True, cache=True)

@@ -10,7 +10,7 @@ After the backward levels: gradients of roots, weights and biases, from all rows
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from torch.autograd.function import once_differentiable
 
 from dynedge.ops import parallel
 from dynedge.ops.level_gru import cpu_kernels as kernels
-from dynedge.ops.parallel import in_parts
+from dynedge.ops.parallel import Kernel, in_pair, in_parts
 from dynedge.plan.schedule import Schedule
 
 Array = npt.NDArray[Any]
@@ -52,7 +52,16 @@ class _LevelGRU(torch.autograd.Function):
         in_parts(kernels.project, schedule.first_phi, _bounds(schedule), schedule.children, *weights, *tables)
         arrays = *weights, *tables, *_arrays(pre, gates)
         for first, last, rows in _runs(schedule.blocks):
-            in_parts(kernels.forward, rows, first, last, schedule.blocks, schedule.parents, *arrays)
+            _levels(
+                kernels.forward,
+                kernels.forward_in_pair,
+                rows,
+                first,
+                last,
+                schedule.blocks,
+                schedule.parents,
+                *arrays,
+            )
         ctx.schedule = schedule
         ctx.save_for_backward(w_own, w_other, arena, gates)
         return arena[schedule.first_written :]
@@ -68,7 +77,7 @@ class _LevelGRU(torch.autograd.Function):
         arrays = *weights, *_arrays(arena, gates, grad, turned, flow)
         lists = schedule.blocks, schedule.parents, schedule.children
         for first, last, rows in reversed(_runs(schedule.blocks)):
-            in_parts(kernels.backward, rows, first, last, *lists, *arrays)
+            _levels(kernels.backward, kernels.backward_in_pair, rows, first, last, *lists, *arrays)
         sums = _fill_psi(flow, turned, weights, schedule)
         for_roots, for_weights = ctx.needs_input_grad[0], any(ctx.needs_input_grad[2:5])
         grad_roots = _root_gradients(turned, flow, weights, schedule) if for_roots else None
@@ -88,7 +97,7 @@ def _arrays(*tensors: Tensor) -> tuple[Array, ...]:
 def _bounds(schedule: Schedule) -> Array:
     """Where entry users, entry items, ψ users and ψ items begin, and where they end."""
     parts = schedule.entry_users, schedule.entry_items, schedule.psi_users, schedule.psi_items
-    return np.cumsum([0, *map(len, parts)])
+    return np.array([0, *accumulate(map(len, parts))])
 
 
 def _fill_psi(flow: Tensor, turned: Tensor, weights: tuple[Array, ...], schedule: Schedule) -> Tensor:
@@ -125,7 +134,17 @@ def _runs(blocks: Array) -> list[tuple[int, int, int]]:
     """(first, last + 1, rows of the first) of runs of levels: each wide one alone, narrow ones together."""
     if len(blocks) == 1:
         return []
-    rows = np.diff(blocks[::2])
+    rows = blocks[2::2] - blocks[:-2:2]
+    if rows.max() < parallel.WIDE:
+        return [(0, len(rows), int(rows[0]))]
     wide = rows >= parallel.WIDE
     edges = [0, *(np.flatnonzero(wide[1:] | wide[:-1]) + 1).tolist(), len(rows)]
     return [(first, last, int(rows[first])) for first, last in pairwise(edges)]
+
+
+def _levels(kernel: Kernel, pair: Kernel, rows: int, first: int, last: int, blocks: Array, *args: Any) -> None:
+    """Levels first to last − 1: a wide one in parts, many narrow ones, if they have rows enough, in a pair."""
+    if last - first > 1 and blocks[2 * last] - blocks[2 * first] >= parallel.WIDE:
+        in_pair(pair, first, last, blocks, *args)
+    else:
+        in_parts(kernel, rows, first, last, blocks, *args)

@@ -25,6 +25,7 @@ import numpy.typing as npt
 from numba import types
 from numba.extending import overload
 
+from dynedge.ops.pair import FIRST, NEVER, SECOND, TAKEN, arrive, takes_over, tell, wait
 from dynedge.ops.products import FUSE, add_outer, add_products
 from dynedge.plan.schedule import OTHER, OWN
 
@@ -71,13 +72,59 @@ def project(
                 add_products(entry_own, 0, rows, arena, 0, rows, high - low, w_own[side])
 
 
-@numba.njit(nogil=True, cache=True, fastmath=FUSE)
-def forward(
-    part: int,
-    parts: int,
-    first: int,
-    last: int,
-    blocks: Array,
+@numba.njit(nogil=True, cache=True)
+def forward(part: int, parts: int, first: int, last: int, blocks: Array, *arrays: Array) -> None:
+    """Levels first to last − 1: fills their rows of arena [R, d] and gates. What `project` did is not done again."""
+    for level in range(first, last):
+        for side in range(2):
+            start, stop = _share(blocks[2 * level + side], blocks[2 * level + side + 1], part, parts)
+            _forward(start, stop, side, blocks[0], *arrays)
+
+
+@numba.njit(nogil=True, cache=True)
+def backward(part: int, parts: int, first: int, last: int, blocks: Array, *arrays: Array) -> None:
+    """Levels last − 1 down to first: fills their rows of turned and flow. grad [W, d]; w_own, w_other [2, 3d, d]."""
+    for level in range(last - 1, first - 1, -1):
+        for side in range(2):
+            start, stop = _share(blocks[2 * level + side], blocks[2 * level + side + 1], part, parts)
+            _backward(start, stop, side, blocks[0], *arrays)
+
+
+# The same by two threads, one a side: see ops/pair.py. A level's users read nothing of its items, and back.
+
+
+@numba.njit(nogil=True, cache=True)
+def forward_in_pair(second: int, numbers: Array, first: int, last: int, blocks: Array, *arrays: Array) -> None:
+    since = arrive(numbers) if second else NEVER
+    for step in range(min(since, last - first) if second else 0, last - first):
+        level = first + step
+        alone, since = _meet(second, numbers, step, since)
+        for side in range(2):
+            if alone or side == second:
+                _forward(blocks[2 * level + side], blocks[2 * level + side + 1], side, blocks[0], *arrays)
+        tell(numbers, SECOND if second else FIRST, step + 1)
+    _part(second, numbers, last - first, since)
+
+
+@numba.njit(nogil=True, cache=True)
+def backward_in_pair(second: int, numbers: Array, first: int, last: int, blocks: Array, *arrays: Array) -> None:
+    since = arrive(numbers) if second else NEVER
+    for step in range(min(since, last - first) if second else 0, last - first):
+        level = last - 1 - step
+        alone, since = _meet(second, numbers, step, since)
+        for side in range(2):
+            if alone or side == second:
+                _backward(blocks[2 * level + side], blocks[2 * level + side + 1], side, blocks[0], *arrays)
+        tell(numbers, SECOND if second else FIRST, step + 1)
+    _part(second, numbers, last - first, since)
+
+
+@numba.njit(nogil=True, cache=True)
+def _forward(
+    start: int,
+    stop: int,
+    side: int,
+    first_written: int,
     parents: Array,
     b_own: Array,
     w_own: Array,
@@ -88,45 +135,40 @@ def forward(
     pre: Array,
     gates: Array,
 ) -> None:
-    """Levels first to last − 1: fills their rows of arena [R, d] and gates. What `project` did is not done again."""
+    """Rows start to stop − 1, of one level and side."""
     d = arena.shape[1]
-    nothing = np.zeros(3 * d, arena.dtype)
     to, of = np.empty((2, CHUNK), np.int64), np.empty((2, CHUNK), np.int64)
-    for level in range(first, last):
-        for side in range(2):
-            start, stop = _share(blocks[2 * level + side], blocks[2 * level + side + 1], part, parts)
-            for low in range(start, stop, CHUNK):
-                high = min(low + CHUNK, stop)
-                owns = others = 0
-                for row in range(low, high):
-                    w = row - blocks[0]
-                    own, other = parents[w, OWN], parents[w, OTHER]
-                    from_own, from_other = b_own[side], nothing
-                    if own < len(entry_own):
-                        from_own = entry_own[own]
-                    else:
-                        to[OWN, owns], of[OWN, owns] = w, own
-                        owns += 1
-                    if other < len(root_other):
-                        from_other = root_other[other]
-                    else:
-                        to[OTHER, others], of[OTHER, others] = w, other
-                        others += 1
-                    _begin(gates[w], pre[w], from_own, from_other)
-                add_products(gates, 0, to[OWN], arena, 0, of[OWN], owns, w_own[side])
-                add_products(gates, d, to[OTHER], arena, 0, of[OTHER], others, w_other[side])
-                for row in range(low, high):
-                    w = row - blocks[0]
-                    _finish(gates[w], arena[parents[w, OWN]], arena[row])
+    for low in range(start, stop, CHUNK):
+        high = min(low + CHUNK, stop)
+        owns = others = 0
+        for row in range(low, high):
+            w = row - first_written
+            own, other = parents[w, OWN], parents[w, OTHER]
+            from_own = b_own[side]
+            if own < len(entry_own):
+                from_own = entry_own[own]
+            else:
+                to[OWN, owns], of[OWN, owns] = w, own
+                owns += 1
+            if other < len(root_other):
+                _begin(gates[w], pre[w], from_own, root_other[other])
+            else:
+                to[OTHER, others], of[OTHER, others] = w, other
+                others += 1
+                _begin_plain(gates[w], pre[w], from_own)
+        add_products(gates, 0, to[OWN], arena, 0, of[OWN], owns, w_own[side])
+        add_products(gates, d, to[OTHER], arena, 0, of[OTHER], others, w_other[side])
+        for row in range(low, high):
+            w = row - first_written
+            _finish(gates[w], arena[parents[w, OWN]], arena[row])
 
 
-@numba.njit(nogil=True, cache=True, fastmath=FUSE)
-def backward(
-    part: int,
-    parts: int,
-    first: int,
-    last: int,
-    blocks: Array,
+@numba.njit(nogil=True, cache=True)
+def _backward(
+    start: int,
+    stop: int,
+    side: int,
+    first_written: int,
     parents: Array,
     children: Array,
     w_own: Array,
@@ -137,20 +179,40 @@ def backward(
     turned: Array,
     flow: Array,
 ) -> None:
-    """Levels last − 1 down to first: fills their rows of turned and flow. grad [W, d]; w_own, w_other [2, 3d, d]."""
+    """Rows start to stop − 1, of one level and side."""
     rows, to, of = np.empty(CHUNK, np.int64), np.empty(CHUNK, np.int64), np.empty(CHUNK, np.int64)
-    for level in range(last - 1, first - 1, -1):
-        for side in range(2):
-            start, stop = _share(blocks[2 * level + side], blocks[2 * level + side + 1], part, parts)
-            for low in range(start, stop, CHUNK):
-                count = min(CHUNK, stop - low)
-                for i in range(count):
-                    rows[i] = low + i
-                    _copy(flow[low + i], grad[low + i - blocks[0]])
-                _gather(rows[:count], side, blocks[0], children, w_own, w_other, turned, flow, to, of)
-                for row in range(low, low + count):
-                    w = row - blocks[0]
-                    _turn(gates[w], arena[parents[w, OWN]], flow[row], turned[w])
+    for low in range(start, stop, CHUNK):
+        count = min(CHUNK, stop - low)
+        for i in range(count):
+            rows[i] = low + i
+            _copy(flow[low + i], grad[low + i - first_written])
+        _gather(rows[:count], side, first_written, children, w_own, w_other, turned, flow, to, of)
+        for row in range(low, low + count):
+            w = row - first_written
+            _turn(gates[w], arena[parents[w, OWN]], flow[row], turned[w])
+
+
+@numba.njit(nogil=True, cache=True)
+def _meet(second: int, numbers: Array, step: int, since: int) -> tuple[bool, int]:
+    """Before a step: (does this thread do both halves, from which step on the other does the second)."""
+    if second:
+        wait(numbers, FIRST, step)
+        return False, since
+    if since == NEVER and takes_over(numbers, step):
+        since = step
+    if step > since:
+        wait(numbers, SECOND, step)
+    return since == NEVER, since
+
+
+@numba.njit(nogil=True, cache=True)
+def _part(second: int, numbers: Array, steps: int, since: int) -> None:
+    """After the last step. A thread that comes now finds nothing to do."""
+    if not second:
+        if since == NEVER:
+            tell(numbers, TAKEN, steps)
+        else:
+            wait(numbers, SECOND, steps)
 
 
 @numba.njit(nogil=True, cache=True, fastmath=FUSE)
@@ -333,6 +395,20 @@ def _begin(gates: Array, pre: Array, from_own: Array, from_other: Array) -> None
         n[j] = other_n[j] + pre_n[j]
     for j in range(2 * d):
         shared[j] = own_shared[j] + (from_other[j] + pre[j])
+
+
+@numba.njit(nogil=True, cache=True)
+def _begin_plain(gates: Array, pre: Array, from_own: Array) -> None:
+    """The same where the other parent's product is yet to come."""
+    d = len(gates) // 4
+    for j in range(3 * d):
+        gates[j] = from_own[j]
+    n, pre_n = gates[3 * d :], pre[2 * d :]
+    shared = gates[d : 3 * d]
+    for j in range(d):
+        n[j] = pre_n[j]
+    for j in range(2 * d):
+        shared[j] += pre[j]
 
 
 @numba.njit(nogil=True, cache=True, fastmath=FUSE)

@@ -57,7 +57,8 @@ def _of_psi(rows: Array, source: Array, shape: torch.Size) -> Tensor | None:
     met = np.flatnonzero(source >= 0) if len(shape) and shape[0] else source[:0]
     if not len(met):
         return None
-    return torch.sparse_coo_tensor(torch.from_numpy(source[met])[None], torch.from_numpy(rows[met]), shape)
+    places, values = torch.from_numpy(source[met]), torch.from_numpy(rows[met])
+    return torch.sparse_coo_tensor(places[None], values, shape, check_invariants=False)
 
 
 @numba.njit(nogil=True, cache=True)

@@ -9,6 +9,7 @@ by row as named. Both ways give the same bits: a product is summed up by itself 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -118,14 +119,15 @@ class _PickRows(torch.autograd.Function):
 
 
 def _array(tensor: Tensor) -> Array:
-    array: Array = tensor.detach().contiguous().numpy()
-    return array
+    return np.ascontiguousarray(tensor.detach().numpy())
 
 
 def _columns(w: Tensor, xs: list[Array]) -> list[Array]:
     """The columns of w [o, Σ c] that belong to each table."""
     whole = w.detach().numpy()
-    ends = np.cumsum([x.shape[1] for x in xs])
+    if len(xs) == 1:
+        return [whole]
+    ends = list(accumulate(x.shape[1] for x in xs))
     return [whole[:, end - x.shape[1] : end] for x, end in zip(xs, ends, strict=True)]
 
 

@@ -45,5 +45,5 @@ def scores(wanted: Tensor, pool: Tensor, ids: Tensor | None, columns: Columns) -
 def _products(wanted: Tensor, vectors: Tensor) -> Tensor:
     """[n, C]: of each event's vector [n, d] with those of its chunk [m, C, d]."""
     n, chunks = len(wanted), len(vectors)
-    asked = F.pad(wanted, (0, 0, 0, chunks * CHUNK - n)).view(chunks, CHUNK, -1)
+    asked = F.pad(wanted, (0, 0, 0, chunks * CHUNK - n)).view(chunks, CHUNK, wanted.shape[1])
     return torch.bmm(asked, vectors.transpose(1, 2)).flatten(0, 1)[:n]

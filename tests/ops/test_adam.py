@@ -1,0 +1,58 @@
+"""adam on a CPU against plain torch, number by number."""
+
+import pytest
+import torch
+
+from dynedge.ops.adam import cpu, reference
+
+
+def make(shape, dtype, seed=0):
+    torch.manual_seed(seed)
+    value, grad, mean = (torch.randn(shape, dtype=dtype) for _ in range(3))
+    return value, grad, mean, torch.rand(shape, dtype=dtype)
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float64, 1e-14), (torch.float32, 1e-6)])
+@pytest.mark.parametrize("shape", [(), (1,), (37,), (5, 13), (2, 3, 65)])
+def test_a_dense_step(shape, dtype, bound):
+    scale = torch.tensor(0.3, dtype=torch.float64)
+    results = []
+    for module in (cpu, reference):
+        value, grad, mean, square = make(shape, dtype)
+        module.dense_step(value, grad, mean, square, 7, 0.01, scale)
+        results.append((value, mean, square))
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other, rtol=bound, atol=bound)
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float64, 1e-14), (torch.float32, 1e-6)])
+@pytest.mark.parametrize(("shape", "rows"), [((9, 7), [8, 2, 3]), ((4, 1), []), ((6,), [5, 0]), ((3, 2, 5), [1])])
+def test_a_step_of_some_rows(shape, rows, dtype, bound):
+    scale, rows = torch.tensor(0.7, dtype=torch.float64), torch.tensor(rows, dtype=torch.long)
+    results = []
+    for module in (cpu, reference):
+        value, grad, mean, square = make(shape, dtype)
+        steps = torch.arange(shape[0], dtype=torch.int32)
+        module.row_step(value, rows, grad[: len(rows)], mean, square, steps, 0.01, scale)
+        results.append((value, mean, square, steps))
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other, rtol=bound, atol=bound)
+
+
+def test_the_sum_of_squares_is_exact_enough_and_knows_a_nan():
+    grads = [torch.randn(1000), torch.randn(3, 5), torch.randn(()), torch.zeros(0)]
+    right = sum((grad.double() ** 2).sum() for grad in grads)
+    for module in (cpu, reference):
+        assert module.square_sum(grads).dtype == torch.float64
+        torch.testing.assert_close(module.square_sum(grads), right, rtol=1e-12, atol=0)
+    assert cpu.square_sum([*grads, torch.tensor([torch.nan])]).isnan()
+
+
+def test_gradients_need_not_be_contiguous():
+    value, grad, mean, square = make((6, 4), torch.float32)
+    turned = grad.T.contiguous().T
+    other = value.clone(), mean.clone(), square.clone()
+    one = torch.ones((), dtype=torch.float64)
+    cpu.dense_step(value, grad, mean, square, 1, 0.1, one)
+    cpu.dense_step(other[0], turned, *other[1:], 1, 0.1, one)
+    assert torch.equal(value, other[0])

@@ -1,0 +1,120 @@
+"""softmax_loss on a CPU against plain torch: error and gradients; sampled and full; what moves inside a chunk."""
+
+import numpy as np
+import pytest
+import torch
+
+from dynedge.models.candidates import find
+from dynedge.ops import parallel
+from dynedge.ops.softmax_loss import CHUNK, cpu, reference, softmax_loss
+from dynedge.plan.links import Linker
+from dynedge.plan.schedule import build
+
+CASES = {
+    "sampled": {"negatives": 5},
+    "sampled, ids": {"negatives": 5, "ids": True},
+    "one negative": {"negatives": 1, "n": 3},
+    "full": {"negatives": None},
+    "full, ids": {"negatives": None, "ids": True, "active": 3},
+    "odd width": {"negatives": 40, "d": 17, "ids": True},
+    "many chunks": {"negatives": 7, "n": 1200, "items": 30},
+    "no events": {"negatives": 4, "n": 0},
+}
+
+
+@pytest.fixture(autouse=True)
+def poisoned():
+    threads = torch.get_num_threads()
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+    torch.set_num_threads(threads)
+
+
+def make(negatives, n=300, items=12, d=4, ids=False, active=0, dtype=torch.float64, seed=0):
+    rng = np.random.default_rng(seed)
+    user, item = rng.integers(0, 9, n).astype(np.int32), rng.integers(0, items, n).astype(np.int32)
+    active_item = np.arange(items + 3) < active  # three items never happen
+    schedule = build(user, item, Linker(np.zeros(9, bool), active_item)(user, item), np.zeros(0, np.int64))
+    chunks, every = -(-n // CHUNK), np.arange(items + 3)
+    drawn = np.tile(every, (chunks, 1)) if negatives is None else rng.integers(0, items + 3, (chunks, negatives))
+    columns = find(schedule, item, drawn.astype(np.int32), items + 3)
+    torch.manual_seed(seed)
+    shapes = [(n, 2 * d if ids else d), (schedule.rows, d), (len(columns.outside), d), (items + 3, d + 1)]
+    tensors = [torch.randn(shape, dtype=dtype, requires_grad=True) for shape in shapes[: 4 if ids else 3]]
+    true = torch.from_numpy(item).long(), torch.from_numpy(schedule.reads[:, 1]).long()
+    return tensors, columns, true
+
+
+def gradients(compute, tensors, columns, true, scale=1.0):
+    error = compute(*tensors, *([None] * (4 - len(tensors))), columns, *true)
+    grads = torch.autograd.grad(scale * error, tensors, materialize_grads=True)
+    return error.detach(), *(grad.to_dense() if grad.is_sparse else grad for grad in grads)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_error_and_gradients(name):
+    made = make(**CASES[name])
+    for got, right in zip(
+        gradients(softmax_loss, *made, 0.3), gradients(reference.softmax_loss, *made, 0.3), strict=True
+    ):
+        torch.testing.assert_close(got, right, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["sampled, ids", "full"])
+def test_gradcheck(name):
+    tensors, columns, true = make(**{**CASES[name], "n": 12, "items": 5, "d": 2})
+
+    def run(*tensors):
+        return softmax_loss(*tensors, *([None] * (4 - len(tensors))), columns, *true)
+
+    few = [tensor for tensor in tensors if tensor.numel()]
+    assert len(few) == len(tensors)
+    if len(tensors) < 4:
+        assert torch.autograd.gradcheck(run, tensors)
+    else:  # the gradient of ids is sparse, which gradcheck does not take
+        assert torch.autograd.gradcheck(lambda *most: run(*most, tensors[3].detach()), tensors[:3])
+
+
+def test_float32_is_near_float64():
+    """Scores of some ±10 add 2d products; exp and the sum of a softmax lose a few units of 6e-8 each."""
+    for name in ("sampled, ids", "full, ids"):
+        tensors, columns, true = make(**{**CASES[name], "d": 16})
+        small = [tensor.detach().float().requires_grad_() for tensor in tensors]
+        got, right = gradients(softmax_loss, small, columns, true), gradients(softmax_loss, tensors, columns, true)
+        for one, other in zip(got, right, strict=True):
+            torch.testing.assert_close(one.double(), other, rtol=0, atol=2e-6 * float(other.abs().max()))
+
+
+def test_scores_far_apart_and_not_finite():
+    tensors, columns, true = make(negatives=5, n=20, dtype=torch.float32)
+    with torch.no_grad():
+        tensors[0] *= 1e4  # all but one candidate have no weight at all
+    error, *grads = gradients(softmax_loss, tensors, columns, true)
+    right, *expected = gradients(reference.softmax_loss, tensors, columns, true)
+    torch.testing.assert_close(error, right, rtol=1e-5, atol=0)
+    for one, other in zip(grads, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-2)
+    with torch.no_grad():
+        tensors[0][3, 0] = torch.nan
+    assert gradients(softmax_loss, tensors, columns, true)[0].isnan()
+
+
+@pytest.mark.parametrize("name", ["many chunks", "full, ids"])
+def test_same_bits_with_any_number_of_threads(name, monkeypatch):
+    made = make(**CASES[name], dtype=torch.float32)
+    torch.set_num_threads(1)
+    first = gradients(softmax_loss, *made)
+    for threads, wide, at_once in ((2, 1, cpu.AT_ONCE), (3, 1, cpu.AT_ONCE), (2, 1, 1), (1, 1, 1)):
+        torch.set_num_threads(threads)
+        monkeypatch.setattr(parallel, "WIDE", wide)
+        monkeypatch.setattr(cpu, "AT_ONCE", at_once)
+        assert all(torch.equal(one, other) for one, other in zip(gradients(softmax_loss, *made), first, strict=True))
+
+
+def test_without_gradients_none_are_made():
+    tensors, columns, true = make(negatives=5)
+    with torch.no_grad():
+        error = softmax_loss(*tensors, None, columns, *true)
+    assert not error.requires_grad
+    assert error == softmax_loss(*tensors, None, columns, *true)
