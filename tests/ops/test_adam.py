@@ -48,6 +48,18 @@ def test_the_sum_of_squares_is_exact_enough_and_knows_a_nan():
     assert cpu.square_sum([*grads, torch.tensor([torch.nan])]).isnan()
 
 
+@pytest.mark.parametrize("rows", [[3, 1, 3, 0, 3], [2], []])
+def test_rows_named_twice_are_summed(rows):
+    values = torch.randn(len(rows), 4, dtype=torch.float64)
+    grad = torch.sparse_coo_tensor(torch.tensor([rows], dtype=torch.long), values, (6, 4), check_invariants=True)
+    got, right = cpu.coalesce(grad), reference.coalesce(grad)
+    assert got.is_coalesced()
+    assert torch.equal(got.indices(), right.indices())
+    torch.testing.assert_close(got.values(), right.values(), rtol=1e-14, atol=0)
+    flat = torch.sparse_coo_tensor(torch.tensor([[1, 1]]), torch.ones(2), (3,), check_invariants=True)
+    assert cpu.coalesce(flat).to_dense().tolist() == [0, 2, 0]
+
+
 def test_gradients_need_not_be_contiguous():
     value, grad, mean, square = make((6, 4), torch.float32)
     turned = grad.T.contiguous().T

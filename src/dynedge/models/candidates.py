@@ -14,7 +14,6 @@ import numba
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
 from dynedge.ops.softmax_loss import CHUNK, Columns
 from dynedge.plan.schedule import NO_ROW, Schedule
@@ -30,17 +29,22 @@ def find(
     """The columns of the candidates `items` int32[m, C] of each chunk, for events with items `item` int32[n]."""
     starts = np.arange(len(items), dtype=np.int32) * CHUNK
     rows = schedule.rows_before(items, starts[:, None])
+    made = _find(item, items, rows, schedule.rows, schedule.item_events, schedule.item_rows, num_items)
+    of, row, since, until, candidate, outside = (torch.from_numpy(part).to(device) for part in made)
+    return Columns(items.shape[1], of, row, since, until, candidate, outside)
+
+
+@numba.njit(nogil=True, cache=True)
+def _find(
+    item: Array, items: Array, rows: Array, first_outside: int, item_events: Array, item_rows: Array, num_items: int
+) -> tuple[Array, ...]:
+    """The fields of Columns, in their order."""
     scratch = np.full(num_items, -1, np.int32)
-    outside = _outside(items, rows, schedule.rows, scratch)
+    outside = _outside(items, rows, first_outside, scratch)
     written = np.full(len(item), NO_ROW, np.int32)
-    written[schedule.item_events] = schedule.item_rows
-    made = _columns(item, items, rows, written, scratch)
-
-    def tensor(array: Array) -> Tensor:
-        return torch.from_numpy(array).to(device)
-
-    of, row, since, until, candidate = (tensor(part) for part in made)
-    return Columns(items.shape[1], of, row, since, until, candidate, tensor(outside))
+    written[item_events] = item_rows
+    of, row, since, until, candidate = _columns(item, items, rows, written, scratch)
+    return of, row, since, until, candidate, outside
 
 
 @numba.njit(nogil=True, cache=True)

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from dynedge.ops.adam import dense_step, row_step, square_sum
+from dynedge.ops.adam import coalesce, dense_step, row_step, square_sum
 
 # Autograd makes the sparse gradients here, so their indices are sound; torch asks for a word on it, or warns.
 torch.sparse.check_sparse_tensor_invariants.disable()  # type: ignore[no-untyped-call]
@@ -46,7 +46,7 @@ class Adam:
         for parameter in self.parameters.values():
             if parameter.grad is not None:
                 if parameter.grad.is_sparse:  # rows named twice are summed first: the norm is of the sums
-                    parameter.grad = parameter.grad.coalesce()
+                    parameter.grad = coalesce(parameter.grad)
                 values.append(parameter.grad.values() if parameter.grad.is_sparse else parameter.grad)
         if not values:
             return torch.zeros(())
@@ -62,7 +62,7 @@ class Adam:
                 continue
             by_rows = self._moments[name][2].dim() > 0 if name in self._moments else grad.is_sparse
             if by_rows:
-                self._step_rows(name, parameter, (grad if grad.is_sparse else grad.to_sparse(1)).coalesce())
+                self._step_rows(name, parameter, coalesce(grad if grad.is_sparse else grad.to_sparse(1)))
             else:
                 self._step_dense(name, parameter, grad.to_dense() if grad.is_sparse else grad)
         self._scale = torch.ones_like(self._scale)

@@ -14,10 +14,11 @@ from torch import Tensor
 
 from dynedge.ops.adam import cpu, reference
 
-__all__ = ["dense_step", "row_step", "square_sum"]
+__all__ = ["coalesce", "dense_step", "row_step", "square_sum"]
 
 DENSE: dict[str, Callable[..., None]] = {"cpu": cpu.dense_step}
 ROWS: dict[str, Callable[..., None]] = {"cpu": cpu.row_step}
+COALESCE: dict[str, Callable[..., Tensor]] = {"cpu": cpu.coalesce}
 SQUARES: dict[str, Callable[..., Tensor]] = {"cpu": cpu.square_sum}
 
 
@@ -33,6 +34,11 @@ def row_step(
 ) -> None:
     """Rows int64[q], each once, of a table [N, ...] got the gradients `grad` [q, ...]; steps int32[N] counts."""
     ROWS.get(value.device.type, reference.row_step)(value, rows, grad, mean, square, steps, lr, scale)
+
+
+def coalesce(grad: Tensor) -> Tensor:
+    """A sparse gradient with each row once, in order; rows named twice are summed as they come."""
+    return grad if grad.is_coalesced() else COALESCE.get(grad.device.type, reference.coalesce)(grad)
 
 
 def square_sum(grads: Sequence[Tensor]) -> Tensor:

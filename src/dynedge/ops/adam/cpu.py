@@ -9,21 +9,30 @@ import numba
 import numpy as np
 import numpy.typing as npt
 import torch
+from numba import types
+from numba.extending import intrinsic
 from torch import Tensor
 
+from dynedge.ops.adam import reference
 from dynedge.ops.adam.reference import BETA1, BETA2, EPSILON
 from dynedge.ops.products import FUSE
 
 Array = npt.NDArray[Any]
 
+NOUGHT = {torch.float32: np.float32(0), torch.float64: np.float64(0)}
 LANES = 16  # sums kept apart, so that they run as vector instructions
 
 
 def dense_step(
     value: Tensor, grad: Tensor, mean: Tensor, square: Tensor, count: int, lr: float, scale: Tensor
 ) -> None:
+    grad = grad.contiguous()
+    if not (value.is_contiguous() and mean.is_contiguous() and square.is_contiguous()):
+        reference.dense_step(value, grad, mean, square, count, lr, scale)
+        return
+    places = value.data_ptr(), grad.data_ptr(), mean.data_ptr(), square.data_ptr()
     factors = scale.item(), lr / (1 - BETA1**count), 1 / (1 - BETA2**count)
-    _dense(*(_flat(tensor) for tensor in (value, grad, mean, square)), *factors)
+    _dense_at(NOUGHT[value.dtype], value.numel(), *places, *factors)
 
 
 def row_step(
@@ -36,13 +45,54 @@ def row_step(
     _rows(rows.numpy(), values, *tables, steps.numpy(), lr, scale.item())
 
 
+def coalesce(grad: Tensor) -> Tensor:
+    if grad.sparse_dim() != 1 or grad.dense_dim() != 1:
+        return reference.coalesce(grad)
+    rows, values = _coalesce(grad._indices()[0].numpy(), grad._values().contiguous().numpy())
+    places = torch.from_numpy(rows)[None]
+    return torch.sparse_coo_tensor(
+        places, torch.from_numpy(values), grad.shape, check_invariants=False, is_coalesced=True
+    )
+
+
 def square_sum(grads: Sequence[Tensor]) -> Tensor:
-    return torch.tensor(sum(_squares(_flat(grad)) for grad in grads), dtype=torch.float64)
+    total = 0.0
+    for grad in grads:
+        whole = grad.contiguous()
+        total += _squares_at(NOUGHT[whole.dtype], whole.numel(), whole.data_ptr())
+    return torch.tensor(total, dtype=torch.float64)
 
 
-def _flat(tensor: Tensor) -> Array:
-    array: Array = tensor.detach().numpy()
-    return array.reshape(-1)
+# A dozen parameters a window: their numbers are found by address. Making arrays of tensors would take longer than the
+# step itself.
+
+
+@intrinsic
+def _pointer(_: Any, address: Any, like: Any) -> Any:
+    def generate(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        return b.inttoptr(args[0], context.get_value_type(signature.return_type))
+
+    return types.CPointer(like)(types.int64, like), generate
+
+
+@numba.njit(nogil=True, cache=True)
+def _dense_at(
+    like: Any, size: int, value: int, grad: int, mean: int, square: int, scale: float, lr: float, young: float
+) -> None:
+    _dense(
+        numba.carray(_pointer(value, like), size),
+        numba.carray(_pointer(grad, like), size),
+        numba.carray(_pointer(mean, like), size),
+        numba.carray(_pointer(square, like), size),
+        scale,
+        lr,
+        young,
+    )
+
+
+@numba.njit(nogil=True, cache=True)
+def _squares_at(like: Any, size: int, values: int) -> Any:
+    return _squares(numba.carray(_pointer(values, like), size))
 
 
 @numba.njit(nogil=True, cache=True, fastmath=FUSE, error_model="numpy")
@@ -83,3 +133,19 @@ def _squares(values: Array) -> float:
         x = np.float64(values[j])
         sums[j - whole] += x * x
     return sums.sum()
+
+
+@numba.njit(nogil=True, cache=True)
+def _coalesce(rows: Array, values: Array) -> tuple[Array, Array]:
+    order = np.argsort(rows, kind="mergesort")  # keeps the order of equal rows
+    found, sums = np.empty_like(rows), np.empty_like(values)
+    count = 0
+    for k in order:
+        if count == 0 or found[count - 1] != rows[k]:
+            found[count] = rows[k]
+            sums[count] = values[k]
+            count += 1
+        else:
+            for j in range(values.shape[1]):
+                sums[count - 1, j] += values[k, j]
+    return found[:count], sums[:count]

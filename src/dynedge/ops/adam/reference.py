@@ -34,6 +34,10 @@ def row_step(
     value[rows] = value[rows].add_(move)
 
 
+def coalesce(grad: Tensor) -> Tensor:
+    return grad.coalesce()
+
+
 def square_sum(grads: Sequence[Tensor]) -> Tensor:
     norms = torch.stack([torch.linalg.vector_norm(grad, dtype=torch.float64) for grad in grads])
     return norms.square().sum()

@@ -47,7 +47,7 @@ class _LevelGRU(torch.autograd.Function):
         arena.numpy()[: schedule.first_written] = roots.numpy()
         entry_own = roots.new_empty(schedule.first_psi, 3 * d)
         root_other = roots.new_empty(schedule.first_phi, 3 * d)
-        weights = _arrays(_turned(b_own, d), _turned(w_own, d).mT, w_other.mT)
+        weights = kernels.lay_out(*_arrays(b_own, w_own, w_other))
         tables = _arrays(arena, entry_own, root_other)
         in_parts(kernels.project, schedule.first_phi, _bounds(schedule), schedule.children, *weights, *tables)
         arrays = *weights, *tables, *_arrays(pre, gates)

@@ -35,6 +35,25 @@ CHUNK = 32  # rows done together: their gates, 32 KiB at d = 64, are still near 
 
 
 @numba.njit(nogil=True, cache=True)
+def lay_out(b_own: Array, w_own: Array, w_other: Array) -> tuple[Array, Array, Array]:
+    """The same for the way forward: own parents' gates in the order n, r, z; matrices [2, d, 3d]."""
+    d = w_own.shape[2]
+    bias, own, other = (
+        np.empty_like(b_own),
+        np.empty((2, d, 3 * d), w_own.dtype),
+        np.empty((2, d, 3 * d), w_own.dtype),
+    )
+    for side in range(2):
+        for c in range(3 * d):
+            turned = c + d if c < 2 * d else c - 2 * d
+            bias[side, turned] = b_own[side, c]
+            for j in range(d):
+                own[side, j, turned] = w_own[side, c, j]
+                other[side, j, c] = w_other[side, c, j]
+    return bias, own, other
+
+
+@numba.njit(nogil=True, cache=True)
 def project(
     part: int,
     parts: int,

@@ -46,7 +46,7 @@ class _RowsLinear(torch.autograd.Function):
         out = result.numpy()
         kernels.begin(out, _array(bias))
         for x, index, own in zip(xs, indices, _columns(w, xs), strict=True):
-            _add(out, x, index, np.ascontiguousarray(own.T))
+            _add(out, x, index, kernels.turned(own))
         if relu:
             kernels.keep_positive(out)
         ctx.relu, ctx.indices = relu, indices
