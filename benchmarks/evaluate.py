@@ -2,6 +2,7 @@
 
     python benchmarks/evaluate.py                    # wikipedia and globo, `edge`
     python benchmarks/evaluate.py --logs wikipedia --model edge-paper
+    python benchmarks/evaluate.py --operators        # the two that most of it is spent in, alone
 
 A run is trained for one epoch by `dynedge train`. Then its validation and test events are walked in this process,
 `--turns` times, the best of which counts, and once by `dynedge evaluate` as a process of its own: start-up,
@@ -27,7 +28,9 @@ from dynedge.events.log import EventLog
 from dynedge.events.reading.sources import Schema
 from dynedge.events.synthetic import synthesize
 from dynedge.models.registry import MODELS
+from dynedge.ops.all_scores import all_scores
 from dynedge.ranking.protocol import walk
+from dynedge.ranking.ranks import ranks, reference
 from dynedge.training.run import load_run
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
@@ -40,11 +43,40 @@ def main() -> None:
     parser.add_argument("--model", default="edge")
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--events", type=int, default=20_000, help="test events of a turn, at most")
+    parser.add_argument("--operators", action="store_true", help="scores and ranks alone, at globo's size")
     args = parser.parse_args()
     print(f"{machine()}; torch {torch.__version__}, {torch.get_num_threads()} threads")
+    if args.operators:
+        operators(args.turns)
+        return
     with tempfile.TemporaryDirectory(prefix="evaluate-") as folder:
         for name in args.logs.split(","):
             measure(name, load(name, args.data, Path(folder)), Path(folder) / f"{name}-run", args)
+
+
+def operators(turns: int, n: int = 512, items: int = 46_033, d: int = 64) -> None:
+    """Scores of all items as `all_scores` and as one product in torch (which sees no item move), then ranks."""
+    generator = torch.Generator().manual_seed(0)
+    wanted, states, ids = (
+        torch.randn(*shape, generator=generator) for shape in ((n, 2 * d), (items, d), (items, d + 1))
+    )
+    item, arena = torch.randint(items, (n,), generator=generator), torch.randn(n, d, generator=generator)
+    table, bias = torch.cat([states, ids[:, :d]], 1), ids[:, d]
+    found = all_scores(wanted, states, ids, item, torch.arange(n), arena)
+    timed = {
+        "all_scores": lambda: all_scores(wanted, states, ids, item, torch.arange(n), arena),
+        "torch.addmm, no item moves": lambda: torch.addmm(bias, wanted, table.T),
+        "ranks": lambda: ranks(found, item),
+        "ranks, reference in torch": lambda: reference(found, item),
+    }
+    best = dict.fromkeys(timed, float("inf"))
+    for _ in range(turns + 1):  # the first compiles
+        for name, work in timed.items():
+            began = time.perf_counter()
+            work()
+            best[name] = min(best[name], time.perf_counter() - began)
+    for name, seconds in best.items():
+        print(f"  {name:28} {1e6 * seconds / n:8.1f} µs an event ({items:,} items, d = {d}, {n} events)")
 
 
 def load(name: str, data: Path, folder: Path) -> EventLog:
