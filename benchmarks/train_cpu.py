@@ -6,8 +6,8 @@
 All run the same events of the same log in one process, in turns, several times; the best turn of each counts, since
 what else the machine does only ever slows one down. The model is `edge-paper` without active entities and d-nodes
 (states exact, ten negatives a chunk): the deepest setting. The plain loop is the same model and the same step with
-`ops/level_gru/reference.py` in place of the operator. Small windows run on one thread, as `train` does it; TGN on one
-thread or all, whichever is faster. Logs are read from --data, else made.
+the references of ops/, plain torch, in place of all operators. Small windows run on one thread, as `train` does it;
+TGN on one thread or all, whichever is faster. Logs are read from --data, else made.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ import argparse
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from unittest.mock import patch
 
 import torch
 from machine import machine
@@ -31,6 +32,7 @@ from dynedge.events.split import windows
 from dynedge.events.synthetic import synthesize
 from dynedge.models import layers, recurrence
 from dynedge.models.contract import Step
+from dynedge.ops import adam, read_states, rows_linear, softmax_loss
 from dynedge.ops.level_gru import reference
 from dynedge.training.fit import threads_for
 from dynedge.training.optim import Adam
@@ -129,7 +131,7 @@ class Trainer:
 
     def turn(self) -> Turn:
         turn, state = Turn(), self.model.start()
-        with plain_operator() if self.plain else nullcontext(), threads_for(self.cuts):
+        with plain_operators() if self.plain else nullcontext(), threads_for(self.cuts):
             # A window more than is counted: whatever is slow once is slow in the first.
             prepared = islice(self.model.windows(self.log, self.train_end, self.first - 1), self.count + 1)
             for number in range(self.count + 1):
@@ -152,13 +154,14 @@ class Trainer:
 
 
 @contextmanager
-def plain_operator() -> Iterator[None]:
-    """The reference in place of the operator."""
-    fast, layers.level_gru = layers.level_gru, reference.by_levels
-    try:
+def plain_operators() -> Iterator[None]:
+    """The references, plain torch, in place of all operators."""
+    fast = adam.DENSE, adam.ROWS, adam.SQUARES, adam.COALESCE, read_states.BY_DEVICE, softmax_loss.BY_DEVICE
+    with ExitStack() as stack:
+        for by_device in (*fast, rows_linear.LINEAR, rows_linear.PICK):
+            stack.enter_context(patch.dict(by_device, clear=True))
+        stack.enter_context(patch.object(layers, "level_gru", reference.by_levels))
         yield
-    finally:
-        layers.level_gru = fast
 
 
 class TGN:

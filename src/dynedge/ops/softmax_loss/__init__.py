@@ -18,9 +18,8 @@ from torch import Tensor
 
 from dynedge.ops.softmax_loss import cpu, reference
 from dynedge.ops.softmax_loss.columns import CHUNK, Columns
-from dynedge.ops.softmax_loss.reference import scores
 
-__all__ = ["CHUNK", "Columns", "scores", "softmax_loss"]
+__all__ = ["CHUNK", "Columns", "softmax_loss"]
 
 BY_DEVICE: dict[str, Callable[..., Tensor]] = {"cpu": cpu.softmax_loss}
 

@@ -56,7 +56,7 @@ def chunks(
     full = -(-count // lanes) * lanes
     vectors, turned = np.zeros((full, width), wanted.dtype), np.zeros((width, full), wanted.dtype)
     bias, block = np.zeros(full, wanted.dtype), np.empty((CHUNK, full), wanted.dtype)
-    every = np.arange(CHUNK)
+    every, lane = np.arange(CHUNK), np.empty(lanes, wanted.dtype)
     for c in range(first + part, last, parts):
         low, size = c * CHUNK, min(CHUNK, len(wanted) - c * CHUNK)
         for a in range(count):
@@ -70,7 +70,7 @@ def chunks(
         for i in range(size):
             k = low + i
             score = _score(wanted[k], arena[row[k]], ids, own_id[k])
-            error[k], pull[k] = _softmax(block[i], count, score, k, item[k], item_of[c], since[c], until[c])
+            error[k], pull[k] = _softmax(block[i], lane, score, k, item[k], item_of[c], since[c], until[c])
         if backward:
             _backward(
                 block[:size], low, wanted, arena, ids, row, own_id, pull, vectors, to_wanted, to_columns[c - first]
@@ -131,24 +131,37 @@ def _score(wanted: Array, state: Array, ids: Array, own: int) -> Any:
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")
 def _softmax(
-    scores: Array, count: int, own: float, k: int, item: int, items: Array, since: Array, until: Array
+    scores: Array, lane: Array, own: float, k: int, item: int, items: Array, since: Array, until: Array
 ) -> tuple[float, float]:
-    """(the event's error, ∂error/∂own score); scores become ∂error/∂score, 0 for columns it does not read."""
-    top = own
-    for a in range(count):
+    """(the event's error, ∂error/∂own score); scores become ∂error/∂score, 0 for columns it does not read.
+
+    The top and the sum are taken a lane at a time, so that they run as vector instructions.
+    """
+    for a in range(len(items)):
         read = (since[a] < k) & (k <= until[a]) & (items[a] != item)
         scores[a] = scores[a] if read else -np.inf
-        top = scores[a] if not scores[a] <= top else top  # a NaN becomes the top, and the error
-    for a in range(count):
-        scores[a] = _exp(scores[a] - top)
+    scores[len(items) :] = -np.inf
+    lane[:] = own
+    for low in range(0, len(scores), len(lane)):
+        for i in range(len(lane)):
+            score = scores[low + i]
+            lane[i] = lane[i] if score <= lane[i] else score  # a NaN becomes the top, and the error
+    top = own
+    for i in range(len(lane)):
+        top = top if lane[i] <= top else lane[i]
+    lane[:] = 0
+    for low in range(0, len(scores), len(lane)):
+        for i in range(len(lane)):
+            power = _exp(scores[low + i] - top)
+            scores[low + i] = power
+            lane[i] += power
     mine = _exp(own - top)
     total = np.float64(mine)
-    for a in range(count):
-        total += scores[a]
-    for a in range(count):
-        scores[a] = scores[a] / total
-    for a in range(count, len(scores)):
-        scores[a] = 0
+    for i in range(len(lane)):
+        total += lane[i]
+    share = scores.dtype.type(1 / total)
+    for a in range(len(scores)):
+        scores[a] *= share
     return math.log(total) + (top - own), mine / total - 1
 
 
