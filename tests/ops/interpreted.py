@@ -9,3 +9,4 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if DEVICE == "cpu":
     os.environ["TRITON_INTERPRET"] = "1"
 pytest.importorskip("triton")
+torch.sparse.check_sparse_tensor_invariants.disable()  # as training does

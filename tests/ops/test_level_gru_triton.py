@@ -129,7 +129,8 @@ def test_several_levels_in_one_launch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_wide_levels_have_launches_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(triton, "WIDE", 4)
+    monkeypatch.setattr(triton, "MIDDLE", (2, 64, 1, 8))
+    monkeypatch.setattr(triton, "WIDE", (4, 64, 4, 8))
     window = Window(n=80, users=12, items=12)
     kinds = [rows >= 4 for _, _, rows in window.levels.runs]
     assert any(kinds) and not all(kinds)
@@ -138,8 +139,8 @@ def test_wide_levels_have_launches_of_their_own(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_runs_cover_all_levels_in_order() -> None:
-    blocks = np.cumsum([0, 9000, 1, 10, 0, 3, 3, 5000, 5000, 0, 1])
-    assert triton.runs(blocks) == [(0, 1, 9000), (1, 3, 10), (3, 4, 5000), (4, 5, 1)]
+    blocks = np.cumsum([0, 90000, 1, 50000, 7, 10, 0, 3, 3, 5000, 6000, 0, 1])
+    assert triton.runs(blocks) == [(0, 1, 90000), (1, 2, 50000), (2, 4, 10), (4, 5, 6000), (5, 6, 1)]
     assert triton.runs(np.array([7])) == []
 
 

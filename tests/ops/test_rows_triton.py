@@ -9,11 +9,16 @@ from ops.interpreted import DEVICE
 
 from dynedge.ops.adam import reference as adam
 from dynedge.ops.adam import triton as adam_triton
+from dynedge.ops.read_states import Side
+from dynedge.ops.read_states import reference as states
+from dynedge.ops.read_states import triton as states_triton
 from dynedge.ops.row_sums import reference
 from dynedge.ops.row_sums.triton import row_sums, sums_at_heads
+from dynedge.ops.rows_linear import triton as linear_triton
 
 KEYS = {
     "none": [],
+    "nobody's first": [-2, -1, -1, *[0] * 40, 3],
     "one": [3],
     "all different": range(70),
     "all the same": [2] * 200,
@@ -31,13 +36,13 @@ def test_row_sums(name: str, d: int, kind: torch.dtype) -> None:
     values = torch.from_numpy(rng.standard_normal((50, d)).astype(np.float32))
     source = torch.from_numpy(rng.integers(0, 50, len(keys))).to(kind)
     expected = torch.full((80, d), torch.nan, dtype=torch.float64)
-    reference.row_sums(values.double(), source, keys, expected)
+    reference.row_sums(values.double(), source[keys >= 0], keys[keys >= 0], expected)
     out = torch.full((80, d), torch.nan, device=DEVICE)
     row_sums(values.to(DEVICE), source.to(DEVICE), keys.to(DEVICE), out)
     torch.testing.assert_close(out.cpu().double(), expected, rtol=1e-5, atol=1e-4, equal_nan=True)
 
     at_heads = sums_at_heads(values.to(DEVICE), source.to(DEVICE), keys.to(DEVICE)).cpu()
-    head = torch.tensor(np.diff(keys.numpy(), prepend=-1) != 0)
+    head = torch.tensor(np.diff(keys.numpy(), prepend=-9) != 0) & (keys >= 0)
     torch.testing.assert_close(at_heads[head].double(), expected[keys[head].long()], rtol=1e-5, atol=1e-4)
     assert not at_heads[~head].any()
 
@@ -61,3 +66,56 @@ def test_row_step(shape: tuple[int, int]) -> None:
     assert torch.equal(steps.cpu(), right_steps)
     for got, expected in zip(mine, right, strict=True):
         torch.testing.assert_close(got.cpu().double(), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_dense_step_and_square_sum() -> None:
+    torch.manual_seed(0)
+    value, scale = torch.randn(1030), torch.tensor(0.7)
+    mine = [part.to(DEVICE) for part in (value, torch.zeros(1030), torch.zeros(1030))]
+    right = [part.double() for part in (value, torch.zeros(1030), torch.zeros(1030))]
+    for count in range(1, 4):
+        grad = torch.randn(1030)
+        adam.dense_step(right[0], grad.double(), *right[1:], count, 0.01, scale.double())
+        adam_triton.dense_step(mine[0], grad.to(DEVICE), *mine[1:], count, 0.01, scale.to(DEVICE))
+    for got, expected in zip(mine, right, strict=True):
+        torch.testing.assert_close(got.cpu().double(), expected, rtol=1e-5, atol=1e-6)
+    grads = [torch.randn(5, 3), torch.zeros(0, 4), torch.randn(7)]
+    found = adam_triton.square_sum([part.to(DEVICE) for part in grads])
+    torch.testing.assert_close(found.cpu(), adam.square_sum(grads), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("d", [5, 64, 100])
+def test_read_states(d: int) -> None:
+    """Rows of their own, ψ and ξ; two groups and rows below them."""
+    torch.manual_seed(0)
+    count, active = 70, 6
+    row = torch.full((count,), -1)
+    row[torch.randperm(count)[:active]] = torch.arange(active)
+    parts = [torch.randn(d), torch.randn(active, d), row, torch.randn(count, d), torch.rand(count) < 0.4]
+    groups, more = [torch.randperm(count)[:50], torch.randperm(count)[:33]], torch.randn(4, d)
+    grad = torch.randn(87, d)
+
+    def gradients(operator, device):
+        learned = [tensor.clone().to(device).requires_grad_() for tensor in (*parts[:2], more)]
+        side = Side(*learned[:2], *(part.to(device) for part in parts[2:]))
+        found = operator([(side, group.to(device)) for group in groups], learned[2])
+        return [found.detach(), *torch.autograd.grad(found, learned, grad.to(device))]
+
+    expected = gradients(states.read_states, "cpu")
+    expected[2] = expected[2].to_dense()
+    found = gradients(states_triton.read_states, DEVICE)
+    rows, values = found[2]._indices()[0], found[2]._values()
+    found[2] = torch.zeros(active, d).index_add(0, rows[rows >= 0].cpu(), values[rows >= 0].cpu())
+    for got, right in zip(found, expected, strict=True):
+        torch.testing.assert_close(got.cpu(), right, rtol=1e-5, atol=1e-5)
+
+
+def test_pick_rows() -> None:
+    torch.manual_seed(0)
+    x, index = torch.randn(20, 7), torch.randint(15, (100,))
+    grad = torch.randn(100, 7)
+    mine = x.to(DEVICE).requires_grad_()
+    picked = linear_triton.pick_rows(mine, index.to(DEVICE))
+    assert torch.equal(picked.detach().cpu(), x[index])
+    (got,) = torch.autograd.grad(picked, mine, grad.to(DEVICE))
+    torch.testing.assert_close(got.cpu(), torch.zeros(20, 7).index_add(0, index, grad), rtol=1e-5, atol=1e-5)

@@ -3,68 +3,70 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from ops.interpreted import DEVICE
 from torch import Tensor
 
-from dynedge.ops.softmax_loss import CHUNK, Columns, reference
-from dynedge.ops.softmax_loss.triton import softmax_loss
+from dynedge.models.candidates import find
+from dynedge.ops.softmax_loss import CHUNK, reference
+from dynedge.ops.softmax_loss.triton import Drawn, softmax_loss
+from dynedge.plan.links import Linker
+from dynedge.plan.schedule import NO_ROW, build
 
 FLOAT32, BFLOAT16 = 1e-4, 2e-2  # of the greatest number: what the project promises
 
 
-def window(n: int, count: int, items: int, rows: int, d: int, versions: int) -> tuple[Columns, Tensor, Tensor]:
-    """(columns, true items, their rows): some candidates move once inside their chunk, if versions are asked for."""
-    m, outside = -(-n // CHUNK), 5
-    item = torch.randint(items, (m, count)) if count < items else torch.arange(items).expand(m, -1)
-    since, until = torch.full((m, count), -1), torch.full((m, count), n)
-    row = torch.randint(rows + outside, (m, count))
-    candidate = torch.arange(count).expand(m, -1)
-    more: list[list[Tensor]] = [[], [], [], []]
-    for v in range(versions):  # candidate v moves at some event of the chunk, and is read anew from then on
-        when = torch.arange(m) * CHUNK + torch.randint(CHUNK - 1, (m,))
-        until[:, v] = when
-        for part, value in zip(more, (item[:, v], torch.randint(rows, (m,)), when, torch.full((m,), v)), strict=True):
-            part.append(value)
-    if versions:  # and one column that only fills up
-        for part, value in zip(more, (0, 0, n + 9, 0), strict=True):
-            part.append(torch.full((m,), value))
-        item, row, since, candidate = (
-            torch.cat([base, torch.stack(part, 1)], 1)
-            for base, part in zip((item, row, since, candidate), more, strict=True)
-        )
-        ends = torch.full((m, versions + 1), n)
-        ends[:, -1] = -1
-        until = torch.cat([until, ends], 1)
-    parts = (part.contiguous().to(DEVICE) for part in (item, row, since, until, candidate))
-    columns = Columns(count, *parts, outside=torch.zeros(outside, dtype=torch.int64, device=DEVICE))
-    return columns, torch.randint(items, (n,)).to(DEVICE), torch.randint(rows, (n,)).to(DEVICE)
+def window(n: int, count: int, items: int, active: float) -> tuple[Any, ...]:
+    """(columns, drawn, true items, their rows, the rows after them, rows of the arena)."""
+    rng = np.random.default_rng(0)
+    user, item = rng.integers(0, 9, n).astype(np.int32), rng.integers(0, items, n).astype(np.int32)
+    prev = Linker(np.zeros(9, bool), rng.random(items) < active)(user, item)
+    schedule = build(user, item, prev, np.zeros(0, np.int64))
+    shape = -(-n // CHUNK), count
+    every = np.broadcast_to(np.arange(items, dtype=np.int32), (shape[0], items))
+    chosen = every if count == items else rng.integers(0, items, shape).astype(np.int32)
+    columns = find(schedule, item, np.ascontiguousarray(chosen), items, DEVICE)
+    drawn = Drawn(columns.item[:, :count].contiguous(), columns.row[:, :count].contiguous(), count == items)
+    after = np.full(n, NO_ROW, np.int32)
+    after[schedule.item_events] = schedule.item_rows
+    lists = item.astype(np.int64), schedule.reads[:, 1].astype(np.int64), after
+    return columns, drawn, *(torch.from_numpy(part).to(DEVICE) for part in lists), schedule.rows
 
 
 @pytest.mark.parametrize("low", [False, True], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize("ids", [False, True], ids=["states", "ids"])
 @pytest.mark.parametrize(
-    ("n", "count", "items", "d", "versions"),
-    [(130, 10, 50, 16, 0), (7, 3, 4, 5, 2), (200, 20, 20, 24, 4), (140, 70, 500, 65, 3)],
+    ("n", "count", "items", "d", "active"),
+    [(130, 10, 500, 16, 0.0), (7, 3, 4, 5, 0.3), (200, 20, 20, 24, 0.2), (140, 70, 40, 65, 0.2)],
 )
-def test_error_and_gradients(n: int, count: int, items: int, d: int, versions: int, ids: bool, low: bool) -> None:
+def test_error_and_gradients(n: int, count: int, items: int, d: int, active: float, ids: bool, low: bool) -> None:
+    """Few items: they move inside chunks, and are drawn twice; all items; more columns than a block has."""
     torch.manual_seed(0)
-    rows = 30
-    columns, item, row = window(n, count, items, rows, d, versions)
-    shapes = [(n, 2 * d if ids else d), (rows, d), (5, d), *([(items, d + 1)] if ids else [])]
+    columns, drawn, item, row, after, rows = window(n, count, items, active)
+    shapes = [(n, 2 * d if ids else d), (rows, d), (len(columns.outside), d), *([(items, d + 1)] if ids else [])]
     inputs = [torch.randn(shape) * d**-0.25 for shape in shapes]
 
-    def run(operator: object, kind: torch.dtype) -> list[Tensor]:
+    def gradients(operator: Any, kind: torch.dtype, *rest: Any) -> list[Tensor]:
         tensors = [tensor.to(DEVICE, kind).requires_grad_() for tensor in inputs]
-        error = operator(*tensors[:3], tensors[3] if ids else None, columns, item, row)
+        error = operator(*tensors[:3], tensors[3] if ids else None, *rest)
         grads = torch.autograd.grad(0.5 * error, tensors)
-        return [(grad.to_dense() if grad.is_sparse else grad).double().cpu() for grad in (error.detach(), *grads)]
+        return [_dense(grad).double().cpu() for grad in (error.detach(), *grads)]
 
-    expected = run(reference.softmax_loss, torch.float64)
+    expected = gradients(reference.softmax_loss, torch.float64, columns, item, row)
     with torch.autocast(DEVICE, torch.bfloat16) if low else nullcontext():
-        found = run(softmax_loss, torch.float32)
+        found = gradients(softmax_loss, torch.float32, drawn, item, row, after)
     for got, right in zip(found, expected, strict=True):
         bound = (BFLOAT16 if low else FLOAT32) * float(right.abs().max()) if right.numel() else 0
         torch.testing.assert_close(got, right, rtol=0, atol=bound)
+
+
+def _dense(grad: Tensor) -> Tensor:
+    """Rows below 0 are nobody's."""
+    if not grad.is_sparse:
+        return grad
+    rows, values = grad._indices()[0], grad._values()
+    return values.new_zeros(grad.shape).index_add(0, rows[rows >= 0], values[rows >= 0])

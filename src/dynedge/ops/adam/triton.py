@@ -1,7 +1,10 @@
-"""adam on a GPU, for rows of a table. Nothing here waits for the GPU: how many rows are different is never asked."""
+"""adam on a GPU. Nothing here waits for it: how many rows are different is never asked."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import torch
 import triton
 from torch import Tensor
 
@@ -9,12 +12,35 @@ from dynedge.ops.adam import triton_kernels as kernels
 from dynedge.ops.adam.reference import BETA1, BETA2, EPSILON
 
 BLOCK = 16  # rows a program takes
+NUMBERS = 1024  # of a whole parameter
+
+
+def dense_step(
+    value: Tensor, grad: Tensor, mean: Tensor, square: Tensor, count: int, lr: float, scale: Tensor
+) -> None:
+    """As the package's, in float32."""
+    size = value.numel()
+    if size:
+        factors = lr / (1 - BETA1**count), 1 / (1 - BETA2**count)
+        kernels.dense[(triton.cdiv(size, NUMBERS),)](
+            *(value.detach(), grad.contiguous(), mean, square, scale, size, *factors),
+            BETA1=BETA1,
+            BETA2=BETA2,
+            EPSILON=EPSILON,
+            BM=NUMBERS,
+        )
+
+
+def square_sum(grads: Sequence[Tensor]) -> Tensor:
+    """As the package's, by two launches for all of them."""
+    norms = torch._foreach_norm([grad for grad in grads if grad.numel()])
+    return torch.stack([norm.double() for norm in norms]).square().sum() if norms else torch.zeros(())
 
 
 def row_step(
     value: Tensor, rows: Tensor, grad: Tensor, mean: Tensor, square: Tensor, steps: Tensor, lr: float, scale: Tensor
 ) -> None:
-    """As the package's, in float32; rows are sorted and may repeat, then the first of equal ones counts."""
+    """As the package's, in float32; rows are sorted; the first of equal ones counts, and none below 0."""
     if not len(rows):
         return
     d = value[0].numel()

@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count"])
 def rows(
     value,
     keys,
@@ -24,12 +24,12 @@ def rows(
     BM: tl.constexpr,
     BK: tl.constexpr,
 ):
-    """A step of the rows `keys`, sorted; of equal ones the first counts."""
+    """A step of the rows `keys`, sorted; of equal ones the first counts, and those below 0 do not."""
     i = tl.program_id(0) * BM + tl.arange(0, BM)
     there = i < count
     key = tl.load(keys + i, mask=there, other=-1).to(tl.int64)
     before = tl.load(keys + i - 1, mask=there & (i > 0), other=-2).to(tl.int64)
-    head = there & (key != before)
+    head = there & (key != before) & (key >= 0)
     step = tl.load(steps + key, mask=head, other=0) + 1
     tl.store(steps + key, step, mask=head)
     age = step.to(tl.float64)
@@ -49,3 +49,32 @@ def rows(
         tl.store(square + at, v, mask=mask)
         moved = tl.load(value + at, mask=mask, other=0.0) - own * m / (tl.sqrt(v * young) + EPSILON)
         tl.store(value + at, moved, mask=mask)
+
+
+@triton.jit(do_not_specialize=["count"])
+def dense(
+    value,
+    grad,
+    mean,
+    square,
+    scale,
+    count,
+    lr,
+    young,
+    BETA1: tl.constexpr,
+    BETA2: tl.constexpr,
+    EPSILON: tl.constexpr,
+    BM: tl.constexpr,
+):
+    """A step of a whole parameter; lr and young hold what its number of steps makes of the rate and of the square."""
+    i = tl.program_id(0) * BM + tl.arange(0, BM)
+    there = i < count
+    g = tl.load(scale).to(tl.float32) * tl.load(grad + i, mask=there, other=0.0).to(tl.float32)
+    m = tl.load(mean + i, mask=there, other=0.0)
+    m += (1 - BETA1) * (g - m)
+    v = tl.load(square + i, mask=there, other=0.0)
+    v = BETA2 * v + (1 - BETA2) * g * g
+    tl.store(mean + i, m, mask=there)
+    tl.store(square + i, v, mask=there)
+    moved = tl.load(value + i, mask=there, other=0.0) - lr * m / (tl.sqrt(v * young) + EPSILON)
+    tl.store(value + i, moved, mask=there)

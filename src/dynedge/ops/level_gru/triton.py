@@ -2,14 +2,15 @@
 
 Legend: d width of a state, W states written, R rows of the arena, F rows before the written ones, P rows of pre.
 
-Levels of many rows get a launch each, as many programs as it takes; runs of narrow ones share a launch whose programs
-wait for each other after each level, no more of them than run at once. Products are in bfloat16 with float32 sums
-under autocast, else in float32; states and gradients of states are float32. Same bits every time.
+Levels of very many rows get a launch each, as many programs as it takes; runs of narrower ones share a launch whose
+programs wait for each other after each level, no more of them than run at once. Products are in bfloat16 with
+float32 sums under autocast, else in float32; states and gradients of states are float32. Same bits every time.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -26,9 +27,9 @@ from dynedge.plan.schedule import Schedule
 Array = npt.NDArray[Any]
 Run = tuple[int, int, int]  # first level, last level + 1, rows of the widest side among them
 
-WIDE = 4096  # rows of a side from which a level has a launch of its own
-NARROW_ROWS, WIDE_ROWS = 16, 64  # rows a program takes at once
-AT_ONCE = 4  # programs a multiprocessor is given of a wide level
+# From so many rows of a side on, how many rows a program takes at once, and how many programs a multiprocessor gets, of how many warps.
+# A launch takes the CPU 30 µs, and a row some 2 ns of the GPU: a level of 32,768 rows is worth one of its own.
+NARROW, MIDDLE, WIDE = (0, 16, 1, 8), (1536, 64, 1, 8), (32768, 64, 4, 8)
 COLUMNS = 64  # of a state that a program takes at once
 
 
@@ -75,15 +76,13 @@ def level_numbers(schedule: Schedule) -> dict[str, Any]:
 
 
 def runs(blocks: Array) -> list[Run]:
-    """Each wide level alone, narrow ones together."""
+    """Each wide level alone, middling ones and narrow ones together."""
     sides = np.diff(blocks).reshape(-1, 2).max(1, initial=0)
-    found: list[Run] = []
-    for level, rows in enumerate(sides.tolist()):
-        if found and rows < WIDE and found[-1][2] < WIDE:
-            found[-1] = found[-1][0], level + 1, max(found[-1][2], rows)
-        else:
-            found.append((level, level + 1, rows))
-    return found
+    kinds = np.searchsorted((MIDDLE[0], WIDE[0]), sides, side="right")
+    new = np.ones(len(sides), bool)
+    new[1:] = (kinds[1:] != kinds[:-1]) | (kinds[1:] == 2)
+    edges = [*np.flatnonzero(new).tolist(), len(sides)]
+    return [(first, last, int(sides[first:last].max())) for first, last in pairwise(edges)]
 
 
 def level_gru(
@@ -184,9 +183,8 @@ def _launch(kernel: Any, runs: list[Run], d: int, kind: torch.dtype, first_writt
     precision = "tf32x3" if kind == torch.float32 else "ieee" if device.type == "cuda" else "rounded"
     arrived = torch.zeros(len(runs), dtype=torch.int32, device=device)
     for number, (first, last, rows) in enumerate(runs):
-        wide = rows >= WIDE
-        block = WIDE_ROWS if wide else NARROW_ROWS
-        programs = 2 * tiles * min(triton.cdiv(rows, block), max(1, _room(device, wide) // (2 * tiles)))
+        _, block, at_once, warps = WIDE if rows >= WIDE[0] else MIDDLE if rows >= MIDDLE[0] else NARROW
+        programs = 2 * tiles * min(triton.cdiv(rows, block), max(1, _room(device) * at_once // (2 * tiles)))
         meet = device.type == "cuda" and last - first > 1
         kernel[(programs,)](
             *tensors,
@@ -199,7 +197,7 @@ def _launch(kernel: Any, runs: list[Run], d: int, kind: torch.dtype, first_writt
             BK=width,
             PRECISION=precision,
             MEET=meet,
-            num_warps=4,
+            num_warps=warps,
             num_stages=1,
             **({"launch_cooperative_grid": True} if meet else {}),
         )
@@ -214,11 +212,9 @@ def _apart(runs: list[Run]) -> list[Run]:
     return [(level, level + 1, rows) for first, last, rows in runs for level in range(first, last)]
 
 
-def _room(device: torch.device, wide: bool) -> int:
-    """How many programs to start at most."""
-    if device.type != "cuda":
-        return 4
-    return torch.cuda.get_device_properties(device).multi_processor_count * (AT_ONCE if wide else 1)
+def _room(device: torch.device) -> int:
+    """How many programs run at once, one a multiprocessor."""
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:

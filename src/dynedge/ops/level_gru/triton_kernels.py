@@ -59,7 +59,7 @@ def _pair(links, row, there):
     return tl.load(at, mask=there, other=-1), tl.load(at + 1, mask=there, other=-1)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["first", "last", "first_written"], do_not_specialize_on_alignment=["arrived"])
 def forward(
     arena,
     pre,
@@ -178,7 +178,7 @@ def _turn(grad, sent, kept, operands, w, own, other, to, mask, col, D: tl.conste
     return g * z, to_n * r, to_n * h * r * (1 - r), to_z, to_n
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["first", "last", "first_written"], do_not_specialize_on_alignment=["arrived"])
 def backward(
     grad,
     sent,
@@ -261,7 +261,7 @@ def backward(
                 _meet(arrived, programs * (back + 1))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "first_written"])
 def root_gradients(out, sent, children, rows, first_written, D: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr):
     """out [rows, d]: what the children of a row that no level writes send back to it. Nought for ψ rows."""
     row = tl.program_id(0) * BM + tl.arange(0, BM)

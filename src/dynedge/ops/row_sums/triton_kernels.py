@@ -2,7 +2,7 @@
 
 A key's rows stand together. In a block, the first of them gets the sum of those in the block; then the first of all
 adds what it finds at the starts of the following blocks, as long as the key is its own. A key with ten thousand rows
-so takes a few hundred reads in a row, not ten thousand.
+so takes a few hundred reads in a row, not ten thousand. Keys below 0 are nobody's.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import triton
 import triton.language as tl
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count"])
 def within(values, source, keys, part, count, stride, D: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr):
     """part [N, d]: at the first position of each key in a block, the sum over the block. Others are not written."""
     i = tl.program_id(0) * BM + tl.arange(0, BM)
     there = i < count
     key = tl.load(keys + i, mask=there, other=-1)
-    before = tl.load(keys + i - 1, mask=there & (tl.arange(0, BM) > 0), other=-2)
-    head = there & (key != before)
+    before = tl.load(keys + i - 1, mask=there & (tl.arange(0, BM) > 0), other=-9)
+    head = there & (key != before) & (key >= 0)
     row = tl.load(source + i, mask=there, other=0).to(tl.int64)[:, None] * stride
     same = ((key[:, None] == key[None, :]) & head[:, None] & there[None, :]).to(tl.float32)
     for k in tl.static_range(0, D, BK):
@@ -28,14 +28,14 @@ def within(values, source, keys, part, count, stride, D: tl.constexpr, BM: tl.co
         tl.store(part + i.to(tl.int64)[:, None] * D + col, total, mask=head[:, None] & (col < D))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count"])
 def across(part, keys, out, count, D: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, BY_KEY: tl.constexpr):
     """The whole sums: out[key] if BY_KEY; else at each key's first position, and nought at all others."""
     i = tl.program_id(0) * BM + tl.arange(0, BM)
     there = i < count
     key = tl.load(keys + i, mask=there, other=-1)
-    before = tl.load(keys + i - 1, mask=there & (i > 0), other=-2)
-    head = there & (key != before)
+    before = tl.load(keys + i - 1, mask=there & (i > 0), other=-9)
+    head = there & (key != before) & (key >= 0)
     last = tl.max(key, 0)
     ends = head & (key == last)  # the one key that may go on in the next block, if it started in this one
     goes_on = tl.max(ends.to(tl.int32), 0) > 0

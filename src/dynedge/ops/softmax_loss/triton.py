@@ -1,10 +1,12 @@
 """softmax_loss on a GPU: one kernel for errors and gradients, then the gradients are summed by row, in fixed order.
 
-Legend: as in the package's docstring.
+The kernel finds by itself which candidates move inside a chunk, from the chunk's own events, so that nobody need list
+them and nothing waits for the GPU to count. Legend: as in the package's docstring.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,13 +17,30 @@ from torch.autograd.function import once_differentiable
 
 from dynedge.ops.row_sums.triton import row_sums
 from dynedge.ops.softmax_loss import triton_kernels as kernels
-from dynedge.ops.softmax_loss.columns import CHUNK, Columns
+from dynedge.ops.softmax_loss.columns import CHUNK
+
+
+@dataclass(frozen=True, eq=False)
+class Drawn:
+    """The candidates of a window's chunks, and where their states are: rows of the pool [arena | outside]."""
+
+    items: Tensor  # int[m, C]
+    rows: Tensor  # int[m, C]: at the chunk's start
+    every: bool  # whether the candidates of each chunk are all items
 
 
 def softmax_loss(
-    wanted: Tensor, arena: Tensor, outside: Tensor, ids: Tensor | None, columns: Columns, item: Tensor, row: Tensor
+    wanted: Tensor,
+    arena: Tensor,
+    outside: Tensor,
+    ids: Tensor | None,
+    drawn: Drawn,
+    item: Tensor,
+    row: Tensor,
+    after: Tensor,
 ) -> Tensor:
-    error: Tensor = _SoftmaxLoss.apply(wanted, arena, outside, ids, columns, item, row)  # type: ignore[no-untyped-call]
+    """As the package's, for candidates `drawn`; after int[n]: the row event k's item is read from then on, or −1."""
+    error: Tensor = _SoftmaxLoss.apply(wanted, arena, outside, ids, drawn, item, row, after)  # type: ignore[no-untyped-call]
     return error
 
 
@@ -33,65 +52,73 @@ class _SoftmaxLoss(torch.autograd.Function):
         arena: Tensor,
         outside: Tensor,
         ids: Tensor | None,
-        columns: Columns,
+        drawn: Drawn,
         item: Tensor,
         row: Tensor,
+        after: Tensor,
     ) -> Tensor:
-        n, (rows, d), width = len(wanted), arena.shape, columns.row.shape[1]
+        n, (rows, d), (chunks, count) = len(wanted), arena.shape, drawn.rows.shape
         low = torch.is_autocast_enabled(arena.device.type)
-        block = CHUNK if d <= 64 or (low and d <= 128) else 32  # events a program takes
-        programs = len(columns.row) * (CHUNK // block)
+        width = max(16, triton.next_power_of_2(d))
+        held = width * (1 if ids is None else 2) * (1 if low else 2)
+        block = CHUNK if held <= 128 else 32  # events a program takes
+        programs = chunks * (CHUNK // block)
         errors = arena.new_empty(programs)
         grad_wanted = torch.empty_like(wanted, memory_format=torch.contiguous_format)
-        grad_state = arena.new_empty(n + programs * width, d)
-        grad_id = arena.new_empty(n + programs * width if ids is not None else 0, d + 1)
+        entries = n + programs * (count + CHUNK)
+        grad_state = arena.new_empty(entries, d)
+        grad_id = arena.new_empty(entries if ids is not None else 0, d + 1)
         if programs:
             kernels.chunks[(programs,)](
                 *(wanted.contiguous(), arena.contiguous(), outside.contiguous(), arena if ids is None else ids),
-                *(columns.item, columns.row, columns.since, columns.until, item, row),
-                *(errors, grad_wanted, grad_state, grad_id, n, width, rows),
+                *(drawn.items, drawn.rows, item, row, after),
+                *(errors, grad_wanted, grad_state, grad_id, n, count, rows),
                 d=d,
                 CHUNK=CHUNK,
                 BQ=block,
-                BA=min(64, max(16, triton.next_power_of_2(width))),
-                BK=max(16, triton.next_power_of_2(d)),
+                BA=min(64, max(16, triton.next_power_of_2(count))),
+                BK=width,
                 IDS=ids is not None,
                 KIND=tl.bfloat16 if low else tl.float32,
                 PRECISION="tf32x3" if not low else "ieee" if arena.is_cuda else "rounded",
                 num_warps=8,
+                num_stages=1,
             )
-        ctx.save_for_backward(grad_wanted, grad_state, grad_id, item, row)
-        ctx.columns, ctx.repeats = columns, CHUNK // block
+        ctx.save_for_backward(grad_wanted, grad_state, grad_id, item, row, after)
+        ctx.drawn, ctx.repeats = drawn, CHUNK // block
         ctx.sizes = rows, len(outside), None if ids is None else len(ids)
         return errors.sum()
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        grad_wanted, grad_state, grad_id, item, row = ctx.saved_tensors
+        grad_wanted, grad_state, grad_id, item, row, after = ctx.saved_tensors
         rows, outside, ids = ctx.sizes
-        pool = _summed(grad_state, torch.cat([row, _each(ctx.columns.row, ctx)]), rows + outside).mul_(grad)
+        chunks = len(ctx.drawn.items)
+        pool = _summed(grad_state, _keys(row, ctx.drawn.rows, after, ctx.repeats), rows + outside).mul_(grad)
         for_ids = None
         if ids is not None:
-            columns = ctx.columns
-            real = torch.where(columns.since < columns.until, columns.item, columns.item[:, :1])
-            named = torch.cat([item, _each(real, ctx)])
-            if columns.count == ids:
+            named = _keys(item, ctx.drawn.items, torch.where(after >= 0, item, -1), ctx.repeats)
+            if ctx.drawn.every:
                 for_ids = _summed(grad_id, named, ids).mul_(grad)
             else:
-                for_ids = torch.sparse_coo_tensor(
-                    named[None], grad_id * grad, (ids, grad_id.shape[1]), check_invariants=False
-                )
-        return grad_wanted * grad.to(grad_wanted.dtype), pool[:rows], pool[rows:], for_ids, None, None, None
+                moved = named[-chunks * ctx.repeats * CHUNK :]  # most are no candidates
+                moved[grad_id[-len(moved) :, -1] == 0] = -1
+                shape = ids, grad_id.shape[1]
+                for_ids = torch.sparse_coo_tensor(named[None], grad_id * grad, shape, check_invariants=False)
+        return grad_wanted * grad.to(grad_wanted.dtype), pool[:rows], pool[rows:], for_ids, *[None] * 4
 
 
-def _each(table: Tensor, ctx: Any) -> Tensor:
-    """A chunk's columns once for each program that did some of its events."""
-    return table.repeat_interleave(ctx.repeats, 0).flatten()
+def _keys(true: Tensor, drawn: Tensor, moved: Tensor, repeats: int) -> Tensor:
+    """int64: whose gradient each row of the kernel's is; −1: nobody's."""
+    chunks = len(drawn)
+    padded = torch.nn.functional.pad(moved, (0, chunks * CHUNK - len(moved)), value=-1).view(chunks, CHUNK)
+    parts = drawn.repeat_interleave(repeats, 0), padded.repeat_interleave(repeats, 0)
+    return torch.cat([true.long(), *(part.flatten().long() for part in parts)])
 
 
 def _summed(values: Tensor, keys: Tensor, size: int) -> Tensor:
-    """float32[size, ..]: values summed by key, in fixed order."""
+    """float32[size, ..]: values summed by key, in fixed order; keys below 0 are nobody's."""
     ordered, source = torch.sort(keys, stable=True)
     out = values.new_zeros(size, values.shape[1])
     row_sums(values, source, ordered, out)

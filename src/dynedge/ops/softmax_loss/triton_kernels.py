@@ -20,22 +20,18 @@ def _dot(a, b, KIND: tl.constexpr, PRECISION: tl.constexpr):
 
 
 @triton.jit
-def _columns(arena, outside, ids, rows, items, at, there, first_outside, col, d: tl.constexpr, IDS: tl.constexpr):
-    """(states, id vectors, biases) of the columns `at`."""
-    row = tl.load(rows + at, mask=there, other=0)
-    inside = col < d
+def _candidates(arena, outside, ids, item, row, there, first_outside, col, d: tl.constexpr, IDS: tl.constexpr):
+    """(states, id vectors, biases) of candidates: where they stand in the pool [arena | outside], and their items."""
+    inside = there[:, None] & (col < d)
     out = (row >= first_outside)[:, None]
-    state = tl.load(arena + row[:, None] * d + col, mask=there[:, None] & inside & ~out, other=0.0)
-    state += tl.load(
-        outside + (row - first_outside)[:, None] * d + col, mask=there[:, None] & inside & out, other=0.0
-    )
+    state = tl.load(arena + row[:, None] * d + col, mask=inside & ~out, other=0.0)
+    state += tl.load(outside + (row - first_outside)[:, None] * d + col, mask=inside & out, other=0.0)
     if IDS:
-        item = tl.load(items + at, mask=there, other=0)
-        vector = tl.load(ids + item[:, None] * (d + 1) + col, mask=there[:, None] & inside, other=0.0)
+        vector = tl.load(ids + item[:, None] * (d + 1) + col, mask=inside, other=0.0)
         bias = tl.load(ids + item * (d + 1) + d, mask=there, other=0.0)
     else:
         vector = state
-        bias = tl.zeros(at.shape, tl.float32)
+        bias = tl.zeros(item.shape, tl.float32)
     return state, vector, bias
 
 
@@ -48,17 +44,13 @@ def _scores(q, q_id, state, vector, bias, IDS: tl.constexpr, KIND: tl.constexpr,
 
 
 @triton.jit
-def _readers(k, true, items, since, until, at, there, n):
-    """bool[events, columns]: who reads which column as that of another item than its own."""
-    item = tl.load(items + at, mask=there, other=-1)
-    after = tl.load(since + at, mask=there, other=0)
-    last = tl.load(until + at, mask=there, other=-1)
-    event = k[:, None]
-    reads = (after[None, :] < event) & (event <= last[None, :]) & (event < n)
-    return reads & (item[None, :] != true[:, None]) & there[None, :]
+def _first_moves(e, e_item, e_row, item):
+    """For each candidate, the first event of the chunk that moves it."""
+    moves = (e_item[:, None] == item[None, :]) & (e_row >= 0)[:, None]
+    return tl.min(tl.where(moves, e[:, None], 2147483647), 0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n", "count", "first_outside"])
 def chunks(
     wanted,
     arena,
@@ -66,16 +58,15 @@ def chunks(
     ids,
     items,
     rows,
-    since,
-    until,
     true_item,
     true_row,
+    after,
     errors,
     grad_wanted,
     grad_state,
     grad_id,
     n,
-    columns,
+    count,
     first_outside,
     d: tl.constexpr,
     CHUNK: tl.constexpr,
@@ -86,9 +77,11 @@ def chunks(
     KIND: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """errors[program]: the sum over its events; grad_wanted [n, D]; grad_state [n + programs · A, d]: of the true
-    items' states, then of each program's columns; grad_id [.., d + 1] alike."""
+    """errors[program]: the sum over its events; grad_wanted [n, D]; grad_state [n + P · C + P · CHUNK, d]: of the
+    true items' states, then of each program's candidates at the chunk's start, then of what its chunk's events wrote;
+    grad_id [.., d + 1] alike. P programs."""
     program = tl.program_id(0).to(tl.int64)
+    programs = tl.num_programs(0).to(tl.int64)
     chunk = program * BQ // CHUNK
     k = program * BQ + tl.arange(0, BQ)
     mine = k < n
@@ -96,24 +89,46 @@ def chunks(
     whole = mine[:, None] & (col < d)
     WIDTH: tl.constexpr = 2 * d if IDS else d
     q = tl.load(wanted + k[:, None] * WIDTH + col, mask=whole, other=0.0).to(tl.float32)
-    true = tl.load(true_item + k, mask=mine, other=-1)
-    row = tl.load(true_row + k, mask=mine, other=0)
+    true = tl.load(true_item + k, mask=mine, other=-1).to(tl.int64)
+    row = tl.load(true_row + k, mask=mine, other=0).to(tl.int64)
     right = tl.load(arena + row[:, None] * d + col, mask=whole, other=0.0)
     positive = tl.sum(q * right, 1)
+    q_id, right_id = q, right
     if IDS:
         q_id = tl.load(wanted + k[:, None] * WIDTH + d + col, mask=whole, other=0.0).to(tl.float32)
         right_id = tl.load(ids + true[:, None] * (d + 1) + col, mask=whole, other=0.0)
         positive += tl.sum(q_id * right_id, 1) + tl.load(ids + true * (d + 1) + d, mask=mine, other=0.0)
-    else:
-        q_id = q
+
+    # The chunk's events as what they write: read from the next event on, by those before the item moves again.
+    e = chunk * CHUNK + tl.arange(0, CHUNK)
+    e_item = tl.load(true_item + e, mask=e < n, other=-1).to(tl.int64)
+    e_row = tl.load(after + e, mask=e < n, other=-1).to(tl.int64)
+    drawn = tl.zeros([CHUNK], tl.float32)  # how often an event's item was drawn
 
     top, total = positive, tl.full([BQ], 1.0, tl.float32)
-    for low in range(0, columns, BA):
-        at = chunk * columns + low + tl.arange(0, BA)
-        there = low + tl.arange(0, BA) < columns
-        state, vector, bias = _columns(arena, outside, ids, rows, items, at, there, first_outside, col, d, IDS)
+    for low in range(0, count, BA):
+        there = low + tl.arange(0, BA) < count
+        at = chunk * count + low + tl.arange(0, BA)
+        item = tl.load(items + at, mask=there, other=-2).to(tl.int64)
+        place = tl.load(rows + at, mask=there, other=0).to(tl.int64)
+        drawn += tl.sum(((e_item[:, None] == item[None, :]) & (e_row >= 0)[:, None]).to(tl.float32), 1)
+        state, vector, bias = _candidates(arena, outside, ids, item, place, there, first_outside, col, d, IDS)
         found = _scores(q, q_id, state, vector, bias, IDS, KIND, PRECISION)
-        reads = _readers(k, true, items, since, until, at, there, n)
+        reads = k[:, None] <= _first_moves(e, e_item, e_row, item)[None, :]
+        reads = reads & (item[None, :] != true[:, None]) & there[None, :] & mine[:, None]
+        found = tl.where(reads, found, float("-inf"))
+        higher = tl.maximum(top, tl.max(found, 1))
+        total = total * tl.exp(top - higher) + tl.sum(tl.exp(found - higher[:, None]), 1)
+        top = higher
+    any_moved = tl.max(drawn, 0) > 0
+    moved = drawn > 0
+    if any_moved:
+        state, vector, bias = _candidates(arena, outside, ids, e_item, e_row, moved, first_outside, col, d, IDS)
+        found = _scores(q, q_id, state, vector, bias, IDS, KIND, PRECISION) + tl.log(tl.maximum(drawn, 1.0))[None, :]
+        again = (e_item[:, None] == e_item[None, :]) & (e[:, None] > e[None, :]) & (e_row >= 0)[:, None]
+        last = tl.min(tl.where(again, e[:, None], 2147483647), 0)
+        reads = (e[None, :] < k[:, None]) & (k[:, None] <= last[None, :]) & moved[None, :]
+        reads = reads & (e_item[None, :] != true[:, None]) & mine[:, None]
         found = tl.where(reads, found, float("-inf"))
         higher = tl.maximum(top, tl.max(found, 1))
         total = total * tl.exp(top - higher) + tl.sum(tl.exp(found - higher[:, None]), 1)
@@ -123,20 +138,23 @@ def chunks(
 
     missing = tl.where(mine, tl.exp(positive - top) - 1, 0.0)[:, None]
     grad = missing * right
+    grad_of_id = missing * right_id
     tl.store(grad_state + k[:, None] * d + col, missing * q, mask=whole)
     if IDS:
-        grad_of_id = missing * right_id
         tl.store(grad_id + k[:, None] * (d + 1) + col, missing * q_id, mask=whole)
         tl.store(grad_id + k[:, None] * (d + 1) + d, missing, mask=mine[:, None])
-    for low in range(0, columns, BA):
-        at = chunk * columns + low + tl.arange(0, BA)
-        there = low + tl.arange(0, BA) < columns
-        state, vector, bias = _columns(arena, outside, ids, rows, items, at, there, first_outside, col, d, IDS)
+    for low in range(0, count, BA):
+        there = low + tl.arange(0, BA) < count
+        at = chunk * count + low + tl.arange(0, BA)
+        item = tl.load(items + at, mask=there, other=-2).to(tl.int64)
+        place = tl.load(rows + at, mask=there, other=0).to(tl.int64)
+        state, vector, bias = _candidates(arena, outside, ids, item, place, there, first_outside, col, d, IDS)
         found = _scores(q, q_id, state, vector, bias, IDS, KIND, PRECISION)
-        reads = _readers(k, true, items, since, until, at, there, n)
+        reads = k[:, None] <= _first_moves(e, e_item, e_row, item)[None, :]
+        reads = reads & (item[None, :] != true[:, None]) & there[None, :] & mine[:, None]
         share = tl.where(reads, tl.exp(found - top[:, None]), 0.0)
         grad += _dot(share, state, KIND, PRECISION)
-        to = n + program * columns + low + tl.arange(0, BA)
+        to = n + program * count + low + tl.arange(0, BA)
         filled = there[:, None] & (col < d)
         tl.store(grad_state + to[:, None] * d + col, _dot(tl.trans(share), q, KIND, PRECISION), mask=filled)
         if IDS:
@@ -144,6 +162,28 @@ def chunks(
             for_id = _dot(tl.trans(share), q_id, KIND, PRECISION)
             tl.store(grad_id + to[:, None] * (d + 1) + col, for_id, mask=filled)
             tl.store(grad_id + to * (d + 1) + d, tl.sum(share, 0), mask=there)
+    to = n + programs * count + program * CHUNK + tl.arange(0, CHUNK)
+    filled = (col < d) & (to >= 0)[:, None]
+    if any_moved:
+        state, vector, bias = _candidates(arena, outside, ids, e_item, e_row, moved, first_outside, col, d, IDS)
+        found = _scores(q, q_id, state, vector, bias, IDS, KIND, PRECISION) + tl.log(tl.maximum(drawn, 1.0))[None, :]
+        again = (e_item[:, None] == e_item[None, :]) & (e[:, None] > e[None, :]) & (e_row >= 0)[:, None]
+        last = tl.min(tl.where(again, e[:, None], 2147483647), 0)
+        reads = (e[None, :] < k[:, None]) & (k[:, None] <= last[None, :]) & moved[None, :]
+        reads = reads & (e_item[None, :] != true[:, None]) & mine[:, None]
+        share = tl.where(reads, tl.exp(found - top[:, None]), 0.0)
+        grad += _dot(share, state, KIND, PRECISION)
+        tl.store(grad_state + to[:, None] * d + col, _dot(tl.trans(share), q, KIND, PRECISION), mask=filled)
+        if IDS:
+            grad_of_id += _dot(share, vector, KIND, PRECISION)
+            for_id = _dot(tl.trans(share), q_id, KIND, PRECISION)
+            tl.store(grad_id + to[:, None] * (d + 1) + col, for_id, mask=filled)
+            tl.store(grad_id + to * (d + 1) + d, tl.sum(share, 0))
+    else:
+        tl.store(grad_state + to[:, None] * d + col, tl.zeros([CHUNK, BK], tl.float32), mask=filled)
+        if IDS:
+            tl.store(grad_id + to[:, None] * (d + 1) + col, tl.zeros([CHUNK, BK], tl.float32), mask=filled)
+            tl.store(grad_id + to * (d + 1) + d, tl.zeros([CHUNK], tl.float32))
     tl.store(grad_wanted + k[:, None] * WIDTH + col, grad, mask=whole)
     if IDS:
         tl.store(grad_wanted + k[:, None] * WIDTH + d + col, grad_of_id, mask=whole)
