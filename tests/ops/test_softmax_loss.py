@@ -16,6 +16,7 @@ CASES = {
     "one negative": {"negatives": 1, "n": 3},
     "full": {"negatives": None},
     "full, ids": {"negatives": None, "ids": True, "active": 3},
+    "tiles": {"negatives": None, "items": 600, "ids": True},
     "odd width": {"negatives": 40, "d": 17, "ids": True},
     "many chunks": {"negatives": 7, "n": 1200, "items": 30},
     "no events": {"negatives": 4, "n": 0},

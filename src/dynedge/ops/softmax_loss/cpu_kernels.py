@@ -20,6 +20,8 @@ from dynedge.ops.softmax_loss.columns import CHUNK
 
 Array = npt.NDArray[Any]
 
+TILE = 256  # columns multiplied together: their vectors, 128 KiB at D = 128, stay in the second-level cache
+
 
 @numba.njit(nogil=True, cache=True)
 def chunks(
@@ -54,7 +56,7 @@ def chunks(
     count, width = row_of.shape[1], wanted.shape[1]
     lanes = VECTOR_BYTES // wanted.itemsize
     full = -(-count // lanes) * lanes
-    vectors, turned = np.zeros((full, width), wanted.dtype), np.zeros((width, full), wanted.dtype)
+    vectors, turned = np.zeros((full, width), wanted.dtype), np.zeros((width, min(full, TILE)), wanted.dtype)
     bias, block = np.zeros(full, wanted.dtype), np.empty((CHUNK, full), wanted.dtype)
     every, lane = np.arange(CHUNK), np.empty(lanes, wanted.dtype)
     for c in range(first + part, last, parts):
@@ -62,11 +64,14 @@ def chunks(
         for a in range(count):
             _vector(vectors[a], arena, outside, ids, row_of[c, a], id_of[c, a])
             bias[a] = ids[id_of[c, a], ids.shape[1] - 1] if len(ids) else 0
-            for j in range(width):
-                turned[j, a] = vectors[a, j]
         for k in range(size):
             block[k] = bias
-        add_products(block, 0, every, wanted, 0, low + every, size, turned)
+        for left in range(0, full, TILE):
+            some = vectors[left : left + TILE]
+            if len(some) != turned.shape[1]:  # the last tile, and the next chunk's first
+                turned = np.empty((width, len(some)), wanted.dtype)
+            _turn(some, turned)
+            add_products(block, left, every, wanted, 0, low + every, size, turned)
         for i in range(size):
             k = low + i
             score = _score(wanted[k], arena[row[k]], ids, own_id[k])
@@ -103,9 +108,20 @@ def _backward(
             to_wanted[k, j] = pull[k] * arena[row[k], j]
         for j in range(d, wanted.shape[1]):
             to_wanted[k, j] = pull[k] * ids[own_id[k], j - d]
-    add_products(to_wanted, 0, low + every, block, 0, every, len(block), vectors)
+    for left in range(0, len(vectors), TILE):
+        some = vectors[left : left + TILE]
+        add_products(to_wanted, 0, low + every, block, left, every, len(block), some)
     to_columns[:] = 0
     add_outer(to_columns, 0, len(to_columns), block, 0, every, wanted, low + every)
+
+
+@numba.njit(nogil=True, cache=True)
+def _turn(rows: Array, turned: Array) -> None:
+    """turned = rows.T, 16 rows at a time: one at a time would miss the cache."""
+    for low in range(0, len(rows), 16):
+        for j in range(len(turned)):
+            for i in range(low, min(low + 16, len(rows))):
+                turned[j, i] = rows[i, j]
 
 
 @numba.njit(nogil=True, cache=True)
@@ -135,34 +151,49 @@ def _softmax(
 ) -> tuple[float, float]:
     """(the event's error, ∂error/∂own score); scores become ∂error/∂score, 0 for columns it does not read.
 
-    The top and the sum are taken a lane at a time, so that they run as vector instructions.
+    One loop for each thing, so that all run as vector instructions.
     """
+    kind = scores.dtype.type
     for a in range(len(items)):
         read = (since[a] < k) & (k <= until[a]) & (items[a] != item)
-        scores[a] = scores[a] if read else -np.inf
-    scores[len(items) :] = -np.inf
-    lane[:] = own
-    for low in range(0, len(scores), len(lane)):
-        for i in range(len(lane)):
-            score = scores[low + i]
-            lane[i] = lane[i] if score <= lane[i] else score  # a NaN becomes the top, and the error
-    top = own
-    for i in range(len(lane)):
-        top = top if lane[i] <= top else lane[i]
-    lane[:] = 0
-    for low in range(0, len(scores), len(lane)):
-        for i in range(len(lane)):
-            power = _exp(scores[low + i] - top)
-            scores[low + i] = power
-            lane[i] += power
-    mine = _exp(own - top)
-    total = np.float64(mine)
-    for i in range(len(lane)):
-        total += lane[i]
-    share = scores.dtype.type(1 / total)
+        scores[a] = scores[a] if read else kind(-np.inf)
+    scores[len(items) :] = kind(-np.inf)
+    top = _top(scores, lane, kind(own))
+    for a in range(len(scores)):
+        scores[a] = _exp(scores[a] - top)
+    mine = _exp(kind(own) - top)
+    total = _sum(scores, lane) + mine
+    share = kind(1 / total)
     for a in range(len(scores)):
         scores[a] *= share
     return math.log(total) + (top - own), mine / total - 1
+
+
+@numba.njit(nogil=True, cache=True)
+def _top(scores: Array, lane: Array, own: Any) -> Any:
+    """The greatest of all, own among them; a NaN stays the greatest, once met."""
+    lane[:] = own
+    for low in range(0, len(scores), len(lane)):
+        some = scores[low : low + len(lane)]
+        for i in range(len(lane)):
+            lane[i] = lane[i] if some[i] <= lane[i] else some[i]
+    top = own
+    for i in range(len(lane)):
+        top = top if lane[i] <= top else lane[i]
+    return top
+
+
+@numba.njit(nogil=True, cache=True)
+def _sum(values: Array, lane: Array) -> Any:
+    lane[:] = 0
+    for low in range(0, len(values), len(lane)):
+        some = values[low : low + len(lane)]
+        for i in range(len(lane)):
+            lane[i] += some[i]
+    total = np.float64(0)
+    for i in range(len(lane)):
+        total += lane[i]
+    return total
 
 
 @numba.njit(nogil=True, cache=True)
