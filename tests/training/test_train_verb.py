@@ -191,7 +191,7 @@ MISTAKES = [
     (["--out", "{new}", "--set", "dim"], 2, "KEY=VALUE"),
     (["--out", "{new}", "--split", "1,2,3"], 2, "--split"),
     (["--out", "{new}", "--split", "0,0.5,0.5"], 3, "no events to train on"),
-    (["--out", "{new}", "--precision", "float8"], 2, "one of float32, bfloat16, float64"),
+    (["--out", "{new}", "--precision", "float8"], 2, "one of auto, float32, bfloat16, float64"),
     (["--out", "{new}", "--device", "abacus"], 2, "--device 'abacus' should be auto"),
     (["--out", "{new}", "--config", "{tmp}/absent.toml"], 3, "absent.toml: No such file"),
     (["--out", "{new}", "--config", "{tmp}/bad.toml"], 3, "bad.toml is not TOML"),

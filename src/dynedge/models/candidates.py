@@ -14,7 +14,9 @@ import numba
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
+from dynedge.models.prepared import Prepared
 from dynedge.ops.softmax_loss import CHUNK, Columns
 from dynedge.plan.schedule import NO_ROW, Schedule
 
@@ -32,6 +34,33 @@ def find(
     made = _find(item, items, rows, schedule.rows, schedule.item_events, schedule.item_rows, num_items)
     of, row, since, until, candidate, outside = (torch.from_numpy(part).to(device) for part in made)
     return Columns(items.shape[1], of, row, since, until, candidate, outside)
+
+
+def rows_at_starts(prepared: Prepared, items: Tensor) -> Tensor:
+    """int64[m, C], on the model's device: where the candidates `items` [m, C] stand at the start of their chunks.
+
+    Rows of the arena; below 0, not met in the window. By searches alone, so that nothing waits for the device.
+    """
+    starts = torch.arange(len(items), device=items.device)[:, None] * CHUNK
+    _, entry, psi_users, psi = prepared.roots
+    first_item = len(prepared.roots[0])
+    rows = torch.full_like(items, NO_ROW)
+    if len(entry):
+        slot = torch.searchsorted(entry, items).clamp_(max=len(entry) - 1)
+        lengths = prepared.item_starts.diff()
+        numbers = torch.arange(len(entry), device=items.device)
+        slots = torch.repeat_interleave(numbers, lengths, output_size=len(prepared.item_events))
+        n = len(prepared.item)
+        written = torch.searchsorted(
+            slots * n + prepared.item_events, slot * n + starts
+        )  # states before, of all slots
+        last = prepared.after[prepared.item_events[(written - 1).clamp_min_(0)]]
+        now = torch.where(written > prepared.item_starts[slot], last, first_item + slot)
+        rows = torch.where(entry[slot] == items, now, rows)
+    if len(psi):
+        slot = torch.searchsorted(psi, items).clamp_(max=len(psi) - 1)
+        rows = torch.where(psi[slot] == items, first_item + len(entry) + len(psi_users) + slot, rows)
+    return rows
 
 
 @numba.njit(nogil=True, cache=True)

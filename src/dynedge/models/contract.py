@@ -10,7 +10,7 @@ take event k in. What a model remembers of the events so far is its State, which
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -70,17 +70,20 @@ class Step:
     epoch: int
     window: int
 
-    def generator(self) -> torch.Generator:
+    def generator(self, device: torch.device | str = "cpu") -> torch.Generator:
         mixed = np.random.SeedSequence([self.seed, self.epoch, self.window]).generate_state(1, np.uint64)[0]
-        return torch.Generator().manual_seed(int(mixed >> 1))
+        return torch.Generator(device).manual_seed(int(mixed >> 1))
 
 
 @dataclass(frozen=True)
 class Loss:
-    """What a window costs: a scalar to differentiate, and numbers to log (means over the window's events)."""
+    """What a window costs: a scalar to differentiate, and numbers to log (means over the window's events).
+
+    Numbers may be tensors that a GPU has yet to fill: who reads them waits.
+    """
 
     total: Tensor
-    log: dict[str, float]
+    log: Mapping[str, float | Tensor]
 
 
 class Model(nn.Module, ABC):
@@ -104,6 +107,10 @@ class Model(nn.Module, ABC):
 
     def end_epoch(self, epoch: int) -> dict[str, float]:
         """Whatever is due between epochs (multipliers, copies); numbers to log."""
+        return {}
+
+    def calibrate(self, log: EventLog, events: range, state: State) -> dict[str, float]:
+        """Choose what is to be chosen on validation events, after an epoch; numbers to log. The state is a copy."""
         return {}
 
     def facts(self) -> dict[str, Any]:

@@ -82,12 +82,12 @@ class CoupledGRU(nn.Module):
         self.bias, self.own_bias = uniform(2, 3 * dim), uniform(2, 3 * dim)
 
     def forward(
-        self, roots: Tensor, shared: Sequence[Part], own: Sequence[Tensor], schedule: Schedule, place: Tensor
+        self, roots: Tensor, shared: Sequence[Part], own: Sequence[Tensor], schedule: Any, place: Tensor
     ) -> Tensor:
-        """The states written in a window [W, d], from the rows before them and the features of its events.
+        """The arena of a window [R, d]: the rows that no event writes, then the states written.
 
         `shared` are features for both sides, and `own`, if any, those of one side each, [n, ..]. A written row's
-        features are those numbered `place` // 2.
+        features are those numbered `place` // 2. `schedule` is a Schedule, or on a GPU its Levels.
         """
         if own:
             sides = [
@@ -98,7 +98,12 @@ class CoupledGRU(nn.Module):
         else:
             products = rows_linear(shared, self.feature.flatten(0, 1), self.bias.flatten())
             products = products.view(-1, self.own.shape[1])
-        return level_gru(roots, pick_rows(products, place), self.own, self.other, self.own_bias, schedule)
+        weights = self.own, self.other, self.own_bias
+        if isinstance(schedule, Schedule):
+            return torch.cat([roots, level_gru(roots, pick_rows(products, place), *weights, schedule)])
+        from dynedge.ops.level_gru.triton import level_gru as by_triton
+
+        return by_triton(roots, products, place, *weights, schedule)
 
 
 class Head(nn.Sequential):

@@ -6,16 +6,20 @@ Legend: n events of a window, W states written, M distinct items, B users that b
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numba
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor
 
 from dynedge.models.contract import Window
-from dynedge.plan.schedule import Schedule
+from dynedge.models.upload import placed
+from dynedge.ops.gpu import fast
+from dynedge.plan.schedule import NO_ROW, Schedule
+
+if TYPE_CHECKING:
+    from dynedge.ops.level_gru.triton import Levels
 
 Array = npt.NDArray[Any]
 
@@ -31,34 +35,74 @@ class Last:
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
+    """Indices are int64 on a CPU and int32 on a GPU, where they stay from epoch to epoch."""
+
     window: Window
-    schedule: Schedule
+    schedule: Schedule | None  # on the host; none where `levels` stands for it
+    levels: Levels | None  # the same for Triton's kernels
+    dnodes: int
     first_phi: int  # where the window's d-nodes start in the table of φ
-    user: Tensor  # int64[n]
-    item: Tensor  # int64[n]
-    roots: tuple[Tensor, Tensor, Tensor, Tensor]  # int64: entry users, entry items, ψ users, ψ items
-    reads: tuple[Tensor, Tensor]  # int64[n]: the rows of the event's user and item
-    exits: tuple[Tensor, Tensor]  # int64: the rows of the entry users' and items' last states
-    targets: Tensor  # int64[K]: the rows that φ should equal
-    items: Tensor  # int64[M], sorted
-    item_place: Tensor  # int64[n]: where the event's item is among `items`
-    begin: Tensor  # int64[B]: the users whose last item the state holds
-    last_place: Tensor  # int64[n]: where the user's last item is among `items`, or M + where the user is in `begin`
-    place: Tensor  # int64[W]: 2 · where its event's features are (`item_place` if by item, else the event) + side
-    past: tuple[
-        Tensor, Tensor
-    ]  # int64[n]: the previous event of the same user and item, active or not; below 0: none
+    rows: int  # of the arena
+    user: Tensor  # [n]
+    item: Tensor  # [n]
+    time: Tensor  # float64[n]
+    features: Tensor  # float32[n, ..]
+    roots: tuple[Tensor, Tensor, Tensor, Tensor]  # entry users, entry items, ψ users, ψ items
+    reads: tuple[Tensor, Tensor]  # [n]: the rows of the event's user and item
+    after: Tensor  # [n]: the row its item is read from afterwards, or NO_ROW
+    exits: tuple[Tensor, Tensor]  # the rows of the entry users' and items' last states
+    targets: Tensor  # [K]: the rows that φ should equal
+    items: Tensor  # [M], sorted
+    item_place: Tensor  # [n]: where the event's item is among `items`
+    item_starts: Tensor  # [entry items + 1]: where each one's events start in item_events
+    item_events: Tensor  # the events of each entry item, in order
+    begin: Tensor  # [B]: the users whose last item the state holds
+    last_place: Tensor  # [n]: where the user's last item is among `items`, or M + where the user is in `begin`
+    place: Tensor  # [W]: 2 · where its event's features are (`item_place` if by item, else the event) + side
+    past: tuple[Tensor, Tensor]  # [n]: the previous event of the same user and item, active or not; below 0: none
     last: tuple[Last, Last]
 
 
-def index(
-    window: Window, schedule: Schedule, past: Array, first_phi: int, by_item: bool, device: torch.device
-) -> Prepared:
-    """`by_item`: an event's features are its item's alone, and so made once an item.
+def index(window: Window, schedule: Schedule, past: Array, first_phi: int, by_item: bool, like: Tensor) -> Prepared:
+    """`by_item`: an event's features are its item's alone, and so made once an item; `like` says where and in what.
 
     `past` int32[n, 2]: the previous event of the same user and of the same item, active or not; below 0: none.
     """
+    by_levels = fast(like)
+    arrays = _arrays(window, schedule, past, by_item)
+    if by_levels:
+        from dynedge.ops.level_gru.triton import LEVEL_TENSORS, Levels, level_arrays, level_numbers
 
+        arrays |= level_arrays(schedule)
+    tensors = placed(arrays, like.device)
+    levels = None
+    if by_levels:
+        numbers = level_numbers(schedule)
+        parts: dict[str, Any] = {name: tensors.pop(name) for name in LEVEL_TENSORS}
+        levels = Levels(**parts, **numbers)
+
+    def pair(name: str) -> tuple[Tensor, Tensor]:
+        return tensors.pop(f"{name}_0"), tensors.pop(f"{name}_1")
+
+    entities, items, times = pair("last"), pair("last_item"), pair("last_time")
+    return Prepared(
+        window=Window(window.log, window.events) if by_levels else window,  # without its columns
+        schedule=None if by_levels else schedule,
+        levels=levels,
+        dnodes=len(schedule.codes),
+        first_phi=first_phi,
+        rows=schedule.rows,
+        roots=(*pair("entry"), *pair("psi")),
+        reads=pair("reads"),
+        exits=pair("exits"),
+        past=pair("past"),
+        last=(Last(entities[0], times[0], items[0]), Last(entities[1], times[1], items[1])),
+        **tensors,
+    )
+
+
+def _arrays(window: Window, schedule: Schedule, past: Array, by_item: bool) -> dict[str, Array]:
+    """All but the levels, on the host; pairs as two names."""
     made = _indices(
         window.user,
         window.item,
@@ -69,38 +113,35 @@ def index(
         schedule.blocks,
         by_item,
     )
-    items, item_place, begin, last_place, place, user_ends, item_ends = made
+    items, item_place, begin, last_place, place, *ends = made
     users = len(schedule.entry_users)
-
-    def tensor(array: Array) -> Tensor:
-        return torch.from_numpy(array.astype(np.int64, copy=False)).to(device)
-
-    def last(ids: Array, ends: Array) -> Last:
-        return Last(tensor(ids[ends]), torch.from_numpy(window.time[ends]).to(device), tensor(window.item[ends]))
-
-    return Prepared(
-        window=window,
-        schedule=schedule,
-        first_phi=first_phi,
-        user=tensor(window.user),
-        item=tensor(window.item),
-        roots=(
-            tensor(schedule.entry_users),
-            tensor(schedule.entry_items),
-            tensor(schedule.psi_users),
-            tensor(schedule.psi_items),
-        ),
-        reads=(tensor(schedule.reads[:, 0]), tensor(schedule.reads[:, 1])),
-        exits=(tensor(schedule.exits[:users]), tensor(schedule.exits[users:])),
-        targets=tensor(schedule.targets),
-        items=tensor(items),
-        item_place=tensor(item_place),
-        begin=tensor(begin),
-        last_place=tensor(last_place),
-        place=tensor(place),
-        past=(tensor(past[:, 0]), tensor(past[:, 1])),
-        last=(last(window.user, user_ends), last(window.item, item_ends)),
-    )
+    after = np.full(len(window), NO_ROW, np.int32)
+    after[schedule.item_events] = schedule.item_rows
+    pairs = {
+        "entry": (schedule.entry_users, schedule.entry_items),
+        "psi": (schedule.psi_users, schedule.psi_items),
+        "reads": (schedule.reads[:, 0], schedule.reads[:, 1]),
+        "exits": (schedule.exits[:users], schedule.exits[users:]),
+        "past": (past[:, 0], past[:, 1]),
+        "last": (window.user[ends[0]], window.item[ends[1]]),
+        "last_item": (window.item[ends[0]], window.item[ends[1]]),
+        "last_time": (window.time[ends[0]], window.time[ends[1]]),
+    }
+    return {f"{name}_{side}": pair[side] for name, pair in pairs.items() for side in (0, 1)} | {
+        "user": window.user,
+        "item": window.item,
+        "time": window.time,
+        "features": window.features,
+        "after": after,
+        "targets": schedule.targets,
+        "items": items,
+        "item_place": item_place,
+        "item_starts": schedule.item_starts,
+        "item_events": schedule.item_events,
+        "begin": begin,
+        "last_place": last_place,
+        "place": place,
+    }
 
 
 @numba.njit(nogil=True, cache=True)

@@ -22,18 +22,21 @@ from torch import Tensor, nn
 from dynedge.config import option
 from dynedge.errors import UsageError
 from dynedge.events.log import EventLog
-from dynedge.models.candidates import find
+from dynedge.models.candidates import find, rows_at_starts
 from dynedge.models.contract import Loss, Model, State, Step, Window
 from dynedge.models.layers import CoupledGRU, Head, ItemFeatures, Shape
 from dynedge.models.prepared import Prepared, index
+from dynedge.models.resident import Resident, check_memory, working_memory
 from dynedge.models.ties import SOLVERS, Ties
 from dynedge.ops.all_scores import all_scores
+from dynedge.ops.gpu import fast
 from dynedge.ops.read_states import Side, read_states
+from dynedge.ops.rows_linear import Part
 from dynedge.ops.softmax_loss import CHUNK, Columns, softmax_loss
 from dynedge.plan.levels import NO_CUT
 from dynedge.plan.links import Linker
 from dynedge.plan.planner import Plan, Planned, Setting, ahead
-from dynedge.plan.schedule import NO_ROW, Schedule, build
+from dynedge.plan.schedule import Schedule, build
 
 Array = npt.NDArray[Any]
 
@@ -132,7 +135,9 @@ class Recurrence(Model):
             window, first_phi = Window(log, planned[1].events), self._first_phi[planned[0]]
             return self._index(window, planned[1].schedule, self._past(window), first_phi)
 
-        return ahead(indexed, enumerate(self.plan.since(first), first), threads=1)
+        if not fast(self.xi):
+            return ahead(indexed, enumerate(self.plan.since(first), first), threads=1)
+        return self._resident.windows(self.plan, indexed, first)
 
     def prepare(self, window: Window) -> Prepared:
         past = self._past(window)
@@ -141,7 +146,12 @@ class Recurrence(Model):
 
     def _index(self, window: Window, schedule: Schedule, past: Array, first_phi: int = 0) -> Prepared:
         by_item = self.event is None and not self.config.time_gaps
-        return index(window, schedule, past, first_phi, by_item, self.xi.device)
+        return index(window, schedule, past, first_phi, by_item, self.xi)
+
+    @cached_property
+    def _resident(self) -> Resident:
+        check_memory(self)
+        return Resident(working_memory(self))
 
     def _past(self, window: Window) -> Array:
         return self._all_linker(window.user, window.item)
@@ -178,17 +188,19 @@ class Recurrence(Model):
     def _roots(self, prepared: Prepared, phi: Tensor | None, state: State) -> Tensor:
         """The rows of the arena that no event of the window writes."""
         sides = self._side(0, state), self._side(1, state)
-        groups = [(sides[k % 2], ids) for k, ids in enumerate(prepared.roots) if k < 2 or len(ids)]
+        # An active entity is an entry only after training: no gradient for ψ there.
+        entries = [side._replace(psi=side.psi.detach()) for side in sides]
+        groups = [((*entries, *sides)[k], ids) for k, ids in enumerate(prepared.roots) if k < 2 or len(ids)]
         return read_states(groups, phi)
 
     @torch.no_grad()
     def _advance(self, prepared: Prepared, arena: Tensor, state: State) -> None:
         for side, name in enumerate(SIDES):
-            moved, last = prepared.roots[side], prepared.last[side]
+            moved, last = prepared.roots[side].long(), prepared.last[side]
             state[name].index_copy_(0, moved, arena.index_select(0, prepared.exits[side]))
             state[f"{name}_moved"].index_fill_(0, moved, True)
-            state[f"{name}_time"].index_copy_(0, last.entity, last.time)
-        state["last_item"].index_copy_(0, prepared.last[0].entity, prepared.last[0].item)
+            state[f"{name}_time"].index_copy_(0, last.entity.long(), last.time)
+        state["last_item"].index_copy_(0, prepared.last[0].entity.long(), prepared.last[0].item.long())
 
     # ---- features
 
@@ -199,7 +211,7 @@ class Recurrence(Model):
 
     def _window_gaps(self, prepared: Prepared, state: State) -> list[Tensor]:
         """For users and for items, [n, 2]: since the entity's previous event, in the window or before it."""
-        time = torch.from_numpy(prepared.window.time).to(self.xi.device)
+        time = prepared.time
         found = []
         for name, entity, past in zip(SIDES, (prepared.user, prepared.item), prepared.past, strict=True):
             before = torch.where(past >= 0, time[past.clamp_min(0)], state[f"{name}_time"][entity])
@@ -210,33 +222,37 @@ class Recurrence(Model):
 
     def _run(self, prepared: Prepared, state: State) -> tuple[Tensor, Tensor | None, Tensor]:
         """(arena, φ, what each event's user wants). An item's features are looked up once, however often met."""
-        schedule = prepared.schedule
-        phi = self.ties.read(self._phi_rows(prepared)) if len(schedule.codes) else None
+        phi = self.ties.read(self._phi_rows(prepared)) if prepared.dnodes else None
         items = self.items(torch.cat([prepared.items, state["last_item"].index_select(0, prepared.begin)])).to(
             self.xi
         )
         gaps = self._window_gaps(prepared, state) if self.config.time_gaps else []
         if self.event is not None:
-            own = torch.from_numpy(prepared.window.features).to(self.xi)
-            shared = [(items, prepared.item_place), (self.event(own), None)]
+            own = self.event(prepared.features.to(self.xi))
+            shared = [(items, prepared.item_place), (own, None)]
         else:
-            shared = [(items, prepared.item_place if gaps else self._numbers(len(prepared.items)))]
+            shared = [(items, prepared.item_place) if gaps else self._first(items, len(prepared.items))]
         roots = self._roots(prepared, phi, state)
-        arena = torch.cat([roots, self.gru(roots, shared, gaps, schedule, prepared.place)])
+        arena = self.gru(roots, shared, gaps, prepared.levels or prepared.schedule, prepared.place)
         asked = [(arena, prepared.reads[0]), (items, prepared.last_place), *((gap, None) for gap in gaps[:1])]
         return arena, phi, self.head.of_rows(asked)
+
+    def _first(self, rows: Tensor, count: int) -> Part:
+        """The first rows of a table: on a CPU by number, so that the table is not copied on the way back."""
+        return (rows[:count], None) if rows.is_cuda else (rows, self._numbers(count))
 
     def _numbers(self, count: int) -> Tensor:
         return torch.arange(count, device=self.xi.device)
 
     def _phi_rows(self, prepared: Prepared) -> Tensor:
-        return prepared.first_phi + self._numbers(len(prepared.schedule.codes))
+        return prepared.first_phi + self._numbers(prepared.dnodes)
 
     def _columns(self, prepared: Prepared, items: Array) -> Columns:
+        assert prepared.schedule is not None
         return find(prepared.schedule, prepared.window.item, items, self.shape.items, self.xi.device)
 
-    def _outside(self, columns: Columns, state: State) -> Tensor:
-        return read_states([(self._side(1, state), columns.outside)])
+    def _outside(self, items: Tensor, state: State) -> Tensor:
+        return read_states([(self._side(1, state), items)])
 
     @property
     def _ids(self) -> Tensor | None:
@@ -249,32 +265,47 @@ class Recurrence(Model):
         shape = -(-n // CHUNK), self.config.negatives
         return torch.randint(self.shape.items, shape, generator=step.generator()).int().numpy()
 
+    def _error(self, prepared: Prepared, wanted: Tensor, arena: Tensor, state: State, step: Step) -> Tensor:
+        """The sum over the window's events; by all items, or by those drawn."""
+        n, full = len(prepared.window), self.shape.items <= self.config.full_softmax_up_to
+        true = prepared.item, prepared.reads[1]
+        if prepared.levels is None:
+            columns = self._columns(prepared, self._all_items(n) if full else self._drawn(n, step))
+            return softmax_loss(wanted, arena, self._outside(columns.outside, state), self._ids, columns, *true)
+        from dynedge.ops.softmax_loss.triton import Drawn
+        from dynedge.ops.softmax_loss.triton import softmax_loss as by_triton
+
+        chunks, others = -(-n // CHUNK), self._numbers(self.shape.items)
+        if full:
+            items = others.expand(chunks, -1).contiguous()
+            elsewhere = prepared.rows + items
+        else:
+            shape = chunks, self.config.negatives
+            generator = step.generator(self.xi.device)
+            items = torch.randint(self.shape.items, shape, generator=generator, device=self.xi.device)
+            others = items.flatten()
+            elsewhere = prepared.rows + self._numbers(len(others)).view(shape)
+        rows = rows_at_starts(prepared, items)
+        drawn = Drawn(items, torch.where(rows >= 0, rows, elsewhere), full)
+        return by_triton(wanted, arena, self._outside(others, state), self._ids, drawn, *true, prepared.after)
+
     def loss(self, prepared: Prepared, state: State, step: Step) -> Loss:
-        n = len(prepared.window)
+        n = max(len(prepared.window), 1)
         arena, phi, wanted = self._run(prepared, state)
-        full = self.shape.items <= self.config.full_softmax_up_to
-        columns = self._columns(prepared, self._all_items(n) if full else self._drawn(n, step))
-        outside = self._outside(columns, state)
-        error = softmax_loss(wanted, arena, outside, self._ids, columns, prepared.item, prepared.reads[1])
-        total, residual = error, 0.0
+        total = error = self._error(prepared, wanted, arena, state, step)
+        residual = torch.zeros(())
         if phi is not None:
             tie, residual = self.ties.cost(self._phi_rows(prepared), phi, arena[prepared.targets])
             total = error + tie
         self._advance(prepared, arena, state)
-        return Loss(total / max(n, 1), {"loss": float(error.detach()) / max(n, 1), "residual": residual})
+        return Loss(total / n, {"loss": told(error.detach() / n), "residual": told(residual)})
 
     def score(self, prepared: Prepared, candidates: Tensor | None, state: State) -> Tensor:
         arena, _, wanted = self._run(prepared, state)
         states = read_states([(self._side(1, state), self._numbers(self.shape.items))])
-        found = all_scores(wanted, states, self._ids, prepared.item, self._item_rows(prepared), arena)
+        found = all_scores(wanted, states, self._ids, prepared.item, prepared.after, arena)
         self._advance(prepared, arena, state)
         return found if candidates is None else found.gather(1, candidates)
-
-    def _item_rows(self, prepared: Prepared) -> Tensor:
-        """int64[n]: the row of the state each event gives its item; NO_ROW where it gives none."""
-        rows = np.full(len(prepared.window), NO_ROW, np.int64)
-        rows[prepared.schedule.item_events] = prepared.schedule.item_rows
-        return torch.from_numpy(rows)
 
     def peek(self, users: Tensor, times: Tensor, candidates: Tensor | None, state: State) -> Tensor:
         head = [read_states([(self._side(0, state), users)]), self.items(state["last_item"][users])]
@@ -285,6 +316,11 @@ class Recurrence(Model):
         if self.config.candidate_id:
             found = found + torch.addmm(self.candidate[:, -1], wanted[:, d:], self.candidate[:, :-1].T)
         return found if candidates is None else found.gather(1, candidates)
+
+
+def told(number: Tensor) -> float | Tensor:
+    """A number to log: of a GPU a tensor, so that nobody waits for it before it is due."""
+    return number if number.is_cuda else float(number)
 
 
 def make_plan(config: RecurrenceConfig, log: EventLog, train_end: int) -> Plan:

@@ -36,10 +36,10 @@ class Ties(nn.Module):
         """φ [K, d] of a window's d-nodes."""
         return F.embedding(rows, self.phi, sparse=True) if self.learned else self.phi[rows]
 
-    def cost(self, rows: Tensor, phi: Tensor, states: Tensor) -> tuple[Tensor, float]:
+    def cost(self, rows: Tensor, phi: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
         """(what the tie adds to the window's loss, the residual: mean ‖φ − state‖). Moves what is not learned."""
         gap = phi - states
-        residual = float(gap.detach().norm(dim=1).mean()) if len(rows) else 0.0
+        residual = gap.detach().norm(dim=1).mean() if len(rows) else gap.new_zeros(())
         total = gap.new_zeros(())
         if self.penalty:
             total = total + self.alpha / 2 * gap.square().sum()

@@ -31,7 +31,7 @@ def walk(
     *,
     protocol: str = "full",
     chunk: int = CHUNK,
-    after: Callable[[int], None] = lambda events: None,
+    after: Callable[[int], object] = lambda events: None,
 ) -> Array:
     """float64[events]: the rank of each event's item. The state moves to the end of `events`.
 

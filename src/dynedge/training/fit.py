@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import math
+import os
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from dynedge.errors import DataError
 from dynedge.events.log import EventLog
 from dynedge.events.split import windows
-from dynedge.models.contract import Model, Step
+from dynedge.models.contract import Loss, Model, Step
+from dynedge.ops.gpu import say_once
 from dynedge.ranking.metrics import mean
 from dynedge.ranking.protocol import walk
 from dynedge.training.checkpoint import Checkpoints
@@ -47,7 +52,7 @@ def fit(
     keeper.load()
     runlog.begin(course.history, config.epochs, _events_left(course, cuts, config.epochs))
     try:
-        with stop.gently():
+        with stop.gently(), bit_for_bit(config.deterministic):
             while course.epoch < config.epochs and not course.stale(config.patience):
                 with threads_for(cuts):
                     _train(course, log, cuts, config, keeper, runlog)
@@ -69,7 +74,8 @@ def _train(
     """The rest of an epoch's windows."""
     model, optimiser = course.model.train(), course.optimiser
     prepared = iter(model.windows(log, cuts[-1].stop, course.window) if course.window < len(cuts) else ())
-    began = time.perf_counter()
+    unread = _Unread(course, cuts, config, runlog)
+    keeper.settle = unread.read
     for window in range(course.window, len(cuts)):
         step = Step(config.seed, course.epoch, window)
         torch.manual_seed(step.generator().initial_seed())  # a layer that draws by itself (dropout) resumes too
@@ -78,20 +84,51 @@ def _train(
         optimiser.zero_grad()
         if loss.total.requires_grad:  # not where a model has nothing to learn, or the window nothing to learn from
             loss.total.backward()
-        norm = float(optimiser.clip(config.clip))
-        value = float(loss.total.detach())  # with the line above, a window's one wait for a GPU
-        if not (math.isfinite(value) and math.isfinite(norm)):
-            raise _diverged(value, course.epoch, window, cuts, config)
+        unread.add(window, loss, optimiser.clip(config.clip))
         optimiser.step()
-
-        course.window, events = window + 1, len(cuts[window])
-        told = {"loss": value, **loss.log}  # a model may tell its loss without what it adds for its own ends
-        spent = time.perf_counter() - began  # with the wait for the window, without the writing of checkpoints
-        course.tally.add(events, spent, {**told, "objective": value, "grad_norm": norm})
-        runlog.window(course.epoch, events, told)
-        keeper.look(windows=1)
-        began = time.perf_counter()
+        course.window = window + 1
+        if keeper.look(windows=1):
+            unread.go_on()
+    unread.read()
     optimiser.zero_grad()
+
+
+class _Unread:
+    """Windows whose numbers are yet to be read.
+
+    On a GPU one is left unread while the next is under way: reading is a window's one wait for the GPU. What has
+    diverged is noticed before it can be saved.
+    """
+
+    def __init__(self, course: Course, cuts: list[range], config: TrainingConfig, runlog: RunLog) -> None:
+        self.course, self.cuts, self.config, self.runlog = course, cuts, config, runlog
+        self._left: deque[tuple[int, Loss, Tensor]] = deque()
+        self._most = int(config.device.startswith("cuda"))
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Time counts from here: with the wait for windows, without the writing of checkpoints."""
+        self._since = time.perf_counter()
+
+    def add(self, window: int, loss: Loss, norm: Tensor) -> None:
+        self._left.append((window, loss, norm))
+        self.read(self._most)
+
+    def read(self, most: int = 0) -> None:
+        """All but the last `most` windows."""
+        while len(self._left) > most:
+            self._read(*self._left.popleft())
+
+    def _read(self, window: int, loss: Loss, norm: Tensor) -> None:
+        value, length = float(loss.total.detach()), float(norm)
+        if not (math.isfinite(value) and math.isfinite(length)):
+            raise _diverged(value, self.course.epoch, window, self.cuts, self.config)
+        # A model may tell its loss without what it adds for its own ends.
+        told = {"loss": value} | {name: float(number) for name, number in loss.log.items()}
+        spent, events = time.perf_counter() - self._since, len(self.cuts[window])
+        self.course.tally.add(events, spent, {**told, "objective": value, "grad_norm": length})
+        self.runlog.window(self.course.epoch, events, told)
+        self.go_on()
 
 
 @contextmanager
@@ -111,11 +148,13 @@ def _validate(course: Course, log: EventLog, valid: range, config: TrainingConfi
     began, tally = time.perf_counter(), course.tally
     course.model.eval()
     with precision(config):
+        chosen = course.model.calibrate(log, valid, course.state.clone())
         ranks = walk(course.model, log, valid, course.state.clone(), after=lambda events: keeper.look())
     return {
         "epoch": course.epoch + 1,
         **tally.means(),
         **(tally.ended or {}),
+        **chosen,
         "valid_mrr": mean("mrr", ranks),
         "valid_recall@10": mean("recall@10", ranks),
         "losses": tally.curve(),
@@ -133,22 +172,27 @@ class _Keeper:
         self.course, self.checkpoints, self.config, self.stop = course, checkpoints, config, stop
         self._windows, self._saved = 0, time.monotonic()
         self._standing = (0, 0)  # epoch and window of the last checkpoint
+        self.settle: Callable[[], None] = lambda: None  # what is due before saving
 
     def load(self) -> None:
         if self.checkpoints and (found := self.checkpoints.load()):
             self.course.load(found)
             self._standing = self.course.epoch, self.course.window
 
-    def look(self, windows: int = 0) -> None:
+    def look(self, windows: int = 0) -> bool:
+        """Whether it saved."""
         self._windows += windows
         if self.stop.caught is not None:
             self.save()
             raise Stopped(self.stop.caught)
         enough = 0 < self.config.checkpoint_windows <= self._windows
-        if enough or time.monotonic() - self._saved >= 60 * self.config.checkpoint_minutes:
+        due = enough or time.monotonic() - self._saved >= 60 * self.config.checkpoint_minutes
+        if due:
             self.save()
+        return due
 
     def save(self) -> None:
+        self.settle()
         standing = self.course.epoch, self.course.window
         if self.checkpoints and standing != self._standing:
             self.checkpoints.save(self.course.checkpoint())
@@ -156,11 +200,30 @@ class _Keeper:
         self._windows, self._saved = 0, time.monotonic()
 
 
+@contextmanager
+def bit_for_bit(wanted: bool) -> Iterator[None]:
+    """Only operators that give the same bits every time; but no filling of fresh memory, which costs time."""
+    if not wanted:
+        yield
+        return
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # asked for by torch before the first product
+    settings: Any = torch.utils.deterministic
+    filling, settings.fill_uninitialized_memory = settings.fill_uninitialized_memory, False
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
+        settings.fill_uninitialized_memory = filling
+
+
 def precision(config: TrainingConfig) -> AbstractContextManager[object]:
     """The arithmetic a model is trained and judged in."""
-    if config.precision == "bfloat16":
-        return torch.autocast(torch.device(config.device).type, torch.bfloat16)
-    return nullcontext()
+    kind = torch.device(config.device).type if config.precision == "bfloat16" else ""
+    if kind == "cuda" and not torch.cuda.is_bf16_supported():
+        say_once("this GPU has no bfloat16; it computes in float32.")
+        kind = ""
+    return torch.autocast(kind, torch.bfloat16) if kind else nullcontext()
 
 
 def _diverged(value: float, epoch: int, window: int, cuts: list[range], config: TrainingConfig) -> DataError:

@@ -29,7 +29,12 @@ class TrainingConfig:
     row_lr: float = option(1e-2, "the same for table rows (sparse gradients)", least=0, free=True)
     clip: float = option(1.0, "gradients are scaled down to this norm; inf: never", least=0, free=True)
     device: str = option("auto", "auto (a GPU where there is one), cpu, cuda or cuda:N", free=True)
-    precision: str = option("float32", "of the arithmetic", choices=("float32", "bfloat16", "float64"))
+    precision: str = option(
+        "auto",
+        "of the arithmetic; auto: bfloat16 products on a GPU, with float32 states and weights, else float32",
+        choices=("auto", "float32", "bfloat16", "float64"),
+    )
+    deterministic: bool = option(False, "the same bits every time on a GPU too", free=True)
     checkpoint_windows: int = option(0, "save after so many windows; 0: by time only", least=0, free=True)
     checkpoint_minutes: float = option(5.0, "save after so many minutes", least=0, free=True)
 
@@ -104,7 +109,10 @@ def settled(config: Config, log: EventLog, devices: Sequence[str] = ("cpu", "cud
         raise UsageError(f"--device {device}: the model {config.name} runs on {' or '.join(devices)} only.")
     if kind == "cuda" and not torch.cuda.is_available():
         raise UsageError(f"--device {device}: this machine has no GPU that torch can use; try --device cpu.")
-    return replace(config, training=replace(config.training, split=split, device=device))
+    precision = config.training.precision
+    if precision == "auto":
+        precision = "bfloat16" if kind == "cuda" else "float32"
+    return replace(config, training=replace(config.training, split=split, device=device, precision=precision))
 
 
 def build(entry: Entry, config: Config, log: EventLog) -> Model:

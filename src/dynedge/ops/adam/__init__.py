@@ -13,13 +13,27 @@ from collections.abc import Callable, Sequence
 from torch import Tensor
 
 from dynedge.ops.adam import cpu, reference
+from dynedge.ops.gpu import by_triton
 
 __all__ = ["coalesce", "dense_step", "row_step", "square_sum"]
 
-DENSE: dict[str, Callable[..., None]] = {"cpu": cpu.dense_step}
-ROWS: dict[str, Callable[..., None]] = {"cpu": cpu.row_step}
-COALESCE: dict[str, Callable[..., Tensor]] = {"cpu": cpu.coalesce}
-SQUARES: dict[str, Callable[..., Tensor]] = {"cpu": cpu.square_sum}
+TRITON = "dynedge.ops.adam.triton"
+DENSE: dict[str, Callable[..., None]] = {
+    "cpu": cpu.dense_step,
+    "cuda": by_triton(TRITON, "dense_step", reference.dense_step),
+}
+ROWS: dict[str, Callable[..., None]] = {
+    "cpu": cpu.row_step,
+    "cuda": by_triton(TRITON, "row_step", reference.row_step),
+}
+COALESCE: dict[str, Callable[..., Tensor]] = {
+    "cpu": cpu.coalesce,
+    "cuda": by_triton(TRITON, "coalesce", reference.coalesce),
+}
+SQUARES: dict[str, Callable[..., Tensor]] = {
+    "cpu": cpu.square_sum,
+    "cuda": by_triton(TRITON, "square_sum", reference.square_sum, lambda grads: grads[0]),
+}
 
 
 def dense_step(
@@ -37,7 +51,10 @@ def row_step(
 
 
 def coalesce(grad: Tensor) -> Tensor:
-    """A sparse gradient with each row once, in order; rows named twice are summed as they come."""
+    """A sparse gradient with each row once, in order; rows named twice are summed as they come.
+
+    On a GPU rows may still repeat, to save the wait for their number: then the first has the sum, the others nought.
+    """
     return grad if grad.is_coalesced() else COALESCE.get(grad.device.type, reference.coalesce)(grad)
 
 

@@ -8,8 +8,10 @@ import torch
 import triton
 from torch import Tensor
 
+from dynedge.ops.adam import reference
 from dynedge.ops.adam import triton_kernels as kernels
 from dynedge.ops.adam.reference import BETA1, BETA2, EPSILON
+from dynedge.ops.row_sums.triton import sums_at_heads
 
 BLOCK = 16  # rows a program takes
 NUMBERS = 1024  # of a whole parameter
@@ -29,6 +31,15 @@ def dense_step(
             EPSILON=EPSILON,
             BM=NUMBERS,
         )
+
+
+def coalesce(grad: Tensor) -> Tensor:
+    """Sorted; of equal rows the first has the sum. Flagged as coalesced, so that torch asks no further."""
+    if grad.sparse_dim() != 1 or grad.dense_dim() != 1:
+        return reference.coalesce(grad)
+    keys, order = torch.sort(grad._indices()[0], stable=True)
+    sums = sums_at_heads(grad._values().contiguous(), order, keys)
+    return torch.sparse_coo_tensor(keys[None], sums, grad.shape, check_invariants=False, is_coalesced=True)
 
 
 def square_sum(grads: Sequence[Tensor]) -> Tensor:

@@ -15,12 +15,15 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from dynedge.ops.level_gru import cpu
+from dynedge.ops.level_gru import cpu, reference
 from dynedge.plan.schedule import Schedule
 
 __all__ = ["level_gru"]
 
-BY_DEVICE: dict[str, Callable[..., Tensor]] = {"cpu": cpu.level_gru}
+BY_DEVICE: dict[str, Callable[..., Tensor]] = {
+    "cpu": cpu.level_gru,
+    "cuda": reference.by_levels,
+}  # triton.py reads other inputs: see there
 
 
 def level_gru(

@@ -59,7 +59,7 @@ def by_levels(
     """The states written [W, d], level by level: gather two rows, two products, gates, write."""
     first = schedule.first_written
     arena = torch.cat((roots, roots.new_empty(pre.shape[0], roots.shape[1])))
-    parents = torch.from_numpy(schedule.parents)
+    parents = torch.from_numpy(schedule.parents).to(roots.device)
     blocks = schedule.blocks.tolist()
     for block in range(2 * schedule.depth):
         side, start, stop = block % 2, blocks[block], blocks[block + 1]

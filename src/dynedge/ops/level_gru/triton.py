@@ -27,7 +27,8 @@ from dynedge.plan.schedule import Schedule
 Array = npt.NDArray[Any]
 Run = tuple[int, int, int]  # first level, last level + 1, rows of the widest side among them
 
-# From so many rows of a side on, how many rows a program takes at once, and how many programs a multiprocessor gets, of how many warps.
+LEVEL_TENSORS = "parents", "children", "blocks", "offsets", "psi_keys", "psi_readers"
+# From so many rows of a side on: rows a program takes at once, programs a multiprocessor gets, warps of each.
 # A launch takes the CPU 30 µs, and a row some 2 ns of the GPU: a level of 32,768 rows is worth one of its own.
 NARROW, MIDDLE, WIDE = (0, 16, 1, 8), (1536, 64, 1, 8), (32768, 64, 4, 8)
 COLUMNS = 64  # of a state that a program takes at once

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from dynedge.ops.gpu import by_triton
 from dynedge.ops.read_states import cpu, reference
 
 __all__ = ["Side", "read_states"]
@@ -28,7 +29,12 @@ class Side(NamedTuple):
     moved: Tensor  # bool[N]
 
 
-BY_DEVICE: dict[str, Callable[..., Tensor]] = {"cpu": cpu.read_states}
+BY_DEVICE: dict[str, Callable[..., Tensor]] = {
+    "cpu": cpu.read_states,
+    "cuda": by_triton(
+        "dynedge.ops.read_states.triton", "read_states", reference.read_states, lambda groups, _: groups[0][0].xi
+    ),
+}
 
 
 def read_states(groups: Sequence[tuple[Side, Tensor]], more: Tensor | None = None) -> Tensor:

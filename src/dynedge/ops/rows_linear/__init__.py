@@ -14,14 +14,22 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
+from dynedge.ops.gpu import by_triton
 from dynedge.ops.rows_linear import cpu, reference
 
 __all__ = ["Part", "pick_rows", "rows_linear"]
 
 Part = tuple[Tensor, Tensor | None]  # a table [R, c], and int64[n], its rows
 
-LINEAR: dict[str, Callable[..., Tensor]] = {"cpu": cpu.rows_linear}
-PICK: dict[str, Callable[..., Tensor]] = {"cpu": cpu.pick_rows}
+TRITON = "dynedge.ops.rows_linear.triton"
+LINEAR: dict[str, Callable[..., Tensor]] = {
+    "cpu": cpu.rows_linear,
+    "cuda": by_triton(TRITON, "rows_linear", reference.rows_linear, lambda _, w, *more: w),
+}
+PICK: dict[str, Callable[..., Tensor]] = {
+    "cpu": cpu.pick_rows,
+    "cuda": by_triton(TRITON, "pick_rows", reference.pick_rows),
+}
 
 
 def rows_linear(parts: Sequence[Part], w: Tensor, bias: Tensor, *, relu: bool = False) -> Tensor:

@@ -1,0 +1,54 @@
+"""Operators on a GPU: by Triton, where it is there; else, and in float64, by the reference. One line says so."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["by_triton", "fast", "say_once"]
+
+OLDEST = 8, 0  # compute capability: bfloat16 products and a grid whose programs may wait for each other
+
+
+@cache
+def usable() -> bool:
+    """Whether Triton's kernels run on this machine's GPU; says so if not, once."""
+    try:
+        import_module("triton")
+    except ImportError:
+        why = "Triton is not installed"
+    else:
+        if torch.cuda.get_device_capability() >= OLDEST:
+            return True
+        why = f"{torch.cuda.get_device_name()} is older than Triton's kernels ask for"
+    say_once(f"{why}; the GPU runs plain torch instead, which is slower.")
+    return False
+
+
+@cache
+def say_once(line: str) -> None:
+    print(f"dynedge: {line}", file=sys.stderr)
+
+
+def fast(tensor: Tensor) -> bool:
+    """Whether Triton's kernels take over where this tensor is."""
+    return tensor.is_cuda and tensor.dtype != torch.float64 and usable()
+
+
+def by_triton(
+    module: str, name: str, otherwise: Callable[..., Any], which: Callable[..., Tensor] = lambda first, *_: first
+) -> Callable[..., Any]:
+    """The function `name` of a module that is imported only when used; `which` picks a tensor of its arguments."""
+
+    def call(*arguments: Any) -> Any:
+        if not fast(which(*arguments)):
+            return otherwise(*arguments)
+        return getattr(import_module(module), name)(*arguments)
+
+    return call
