@@ -1,0 +1,138 @@
+"""`edge`, the default model: two experts under one contract, fused late.
+
+The memory counts what followed what; the co-evolving recurrence has a state for every user and item. Each learns by
+itself: trained together, the recurrence's fitted vectors look better on the training events than they are, and the
+counts get too little weight. Their scores are added, with a weight for the recurrence that is chosen on the
+validation events; zero is allowed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dynedge.config import option
+from dynedge.events.log import EventLog
+from dynedge.models import memory, recurrence
+from dynedge.models.contract import Loss, Model, State, Step, Window
+from dynedge.models.memory import Memory, MemoryConfig
+from dynedge.models.recurrence import Recurrence, RecurrenceConfig
+
+MEMORY, RECURRENCE = "memory.", "recurrence."
+PIECE = 1 << 24  # scores held at once while the fusion is chosen
+
+
+@dataclass(frozen=True)
+class EdgeConfig:
+    """Two experts, and how they are fused."""
+
+    recurrence: RecurrenceConfig = field(default_factory=RecurrenceConfig)
+    memory: MemoryConfig = field(default_factory=MemoryConfig)
+    weights: tuple[float, ...] = option(
+        (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0),
+        "of the recurrence: the one that ranks validation best is kept",
+    )
+    chosen_on: int = option(10_000, "validation events the weight is chosen on", least=1)
+
+
+class Edge(Model):
+    weight: Tensor
+
+    def __init__(self, config: EdgeConfig, memory: Memory, recurrence: Recurrence) -> None:
+        super().__init__()
+        self.config, self.memory, self.recurrence = config, memory, recurrence
+        self.register_buffer("weight", torch.zeros(()))
+
+    # ---- training: each expert by itself
+
+    def num_windows(self, train_end: int) -> int:
+        return self.recurrence.num_windows(train_end)
+
+    def windows(self, log: EventLog, train_end: int, first: int = 0) -> Iterator[Any]:
+        return self.recurrence.windows(log, train_end, first)
+
+    def start(self) -> State:
+        return _join(self.memory.start(), self.recurrence.start())
+
+    def loss(self, prepared: Any, state: State, step: Step) -> Loss:
+        known, states = _part(state, MEMORY), _part(state, RECURRENCE)
+        counted = self.memory.loss(prepared.window, known, step)
+        evolved = self.recurrence.loss(prepared, states, step)
+        state.update(_join(known, states))
+        return Loss(counted.total + evolved.total, {**evolved.log, "memory_loss": counted.log["loss"]})
+
+    def end_epoch(self, epoch: int) -> dict[str, float]:
+        return self.recurrence.end_epoch(epoch)
+
+    def facts(self) -> dict[str, Any]:
+        return self.recurrence.facts()
+
+    # ---- fusion
+
+    @torch.no_grad()
+    def calibrate(self, log: EventLog, events: range, state: State) -> dict[str, float]:
+        """Choose the recurrence's weight: the mean reciprocal rank of the first events decides."""
+        known, states = _part(state, MEMORY), _part(state, RECURRENCE)
+        weights = sorted({0.0, *self.config.weights})
+        found, count = torch.zeros(len(weights), dtype=torch.float64), 0
+        events = events[: self.config.chosen_on]
+        rows = max(1, min(PIECE // max(self.memory.shape.items, 1), 5000))
+        for start in range(events.start, events.stop, rows):
+            window = Window(log, range(start, min(start + rows, events.stop)))
+            counted = self.memory.score(window, None, known)
+            evolved = self.recurrence.score(self.recurrence.prepare(window), None, states)
+            true = torch.from_numpy(window.item).long().to(evolved.device)[:, None]
+            counted, count = counted.to(evolved), count + len(window)
+            for k, weight in enumerate(weights):
+                fused = counted + weight * evolved
+                mine = fused.gather(1, true)
+                above, tied = (fused > mine).sum(1), (fused == mine).sum(1)
+                found[k] += (1 / (above + (tied + 1) / 2).double()).sum().cpu()
+        if count:
+            self.weight.fill_(weights[int(found.argmax())])
+        return {"weight": float(self.weight)}
+
+    def _fused(self, counted: Tensor, evolved: Tensor) -> Tensor:
+        return torch.add(counted.to(evolved), evolved * self.weight)
+
+    def prepare(self, window: Window) -> Any:
+        return self.recurrence.prepare(window)
+
+    def score(self, prepared: Any, candidates: Tensor | None, state: State) -> Tensor:
+        known, states = _part(state, MEMORY), _part(state, RECURRENCE)
+        counted = self.memory.score(prepared.window, candidates, known)
+        evolved = self.recurrence.score(prepared, candidates, states)
+        state.update(_join(known, states))
+        return self._fused(counted, evolved)
+
+    def peek(self, users: Tensor, times: Tensor, candidates: Tensor | None, state: State) -> Tensor:
+        counted = self.memory.peek(users, times, candidates, _part(state, MEMORY))
+        return self._fused(counted, self.recurrence.peek(users, times, candidates, _part(state, RECURRENCE)))
+
+
+def _part(state: State, prefix: str) -> State:
+    return State({name[len(prefix) :]: tensor for name, tensor in state.items() if name.startswith(prefix)})
+
+
+def _join(known: State, states: State) -> State:
+    parts = {MEMORY: known, RECURRENCE: states}
+    return State({prefix + name: tensor for prefix, part in parts.items() for name, tensor in part.items()})
+
+
+def create(config: EdgeConfig, log: EventLog, train_end: int, seed: int) -> Edge:
+    counts = replace(config.memory, windows=config.recurrence.windows)
+    experts = memory.create(counts, log, train_end, seed), recurrence.create(config.recurrence, log, train_end, seed)
+    return Edge(config, *experts)
+
+
+def restore(config: EdgeConfig, log: EventLog, tensors: dict[str, Tensor]) -> Edge:
+    known, states = _part(State(tensors), MEMORY), _part(State(tensors), RECURRENCE)
+    model = Edge(
+        config, memory.restore(config.memory, log, known), recurrence.restore(config.recurrence, log, states)
+    )
+    model.load_state_dict(tensors)
+    return model

@@ -1,0 +1,166 @@
+"""From what the contexts say to one score for every item.
+
+The gate weighs the sources by the facts of the question (how much each context has seen, how long ago the user was
+last here), and the mixture of the sources is a probability. A second, small network then looks at each item that any
+context knows of, with all that the sources say of it, and reshapes its probability: whatever no context knows keeps
+its own. Both are evaluated here, event by event while the store moves, with plain loops; learning.py has them as
+torch modules.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+from dynedge.models.memory.store import ABOUT, SOURCES, Fading, Found, Store, forget, look, take_in
+
+Array = npt.NDArray[Any]
+
+INPUTS = SOURCES + ABOUT + 2  # of the reshaping network, for each item; and the facts
+FLOOR = 1e-3  # a source's share below this is as good as none
+SEEN = SOURCES  # where the inputs say that the item is one of the user's own
+
+
+class Weights(NamedTuple):
+    """The two networks' weights as float32 arrays; hidden sizes may be 0."""
+
+    gate_in: Array  # [hidden, FACTS]
+    gate_bias: Array  # [hidden]
+    gate_out: Array  # [sources, hidden]
+    gate_start: Array  # [sources]: uniform, the half-lives, the contexts'
+    shape_in: Array  # [INPUTS, hidden]
+    shape_facts: Array  # [hidden, FACTS]
+    shape_bias: Array  # [hidden]
+    shape_out: Array  # [hidden]
+    shape_seen: Array  # [1]: added for the user's own items
+
+
+@numba.njit(nogil=True, cache=True)
+def gate(weights: Weights, found: Found, half_lives: int, out: Array) -> None:
+    """The sources' weights, which sum to one over those that have something to say."""
+    hidden = np.zeros(len(weights.gate_bias), np.float32)
+    for a in range(len(hidden)):
+        total = weights.gate_bias[a]
+        for b in range(len(found.facts)):
+            total += weights.gate_in[a, b] * found.facts[b]
+        hidden[a] = max(total, np.float32(0))
+    top = np.float32(-np.inf)
+    for m in range(len(out)):
+        total = weights.gate_start[m]
+        for a in range(len(hidden)):
+            total += weights.gate_out[m, a] * hidden[a]
+        if m > half_lives and not found.there[m - 1 - half_lives]:
+            total = np.float32(-np.inf)
+        out[m] = total
+        top = max(top, total)
+    total = np.float32(0)
+    for m in range(len(out)):
+        out[m] = np.exp(out[m] - top)
+        total += out[m]
+    for m in range(len(out)):
+        out[m] /= total
+
+
+@numba.njit(nogil=True, cache=True)
+def inputs(store: Store, found: Found, slot: int, out: Array) -> None:
+    """What the reshaping network sees of an item."""
+    for s in range(SOURCES):
+        share = found.share[slot, s]
+        out[s] = 0.3 * (np.log(FLOOR + share) - np.log(FLOOR)) if share > 0 else 0.0
+    for s in range(ABOUT):
+        out[SOURCES + s] = found.about[slot, s]
+    items = store.popular.shape[1]
+    for s in range(2):
+        h = 0 if s == 0 else len(store.popular_total) // 2
+        share = store.popular[h, found.items[slot]] / max(store.popular_total[h], 1e-30)
+        out[SOURCES + ABOUT + s] = 0.3 * np.log1p(items * share)
+
+
+@numba.njit(nogil=True, cache=True)
+def _popular(store: Store, weight: Array, out: Array) -> None:
+    """out[i]: what is the same for every context."""
+    items = len(out)
+    for i in range(items):
+        out[i] = weight[0] / items
+    for h in range(len(store.popular_total)):
+        if store.popular_total[h] > 0:
+            factor = np.float32(weight[1 + h] / store.popular_total[h])
+            row = store.popular[h]
+            for i in range(items):
+                out[i] += factor * row[i]
+
+
+@numba.njit(nogil=True, cache=True)
+def answer(
+    store: Store,
+    fading: Fading,
+    keep: Array,
+    weights: Weights,
+    user: int,
+    time: float,
+    found: Found,
+    weight: Array,
+    out: Array,
+) -> None:
+    """out[i]: the probability of every item, up to a factor."""
+    half_lives = len(store.popular_total)
+    size = look(store, fading, keep, user, time, found)
+    gate(weights, found, half_lives, weight)
+    _popular(store, weight, out)
+    hidden = len(weights.shape_bias)
+    base, units, seen = np.zeros(hidden, np.float32), np.zeros(hidden, np.float32), np.zeros(INPUTS, np.float32)
+    for a in range(hidden):
+        base[a] = weights.shape_bias[a]
+        for b in range(len(found.facts)):
+            base[a] += weights.shape_facts[a, b] * found.facts[b]
+    for slot in range(size):
+        item, share = found.items[slot], found.share[slot]
+        for s in range(SOURCES):
+            if share[s] != 0:
+                out[item] += weight[1 + half_lives + s] * share[s]
+        change = weights.shape_seen[0] * found.about[slot, 0]
+        if hidden:
+            inputs(store, found, slot, seen)
+            units[:] = base
+            for b in range(INPUTS):
+                if seen[b] != 0:  # most contexts know little of most items
+                    row, value = weights.shape_in[b], seen[b]
+                    for a in range(hidden):
+                        units[a] += value * row[a]
+            for a in range(hidden):
+                change += weights.shape_out[a] * max(units[a], np.float32(0))
+        if change != 0:
+            out[item] *= np.exp(change)
+    forget(found, size)
+
+
+@numba.njit(nogil=True, cache=True)
+def walk(
+    store: Store,
+    fading: Fading,
+    keep: Array,
+    weights: Weights,
+    user: Array,
+    item: Array,
+    time: Array,
+    found: Found,
+    out: Array,
+) -> None:
+    """Score, then advance, event by event: out[n, I], or nothing scored where it has no rows."""
+    weight = np.zeros(len(weights.gate_start), np.float32)
+    for k in range(len(user)):
+        if len(out):
+            answer(store, fading, keep, weights, user[k], time[k], found, weight, out[k])
+        take_in(store, fading, keep, user[k], item[k], time[k])
+
+
+@numba.njit(nogil=True, cache=True)
+def peek(
+    store: Store, fading: Fading, keep: Array, weights: Weights, user: Array, time: Array, found: Found, out: Array
+) -> None:
+    weight = np.zeros(len(weights.gate_start), np.float32)
+    for k in range(len(user)):
+        answer(store, fading, keep, weights, user[k], time[k], found, weight, out[k])

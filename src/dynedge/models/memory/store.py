@@ -1,0 +1,312 @@
+"""What is remembered of a log so far, as counts: how popular items are, and what followed in which context.
+
+An event is looked at from six contexts. Each says how likely the next item is, in a few ways (sources): by plain
+counts, by counts that fade with the context's own events or with the log's, by how lately an item came.
+
+    user   the user's own items                    last   what followed the last item
+    pair   what followed the last two items        own    what followed the last item when this user was there
+    five   as last, from the four items before it  near   what stands near the last ten items, before or after
+
+Beside these, the same for all contexts: every item alike, and popularity at several half-lives.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from dynedge.models.contract import State
+from dynedge.models.memory import table as tables
+from dynedge.models.memory.table import (
+    CLOCK,
+    CLOCK_THEN,
+    COUNT,
+    EVENT,
+    EVENT_THEN,
+    HEAD,
+    ITEM,
+    NEXT,
+    NONE,
+    SIZE,
+    Table,
+    add,
+    faded,
+    fading,
+    find_row,
+)
+
+Array = npt.NDArray[Any]
+
+TABLES = "user", "last", "pair", "own", "near"
+CONTEXTS = (*TABLES[:4], "five", "near")
+WAYS = "plain", "by context", "by log", "lately"
+FIRST = {"user": 0, "last": 4, "pair": 8, "own": 12, "five": 16, "near": 19}  # a context's first source
+SOURCES = 20
+USER, LAST, PAIR, OWN, FIVE, NEAR = FIRST.values()
+
+RING = 10  # last items kept of a user
+REACH = 5  # events that stand near each other
+NEAR_FADE, NEAR_POWER, FIVE_FADE = 0.8, 0.7, 0.8
+FACTS = 15  # numbers that describe the question
+ABOUT = 6  # numbers that describe an item of the user's own
+BY_CONTEXT, BY_LOG = 2.0, 1000.0  # half-lives, in events
+
+
+class Store(NamedTuple):
+    user: Table
+    last: Table
+    pair: Table
+    own: Table
+    near: Table
+    clock: Array  # int64[1]: events so far
+    ring: Array  # int32[U, RING]: a user's last items, newest first
+    time: Array  # float64[U]: of the user's last event
+    popular: Array  # float32[H, I]: counts, each fading by making newer ones heavier
+    popular_total: Array  # float64[H]
+    popular_weight: Array  # float64[H]: of an event now
+
+
+class Fading(NamedTuple):
+    by_context: Array
+    by_log: Array
+    growth: Array  # float64[H]
+    near: Array  # float32[REACH]
+    longest: int  # items listed for a context other than the user
+
+
+class Found(NamedTuple):
+    """Room for the items that any context knows of, and what each source says of them."""
+
+    slot: Array  # int32[I]: an item's place here, or -1
+    items: Array  # int32[I]
+    share: Array  # float32[I, SOURCES]
+    about: Array  # float32[I, ABOUT]
+    facts: Array  # float32[FACTS]
+    there: Array  # bool[SOURCES]: whether the source has anything to say
+
+
+def empty(users: int, items: int, half_lives: int) -> State:
+    state = State()
+    for name in TABLES:
+        state.update(tables.empty(name))
+    state["clock"] = torch.zeros(1, dtype=torch.int64)
+    state["ring"] = torch.full((users, RING), NONE, dtype=torch.int32)
+    state["time"] = torch.full((users,), -1.0, dtype=torch.float64)
+    state["popular"] = torch.zeros(half_lives, items)
+    state["popular_total"] = torch.zeros(half_lives, dtype=torch.float64)
+    state["popular_weight"] = torch.ones(half_lives, dtype=torch.float64)
+    return state
+
+
+def of(state: State, events: int = 0) -> Store:
+    """The store in a state, with room for `events` more; it shares the state's memory."""
+    counts = {"near": 2 * REACH}
+    for name in TABLES:
+        tables.make_room(state, name, events * counts.get(name, 1))
+    known: dict[str, Any] = {name: tables.of(state, name) for name in TABLES}
+    known |= {name: state[name].numpy() for name in Store._fields if name not in known}
+    return Store(**known)
+
+
+def fadings(half_lives: tuple[float, ...], longest: int) -> Fading:
+    growth = 2.0 ** (1 / np.asarray(half_lives, np.float64))
+    near = (NEAR_FADE ** np.arange(REACH)).astype(np.float32)
+    return Fading(fading(BY_CONTEXT), fading(BY_LOG), growth, near, longest)
+
+
+def room(items: int) -> Found:
+    return Found(
+        np.full(items, NONE, np.int32),
+        np.zeros(items, np.int32),
+        np.zeros((items, SOURCES), np.float32),
+        np.zeros((items, ABOUT), np.float32),
+        np.zeros(FACTS, np.float32),
+        np.zeros(SOURCES, np.bool_),
+    )
+
+
+@numba.njit(nogil=True, cache=True, inline="always")
+def _pair(first: int, second: int) -> np.int64:
+    return (np.int64(first) << 32) | np.int64(second)
+
+
+@numba.njit(nogil=True, cache=True)
+def take_in(store: Store, fading: Fading, keep: Array, user: int, item: int, time: float) -> None:
+    """Remember an event. `keep`: which of the tables are kept at all."""
+    event, ring = store.clock[0], store.ring[user]
+    for h in range(len(fading.growth)):
+        store.popular_weight[h] *= fading.growth[h]
+        weight = store.popular_weight[h]
+        store.popular[h, item] += weight
+        store.popular_total[h] += weight
+        if weight > 1e12:
+            for x in range(store.popular.shape[1]):
+                store.popular[h, x] /= weight
+            store.popular_total[h] /= weight
+            store.popular_weight[h] = 1.0
+    by_context, by_log = fading.by_context, fading.by_log
+    if keep[0]:
+        add(store.user, user, item, 1.0, event, time, by_context, by_log, 0)
+    if keep[1] and ring[0] != NONE:
+        add(store.last, ring[0], item, 1.0, event, time, by_context, by_log, fading.longest)
+    if keep[2] and ring[1] != NONE:
+        add(store.pair, _pair(ring[1], ring[0]), item, 1.0, event, time, by_context, by_log, fading.longest)
+    if keep[3] and ring[0] != NONE:
+        add(store.own, _pair(user, ring[0]), item, 1.0, event, time, by_context, by_log, fading.longest)
+    if keep[4]:
+        for r in range(REACH):
+            if ring[r] != NONE:
+                add(store.near, ring[r], item, fading.near[r], event, time, by_context, by_log, fading.longest)
+                add(store.near, item, ring[r], fading.near[r], event, time, by_context, by_log, fading.longest)
+    for r in range(RING - 1, 0, -1):
+        ring[r] = ring[r - 1]
+    ring[0] = item
+    store.time[user] = time
+    store.clock[0] += 1
+
+
+@numba.njit(nogil=True, cache=True)
+def _slot(found: Found, size: int, item: int) -> int:
+    slot = found.slot[item]
+    if slot == NONE:
+        slot = size
+        found.slot[item], found.items[slot] = slot, item
+        found.share[slot] = 0
+        found.about[slot] = 0
+    return slot
+
+
+@numba.njit(nogil=True, cache=True)
+def _read(
+    table: Table, row: int, weight: float, first: int, ways: int, fading: Fading, found: Found, size: int, event: int
+) -> int:
+    """Add what a row says to its sources; the number of items found so far."""
+    own, total = table.row[row], table.row_count[row]
+    clock = own[CLOCK]
+    plain = np.float32(weight / total[COUNT])
+    by_context = np.float32(weight / total[COUNT + 1])
+    still = total[COUNT + 2] * faded(fading.by_log, event - own[EVENT])
+    by_log = np.float32(weight / still) if still > 0 else np.float32(0)
+    lately = np.float32(weight / (np.log(clock) + 1.0))
+    entry = own[HEAD]
+    while entry != NONE:
+        then, count = table.entry[entry], table.entry_count[entry]
+        slot = _slot(found, size, then[ITEM])
+        size = max(size, slot + 1)
+        share = found.share[slot]
+        share[first] += plain * count[COUNT]
+        if ways > 1:
+            lag = clock - then[CLOCK_THEN]
+            share[first + 1] += by_context * count[COUNT + 1] * faded(fading.by_context, lag)
+            share[first + 2] += by_log * count[COUNT + 2] * faded(fading.by_log, event - then[EVENT_THEN])
+            if ways > 3:
+                share[first + 3] += lately / np.float32(1 + lag)
+        entry = then[NEXT]
+    found.there[first : first + ways] = True
+    return size
+
+
+@numba.njit(nogil=True, cache=True)
+def _describe_row(table: Table, row: int, facts: Array, first: int) -> None:
+    facts[first] = 0.2 * np.log1p(table.row_count[row, COUNT])
+    facts[first + 1] = 0.2 * np.log1p(table.row[row, SIZE])
+
+
+@numba.njit(nogil=True, cache=True)
+def look(store: Store, fading: Fading, keep: Array, user: int, time: float, found: Found) -> int:
+    """What every context says at this moment, into `found`; the number of items found. `forget` cleans up."""
+    event, ring, size = store.clock[0], store.ring[user], 0
+    facts = found.facts
+    facts[:] = 0
+    found.there[:] = False
+    if keep[0]:
+        row = find_row(store.user, user)
+        if row != NONE:
+            size = _read(store.user, row, 1.0, USER, 4, fading, found, size, event)
+            _describe_own(store.user, row, time, found)
+            _describe_row(store.user, row, facts, 0)
+    if ring[0] == NONE:
+        return size
+    if keep[1]:
+        row = find_row(store.last, ring[0])
+        if row != NONE:
+            size = _read(store.last, row, 1.0, LAST, 4, fading, found, size, event)
+            _describe_row(store.last, row, facts, 2)
+        size = _read_rows(store.last, ring, 1, 5, FIVE_FADE, 0.0, FIVE, 3, fading, found, size, event)
+    if keep[2] and ring[1] != NONE:
+        row = find_row(store.pair, _pair(ring[1], ring[0]))
+        if row != NONE:
+            size = _read(store.pair, row, 1.0, PAIR, 4, fading, found, size, event)
+            _describe_row(store.pair, row, facts, 4)
+    if keep[3]:
+        row = find_row(store.own, _pair(user, ring[0]))
+        if row != NONE:
+            size = _read(store.own, row, 1.0, OWN, 4, fading, found, size, event)
+            _describe_row(store.own, row, facts, 6)
+    if keep[4]:
+        row = find_row(store.near, ring[0])
+        if row != NONE:
+            _describe_row(store.near, row, facts, 8)
+        size = _read_rows(store.near, ring, 0, RING, NEAR_FADE, 1 - NEAR_POWER, NEAR, 1, fading, found, size, event)
+    gap = time - store.time[user]
+    facts[10] = 1.0
+    facts[11] = 0.1 * np.log1p(max(gap, 0.0))
+    facts[12] = 1.0 if gap <= 0 else 0.0
+    facts[13] = 1.0 if ring[0] == ring[1] else 0.0
+    facts[14] = 1.0 if ring[0] == ring[2] else 0.0
+    return size
+
+
+@numba.njit(nogil=True, cache=True)
+def _read_rows(
+    table: Table,
+    ring: Array,
+    first: int,
+    stop: int,
+    fade: float,
+    power: float,
+    source: int,
+    ways: int,
+    fading: Fading,
+    found: Found,
+    size: int,
+    event: int,
+) -> int:
+    """Several last items' rows as one: the older the lighter, times the row's total to a power."""
+    rows, weights, sum_ = np.empty(RING, np.int64), np.empty(RING, np.float64), 0.0
+    for r in range(first, stop):
+        rows[r] = find_row(table, ring[r]) if ring[r] != NONE else NONE
+        if rows[r] != NONE:
+            weights[r] = fade ** (r - first) * table.row_count[rows[r], COUNT] ** power
+            sum_ += weights[r]
+    for r in range(first, stop):
+        if rows[r] != NONE:
+            size = _read(table, rows[r], weights[r] / sum_, source, ways, fading, found, size, event)
+    return size
+
+
+@numba.njit(nogil=True, cache=True)
+def _describe_own(table: Table, row: int, time: float, found: Found) -> None:
+    """How lately and how often the user's own items came."""
+    entry, clock = table.row[row, HEAD], table.row[row, CLOCK]
+    while entry != NONE:
+        then = table.entry[entry]
+        about = found.about[found.slot[then[ITEM]]]
+        lag, since = clock - then[CLOCK_THEN], time - table.entry_time[entry]
+        about[0] = 1.0
+        about[1] = 0.3 * np.log1p(lag)
+        about[2] = 0.1 * np.log1p(max(since, 0.0))
+        about[3] = 1.0 if since <= 0 else 0.0
+        about[4] = 1.0 if lag == 0 else 0.0
+        about[5] = 1.0 if table.entry_count[entry, COUNT] == 1 else 0.0
+        entry = then[NEXT]
+
+
+@numba.njit(nogil=True, cache=True)
+def forget(found: Found, size: int) -> None:
+    for slot in range(size):
+        found.slot[found.items[slot]] = NONE

@@ -1,0 +1,103 @@
+"""The plain rules: what anyone would try first, as models of the same contract, and `counts`, their learned mixture.
+
+All of them read the memory's counts (models/memory/store.py); a rule is a fixed weight for a few of its sources.
+
+    popular       the items met most often; with a half-life in events, lately
+    recent        the user's own items, the latest first, then by popularity
+    next          what followed the user's last item, by share; fading: the log's newer events count more
+    next-five     the same from the last five items, the older the lighter
+
+Each is there with all items and, as NAME-unseen, with the user's own items last. `counts` mixes them all, seen and
+unseen, with weights learned on the training events.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dynedge.config import option
+from dynedge.events.log import EventLog
+from dynedge.models.contract import Loss, State, Step, Window
+from dynedge.models.layers import Shape
+from dynedge.models.memory import Memory, MemoryConfig, store
+from dynedge.models.memory.store import FIRST, SOURCES
+from dynedge.models.memory.table import fading
+
+KINDS = "popular", "recent", "next", "next-five"
+PLAIN, BY_LOG, LATELY = 0, 2, 3  # ways a context counts
+LITTLE = 1e-9  # weight of popularity where it only breaks ties
+UNSEEN = -30.0  # what the user's own items' logarithm is lowered by: below all others, in the same order
+
+
+@dataclass(frozen=True)
+class RuleConfig:
+    """One plain rule."""
+
+    kind: str = option("popular", "which rule", choices=KINDS)
+    half_life: float = option(0.0, "in events of the log; 0: nothing fades", least=0)
+    unseen: bool = option(False, "the user's own items come last")
+
+
+class Rule(Memory):
+    """Nothing is learned: it only remembers."""
+
+    def __init__(self, config: RuleConfig, shape: Shape) -> None:
+        tables = {"popular": (), "recent": ("user",), "next": ("last",), "next-five": ("last",)}[config.kind]
+        kept = (*tables, "user") if config.unseen else tables
+        fades = config.half_life if config.kind == "popular" and config.half_life else 1e12
+        super().__init__(MemoryConfig(contexts=kept, half_lives=(fades,), gate=0, reshape=0, longest=1 << 30), shape)
+        if config.half_life and config.kind != "popular":
+            self.fading = self.fading._replace(by_log=fading(config.half_life))
+        weight = np.zeros(2 + SOURCES, np.float32)
+        weight[1] = 1.0 if config.kind == "popular" else LITTLE
+        way = BY_LOG if config.half_life else PLAIN
+        if config.kind == "recent":
+            weight[2 + FIRST["user"] + LATELY] = 1.0
+        elif config.kind != "popular":
+            weight[2 + FIRST["last"] + way] = 1.0
+        if config.kind == "next-five":
+            older = store.FIVE_FADE * (1 - store.FIVE_FADE**4) / (1 - store.FIVE_FADE)
+            weight[2 + FIRST["five"] + way] = older
+        with np.errstate(divide="ignore"):
+            self.mixture.start.data = torch.from_numpy(np.log(weight))
+        self.mixture.seen.data.fill_(UNSEEN if config.unseen else 0.0)
+        self.requires_grad_(False)
+
+    def loss(self, prepared: Window, state: State, step: Step) -> Loss:
+        self._take_in(prepared, state)
+        return Loss(torch.zeros(()), {"loss": 0.0})
+
+
+COUNTS = MemoryConfig(contexts=("user", "last"), gate=0, reshape=0, longest=1 << 30)
+
+
+def _recipes() -> dict[str, RuleConfig]:
+    lives = {
+        "popular": (0, 50, 300, 2000, 20_000),
+        "recent": (0,),
+        "next": (0, 300, 1000),
+        "next-five": (0, 300, 1000),
+    }
+    found = {}
+    for kind, half_lives in lives.items():
+        for half_life in half_lives:
+            for unseen in (False, True):
+                name = kind + (f"-{half_life}" if half_life else "") + ("-unseen" if unseen else "")
+                found[name] = RuleConfig(kind, float(half_life), unseen)
+    return found
+
+
+RECIPES = _recipes()
+TRAINING = {name: {"epochs": 1} for name in RECIPES}  # once through the events is all there is to do
+
+
+def create(config: RuleConfig, log: EventLog, train_end: int, seed: int) -> Rule:
+    return Rule(config, Shape.of(log))
+
+
+def restore(config: RuleConfig, log: EventLog, tensors: dict[str, Tensor]) -> Rule:
+    return Rule(config, Shape.of(log))
