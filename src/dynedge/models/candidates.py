@@ -36,12 +36,12 @@ def find(
     return Columns(items.shape[1], of, row, since, until, candidate, outside)
 
 
-def rows_at_starts(prepared: Prepared, items: Tensor) -> Tensor:
-    """int64[m, C], on the model's device: where the candidates `items` [m, C] stand at the start of their chunks.
+def rows_before(prepared: Prepared, items: Tensor, events: Tensor) -> Tensor:
+    """int64[m, C], on the model's device: where the candidates `items` [m, C] stand just before the events [m].
 
-    Rows of the arena; below 0, not met in the window. By searches alone, so that nothing waits for the device.
+    As Schedule.rows_before, by searches alone, so that nothing waits for the device.
     """
-    starts = torch.arange(len(items), device=items.device)[:, None] * CHUNK
+    starts = events[:, None]
     _, entry, psi_users, psi = prepared.roots
     first_item = len(prepared.roots[0])
     rows = torch.full_like(items, NO_ROW)

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from dynedge.config import option
 from dynedge.errors import UsageError
 from dynedge.events.log import EventLog
-from dynedge.models.candidates import find, rows_at_starts
+from dynedge.models.candidates import find, rows_before
 from dynedge.models.contract import Loss, Model, State, Step, Window
 from dynedge.models.layers import CoupledGRU, Head, ItemFeatures, Shape
 from dynedge.models.prepared import Prepared, index
@@ -285,7 +285,7 @@ class Recurrence(Model):
             items = torch.randint(self.shape.items, shape, generator=generator, device=self.xi.device)
             others = items.flatten()
             elsewhere = prepared.rows + self._numbers(len(others)).view(shape)
-        rows = rows_at_starts(prepared, items)
+        rows = rows_before(prepared, items, CHUNK * self._numbers(chunks))
         drawn = Drawn(items, torch.where(rows >= 0, rows, elsewhere), full)
         return by_triton(wanted, arena, self._outside(others, state), self._ids, drawn, *true, prepared.after)
 
@@ -302,10 +302,28 @@ class Recurrence(Model):
 
     def score(self, prepared: Prepared, candidates: Tensor | None, state: State) -> Tensor:
         arena, _, wanted = self._run(prepared, state)
-        states = read_states([(self._side(1, state), self._numbers(self.shape.items))])
-        found = all_scores(wanted, states, self._ids, prepared.item, prepared.after, arena)
+        if candidates is not None and prepared.levels is not None:
+            found = self._some_scores(prepared, wanted.to(arena.dtype), arena, candidates, state)
+        else:
+            states = read_states([(self._side(1, state), self._numbers(self.shape.items))])
+            found = all_scores(wanted, states, self._ids, prepared.item, prepared.after, arena)
+            found = found if candidates is None else found.gather(1, candidates)
         self._advance(prepared, arena, state)
-        return found if candidates is None else found.gather(1, candidates)
+        return found
+
+    def _some_scores(
+        self, prepared: Prepared, wanted: Tensor, arena: Tensor, candidates: Tensor, state: State
+    ) -> Tensor:
+        """[n, C]: where a few candidates an event are asked for among many items."""
+        d, flat = self.config.dim, candidates.flatten()
+        rows = rows_before(prepared, candidates, self._numbers(len(candidates))).flatten()
+        states = self._outside(flat, state)
+        states = torch.where((rows >= 0)[:, None], arena.index_select(0, rows.clamp_min(0)), states)
+        found = torch.bmm(states.view(*candidates.shape, d), wanted[:, :d, None])
+        if self._ids is not None:
+            own = self._ids.index_select(0, flat).view(*candidates.shape, d + 1)
+            found = torch.baddbmm(found + own[..., d:], own[..., :d], wanted[:, d:, None])
+        return found[..., 0]
 
     def peek(self, users: Tensor, times: Tensor, candidates: Tensor | None, state: State) -> Tensor:
         head = [read_states([(self._side(0, state), users)]), self.items(state["last_item"][users])]

@@ -37,7 +37,8 @@ def walk(
 
     `chunk` changes how much memory it takes, not what comes out. `after` is told each chunk's number of events.
     """
-    rows = max(1, min(CHUNK_SCORES // max(log.num_items, 1), chunk))
+    among = min(log.num_items, (PROTOCOLS[protocol] or log.num_items) + 1)
+    rows = max(1, min(CHUNK_SCORES // max(among, 1), chunk))
     rows -= rows % WHOLE if rows > WHOLE else 0
     found = np.empty(len(events))
     for start in range(events.start, events.stop, rows):

@@ -1,0 +1,45 @@
+"""all_scores' Triton kernels against the reference; and rows_before on a device against the schedule's own."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from ops.interpreted import DEVICE
+
+from dynedge.events.log import EventLog
+from dynedge.models.candidates import rows_before
+from dynedge.models.contract import Window
+from dynedge.models.prepared import index
+from dynedge.ops.all_scores import reference
+from dynedge.ops.all_scores.triton import all_scores
+from dynedge.plan.links import Linker
+from dynedge.plan.schedule import build
+
+
+@pytest.mark.parametrize("ids", [False, True], ids=["states", "ids"])
+@pytest.mark.parametrize(("n", "items", "d"), [(1, 3, 5), (90, 20, 16), (70, 130, 65), (0, 4, 8)])
+def test_all_scores(n: int, items: int, d: int, ids: bool) -> None:
+    """Items move often, also twice in a row; some events give theirs no state."""
+    torch.manual_seed(0)
+    wanted, states, arena = torch.randn(n, 2 * d if ids else d), torch.randn(items, d), torch.randn(n + 3, d)
+    own = torch.randn(items, d + 1) if ids else None
+    item, row = torch.randint(max(1, items // 2), (n,)), torch.randperm(n + 3)[:n]
+    row[torch.rand(n) < 0.2] = -1
+    right = reference.all_scores(wanted, states, own, item, row, arena)
+    inputs = (tensor if tensor is None else tensor.to(DEVICE) for tensor in (wanted, states, own, item, row, arena))
+    torch.testing.assert_close(all_scores(*inputs).cpu(), right, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("active", [0.0, 0.3, 1.0])
+def test_rows_before(active: float) -> None:
+    rng = np.random.default_rng(0)
+    user, item = rng.integers(0, 8, 60).astype(np.int32), rng.integers(0, 10, 60).astype(np.int32)
+    linker = Linker(rng.random(8) < active, rng.random(10) < active)
+    schedule = build(user, item, linker(user, item), np.zeros(0, np.int64))
+    log = EventLog.from_arrays(user, item, np.arange(60.0), num_users=8, num_items=14)
+    past = Linker(np.zeros(8, bool), np.zeros(14, bool))(user, item)
+    ready = index(Window(log, range(60)), schedule, past, 0, True, torch.zeros(1))
+    items, events = rng.integers(0, 14, (60, 5)), np.arange(60)
+    found = rows_before(ready, torch.from_numpy(items), torch.from_numpy(events))
+    assert np.array_equal(found.numpy(), schedule.rows_before(items, events[:, None]))
