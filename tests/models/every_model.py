@@ -74,6 +74,29 @@ def assert_peek_is_score(model, log, at=None):
     assert torch.allclose(some[0], peeked[0, [3, 1, log.num_items - 1]], atol=1e-6, rtol=1e-6)
 
 
+def assert_observe_is_score(model, log):
+    """A state that only watched the events is the state that was asked about each of them too."""
+    window = Window(log, range(len(log) // 2))
+    watched, scored = model.start(), model.start()
+    with torch.no_grad():
+        model.observe(window, watched)
+        model.score(model.prepare(window), None, scored)
+    assert watched.keys() == scored.keys()
+    assert all(torch.equal(watched[name], scored[name]) for name in scored)
+
+
+def assert_seen_is_what_users_had(model, log):
+    """What a model says its users have had, they have had, and nothing else; it may say that it does not know."""
+    end, state, users = len(log) // 2, model.start(), torch.arange(log.num_users)
+    with torch.no_grad():
+        model.observe(Window(log, range(end)), state)
+        seen = model.seen(users, state)
+    if seen is not None:
+        had = torch.zeros(log.num_users, log.num_items, dtype=torch.bool)
+        had[np.array(log.user[:end]), np.array(log.item[:end])] = True
+        assert torch.equal(seen, had)
+
+
 def assert_candidates_are_columns(model, log):
     """Scores of some candidates are those of all items, picked."""
     candidates = torch.randint(log.num_items, (len(log), 5), generator=torch.Generator().manual_seed(0))

@@ -3,7 +3,14 @@
 import numpy as np
 import pytest
 import torch
-from models.every_model import assert_candidates_are_columns, assert_no_leak, assert_peek_is_score, make_log
+from models.every_model import (
+    assert_candidates_are_columns,
+    assert_no_leak,
+    assert_observe_is_score,
+    assert_peek_is_score,
+    assert_seen_is_what_users_had,
+    make_log,
+)
 
 from dynedge.models.contract import Step
 from dynedge.models.registry import MODELS
@@ -47,6 +54,29 @@ def test_nobody_sees_the_future(known):
 def test_peek(known):
     model, _, log = known
     assert_peek_is_score(model, log)
+
+
+def test_observe(known):
+    model, _, log = known
+    assert_observe_is_score(model, log)
+
+
+def test_seen(known):
+    model, _, log = known
+    assert_seen_is_what_users_had(model, log)
+
+
+def test_vectors_are_of_every_user_and_item_and_move(known):
+    model, state, log = known
+    with torch.no_grad():
+        before = model.vectors(model.start())
+        after = model.vectors(state)
+    if before is None:
+        pytest.skip("this model has no vectors")
+    assert (len(after[0]), len(after[1])) == (log.num_users, log.num_items)
+    assert all(torch.isfinite(part).all() for part in after)
+    assert not torch.equal(before[0], after[0])
+    assert not torch.equal(before[1], after[1])
 
 
 def test_candidates(known):

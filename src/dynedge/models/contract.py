@@ -128,6 +128,20 @@ class Model(nn.Module, ABC):
         The state moves past the window.
         """
 
+    def observe(self, window: Window, state: State) -> None:
+        """The state moves past the window as by `score`, and nothing is scored: a model that can spare that does."""
+        device = next((tensor.device for tensor in state.values()), None)
+        nobody = torch.empty((len(window), 0), dtype=torch.int64, device=device)
+        self.score(self.prepare(window), nobody, state)
+
+    def seen(self, users: Tensor, state: State) -> Tensor | None:
+        """bool[n, I]: the items that each of the users has had; None of a model that does not remember them."""
+        return None
+
+    def vectors(self, state: State) -> tuple[Tensor, Tensor] | None:
+        """A vector for every user and one for every item, as they are now; None of a model that has none."""
+        return None
+
     @abstractmethod
     def peek(self, users: Tensor, times: Tensor, candidates: Tensor | None, state: State) -> Tensor:
         """As score, for questions instead of events: nothing happens, the state stays as it is."""

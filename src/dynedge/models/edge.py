@@ -109,6 +109,18 @@ class Edge(Model):
         state.update(_join(known, states))
         return self._fused(counted, evolved)
 
+    def observe(self, window: Window, state: State) -> None:
+        known, states = _part(state, MEMORY), _part(state, RECURRENCE)
+        self.memory.observe(window, known)
+        self.recurrence.observe(window, states)
+        state.update(_join(known, states))
+
+    def seen(self, users: Tensor, state: State) -> Tensor | None:
+        return self.memory.seen(users, _part(state, MEMORY))
+
+    def vectors(self, state: State) -> tuple[Tensor, Tensor]:
+        return self.recurrence.vectors(_part(state, RECURRENCE))
+
     def peek(self, users: Tensor, times: Tensor, candidates: Tensor | None, state: State) -> Tensor:
         counted = self.memory.peek(users, times, candidates, _part(state, MEMORY))
         return self._fused(counted, self.recurrence.peek(users, times, candidates, _part(state, RECURRENCE)))

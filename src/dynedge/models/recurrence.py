@@ -311,6 +311,18 @@ class Recurrence(Model):
         self._advance(prepared, arena, state)
         return found
 
+    def observe(self, window: Window, state: State) -> None:
+        prepared = self.prepare(window)
+        self._advance(prepared, self._run(prepared, state)[0], state)
+
+    def vectors(self, state: State) -> tuple[Tensor, Tensor]:
+        """States; an item's is followed by its id's vector where candidates are scored by that too."""
+        counts = self.shape.users, self.shape.items
+        users, items = (
+            read_states([(self._side(side, state), self._numbers(count))]) for side, count in enumerate(counts)
+        )
+        return users, items if self._ids is None else torch.cat([items, self._ids[:, :-1]], 1)
+
     def _some_scores(
         self, prepared: Prepared, wanted: Tensor, arena: Tensor, candidates: Tensor, state: State
     ) -> Tensor:

@@ -68,7 +68,7 @@ class Rule(Memory):
         self.requires_grad_(False)
 
     def loss(self, prepared: Window, state: State, step: Step) -> Loss:
-        self._take_in(prepared, state)
+        self.observe(prepared, state)
         return Loss(torch.zeros(()), {"loss": 0.0})
 
 

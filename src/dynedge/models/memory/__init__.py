@@ -82,7 +82,7 @@ class Memory(Model):
         total = (mixed + reshaped).sum() / max(count, 1)
         return Loss(total, {"loss": float(reshaped.detach().sum()) / max(count, 1)})
 
-    def _take_in(self, window: Window, state: State) -> None:
+    def observe(self, window: Window, state: State) -> None:
         known, nothing = store.of(state, len(window)), np.empty((0, self.shape.items), np.float32)
         columns = window.user, window.item, window.time
         mixing.walk(known, self.fading, self.keep, self.mixture.weights(), *columns, self._found, nothing)
@@ -98,6 +98,13 @@ class Memory(Model):
         known, columns = store.of(state), (users.numpy(), times.double().numpy())
         mixing.peek(known, self.fading, self.keep, self.mixture.weights(), *columns, self._found, out.numpy())
         return self._chosen(out, candidates)
+
+    def seen(self, users: Tensor, state: State) -> Tensor | None:
+        if "user" not in self.config.contexts:
+            return None
+        out = torch.zeros(len(users), self.shape.items, dtype=torch.bool)
+        store.own_items(store.of(state).user, users.numpy(), out.numpy())
+        return out
 
     def _chosen(self, out: Tensor, candidates: Tensor | None) -> Tensor:
         return out.log_() if candidates is None else out.gather(1, candidates).log_()

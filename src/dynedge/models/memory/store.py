@@ -307,6 +307,17 @@ def _describe_own(table: Table, row: int, time: float, found: Found) -> None:
 
 
 @numba.njit(nogil=True, cache=True)
+def own_items(table: Table, user: Array, out: Array) -> None:
+    """out[k, i] becomes True for the items of user k's own row."""
+    for k in range(len(user)):
+        row = find_row(table, user[k])
+        entry = table.row[row, HEAD] if row != NONE else NONE
+        while entry != NONE:
+            out[k, table.entry[entry, ITEM]] = True
+            entry = table.entry[entry, NEXT]
+
+
+@numba.njit(nogil=True, cache=True)
 def forget(found: Found, size: int) -> None:
     for slot in range(size):
         found.slot[found.items[slot]] = NONE
