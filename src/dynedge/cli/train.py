@@ -12,7 +12,7 @@ import typer
 
 from dynedge.cli import app
 from dynedge.cli.data import Json
-from dynedge.errors import DataError, UsageError
+from dynedge.errors import DataError
 
 if TYPE_CHECKING:
     from dynedge.training.course import Course
@@ -76,14 +76,16 @@ def train(
         from dynedge.report.style import check_target
 
         check_target(plot)
+    from dynedge.events.log import read_log
     from dynedge.models.registry import MODELS
     from dynedge.training.interrupt import Stop, Stopped
     from dynedge.training.run import Run
+    from dynedge.training.train import train_run
 
     try:
         with Stop() as stop, Run(out, resume=resume, force=force) as run:
             wanted = _compose(MODELS, run, model, config, told, settings or [])
-            done, course = _train(MODELS, run, wanted, log, stop, tensorboard)
+            done, course = train_run(MODELS, run, wanted, read_log(log), stop=stop, tensorboard=tensorboard)
     except Stopped as stopped:
         again = "" if resume else " with --resume"
         kept = f"the same command{again} goes on where it stood" if out.exists() else "nothing was kept"
@@ -107,7 +109,7 @@ def _compose(
     """Later wins: the recipe (or the config of the run gone on with), the file, the flags, --set."""
     from dynedge.config import from_toml, override, set_key
     from dynedge.training.run import config_from_toml
-    from dynedge.training.settings import choose
+    from dynedge.training.settings import choose, key_of
 
     text = _read(file) if file else ""
     if run.resume and run.there:
@@ -119,20 +121,8 @@ def _compose(
     else:
         _, config = choose(models, model or next(iter(models)))
     for flag, value in flags.items():
-        config = set_key(config, _key(config, flag), value, f"--{flag}")
+        config = set_key(config, key_of(config, flag.replace("-", "_"), f"--{flag}"), value, f"--{flag}")
     return override(config, settings)
-
-
-def _key(config: Config, flag: str) -> str:
-    """The dotted name of the field that a flag is short for: of the training, or somewhere in the model's config."""
-    from dynedge.config import flatten
-
-    name = flag.replace("-", "_")
-    found = [key for key in flatten(config) if key.split(".")[-1] == name]
-    if not found:
-        own = ", ".join(key for key in flatten(config) if key.startswith("model.")) or "none"
-        raise UsageError(f"the model {config.name} has no --{flag}; its own settings are: {own}.")
-    return found[0]
 
 
 def _read(file: Path) -> str:
@@ -142,29 +132,6 @@ def _read(file: Path) -> str:
         raise DataError(f"--config {file}: {error.strerror}.") from None
     except UnicodeDecodeError:
         raise DataError(f"--config {file} is not a text file.") from None
-
-
-def _train(
-    models: Mapping[str, Entry], run: Run, config: Config, path: Path, stop: Any, tensorboard: bool
-) -> tuple[Config, Course]:
-    from dynedge.events.log import read_log
-    from dynedge.training.fit import fit
-    from dynedge.training.run import check_same
-    from dynedge.training.runlog import RunLog
-    from dynedge.training.settings import build, choose, settled
-
-    log = read_log(path)
-    entry, _ = choose(models, config.name)
-    config = settled(config, log, entry.devices)
-    if run.resume and run.there:
-        check_same(run.config(models), config, run.folder)
-        run.check_log(log)
-    model = build(entry, config, log)  # first: what it refuses leaves no folder behind
-    runlog = RunLog(run.folder, tensorboard=tensorboard)
-    run.begin(config, log, model.facts())
-    course = fit(model, log, config.training, checkpoints=run.checkpoints, runlog=runlog, stop=stop)
-    run.finish(course, config, log)
-    return config, course
 
 
 def _summary(out: Path, config: Config, course: Course) -> dict[str, Any]:

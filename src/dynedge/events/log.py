@@ -64,6 +64,12 @@ class Ids:
             return int(self.values[dense])
         return bytes(self.values[self.offsets[dense] : self.offsets[dense + 1]]).decode()
 
+    def same_as(self, other: Ids) -> bool:
+        """Whether these are the same ids in the same order."""
+        if self.offsets is None or other.offsets is None:
+            return self.offsets is other.offsets and np.array_equal(self.values, other.values)
+        return np.array_equal(self.offsets, other.offsets) and np.array_equal(self.values, other.values)
+
     def take(self, dense: Iterable[int]) -> list[int | str]:
         return [self[int(k)] for k in dense]
 

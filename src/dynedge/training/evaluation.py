@@ -21,7 +21,7 @@ import torch
 from dynedge import __version__
 from dynedge.config import flatten
 from dynedge.errors import DataError, UsageError
-from dynedge.events.log import EventLog, Ids, read_log
+from dynedge.events.log import EventLog, read_log
 from dynedge.progress import Progress
 from dynedge.ranking.breakdown import breakdown
 from dynedge.ranking.negatives import SEED
@@ -107,7 +107,7 @@ def _open_log(folder: Path, given: Path | None) -> EventLog:
             )
     log = read_log(given or told["path"])
     for what, ids, own in (("users", log.user_ids, known.user_ids), ("items", log.item_ids, known.item_ids)):
-        if not _same(ids, own):
+        if not ids.same_as(own):
             counts = f"{len(ids):,} {what}" if len(ids) != len(own) else f"as many {what}, but other ones"
             raise DataError(
                 f"{log.path} does not fit {folder}: it has {counts}, and the run was trained on {len(own):,} "
@@ -122,12 +122,6 @@ def _open_log(folder: Path, given: Path | None) -> EventLog:
         same = f"dynedge: warning: {log.path} has the ids of {folder}'s log and other events"
         print(f"{same}; the walk starts at the end of its own training part.", file=sys.stderr)
     return log
-
-
-def _same(one: Ids, other: Ids) -> bool:
-    if one.offsets is None or other.offsets is None:
-        return one.offsets is other.offsets and np.array_equal(one.values, other.values)
-    return np.array_equal(one.offsets, other.offsets) and np.array_equal(one.values, other.values)
 
 
 def _made_of(folder: Path, config: Config, log: EventLog, protocol: str) -> dict[str, Any]:

@@ -16,6 +16,8 @@ FILES = """
 | `config.toml` | every setting and its help; `dynedge train LOG --config config.toml --out …` trains the same |
 | `model.safetensors` | parameters of the best epoch by validation MRR |
 | `state.safetensors` | what that model remembers of users and items after the training events, not the later ones |
+| `known.safetensors` | how many events that were, the newest one's time, and each item's number of events |
+| `now.safetensors` | both again after later events, where the run was saved with a state that went on |
 | `ids/` | the users' and items' own ids and the items' categories: a log without events |
 | `metrics.jsonl` | one line an epoch: loss, validation MRR and Recall@10, seconds |
 | `facts.json` | how the model laid out its training, where it has something to say of that |

@@ -1,7 +1,7 @@
 """The run folder: what training leaves behind, whole at any moment, and enough to use the model without its data.
 
-config.toml · model.safetensors · state.safetensors · ids/ · metrics.jsonl · facts.json · env.json · README.md
-and checkpoints/; once it was evaluated, ranks/.
+config.toml · model.safetensors · state.safetensors · known.safetensors · ids/ · metrics.jsonl · facts.json · env.json
+README.md and checkpoints/; once it was evaluated, ranks/; saved with a state that went on, now.safetensors.
 """
 
 from __future__ import annotations
@@ -31,10 +31,12 @@ from dynedge.models.contract import Model, State
 from dynedge.training.checkpoint import Checkpoints
 from dynedge.training.course import Course
 from dynedge.training.files import group, read_tensors, write_tensors, write_text
+from dynedge.training.known import Known
 from dynedge.training.readme import readme
 from dynedge.training.settings import Config, Entry, choose
 
 CONFIG, MODEL, STATE, IDS = "config.toml", "model.safetensors", "state.safetensors", "ids"
+KNOWN, NOW = "known.safetensors", "now.safetensors"
 FACTS, ENV, README, LOCK = "facts.json", "env.json", "README.md", ".lock"
 FORMAT, VERSION = "dynedge-run", 1
 
@@ -61,7 +63,7 @@ class Run:
                 raise DataError(
                     f"{self.folder} already exists; pass --resume to go on with it, or --force to replace."
                 )
-            if not _is_run(self.folder):
+            if not is_run(self.folder):
                 raise DataError(f"{self.folder} exists and is not a run folder of dynedge; choose another --out.")
             self._lock(self.folder)
         elif not self.folder.parent.is_dir():
@@ -91,7 +93,7 @@ class Run:
             write_text(self.folder / CONFIG, to_toml(config))
             self._say_if_threads_differ()
             return
-        with atomic_folder(self.folder, force=self.force, is_ours=_is_run) as beside:
+        with atomic_folder(self.folder, force=self.force, is_ours=is_run) as beside:
             self._lock(beside)  # the lock moves with the folder: it is never there unlocked
             (beside / "checkpoints").mkdir()
             (beside / CONFIG).write_text(to_toml(config), encoding="utf-8")
@@ -114,8 +116,12 @@ class Run:
     def finish(self, course: Course, config: Config, log: EventLog) -> None:
         """Write the best model, its state at the end of training, and the README that says so."""
         tensors = course.best.tensors if course.best else course.snapshot()
-        (self.folder / STATE).unlink(missing_ok=True)  # an earlier finish's does not fit the model from here on
+        for earlier in (STATE, NOW):
+            (self.folder / earlier).unlink(missing_ok=True)  # does not fit the model from here on
+        known = Known.nothing(log.num_items)
+        known.add(log, config.training.ranges(log)[0])
         write_tensors(self.folder / MODEL, group(tensors, "model"))
+        write_tensors(self.folder / KNOWN, known.tensors())
         write_tensors(self.folder / STATE, group(tensors, "state"))
         write_text(self.folder / README, readme(self.folder, config, log, course))
 
@@ -166,7 +172,7 @@ def load_run(folder: str | os.PathLike[str], models: Mapping[str, Entry], device
 
 def check_finished(folder: Path) -> None:
     """Refuse what is no run folder, or one without a model yet."""
-    if not _is_run(folder):
+    if not is_run(folder):
         raise DataError(
             f"{folder} is not a run folder; make one with: dynedge train LOG --out {folder.name or 'RUN'}"
         )
@@ -209,7 +215,7 @@ def _name_in(text: str, name: str) -> str:
         raise DataError(f"{name} is not TOML: {error}.") from None
 
 
-def _is_run(folder: Path) -> bool:
+def is_run(folder: Path) -> bool:
     try:
         return bool(json.loads((folder / ENV).read_bytes())["format"] == FORMAT)
     except (OSError, ValueError, KeyError, TypeError):
@@ -248,7 +254,7 @@ def _write_ids(folder: Path, log: EventLog) -> None:
         for k, ids in enumerate(log.category_ids):
             writer.ids(f"category_{k}_ids", ids)
         writer.finish(
-            **{name: log.card[name] for name in ("features", "split", "source") if name in log.card},
+            **{name: log.card[name] for name in ("features", "split", "source", "time") if name in log.card},
             events=0,
             users=log.num_users,
             items=log.num_items,

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from dynedge.config import option, set_key, unknown_key
+from dynedge.config import flatten, option, set_key, unknown_key
 from dynedge.errors import DataError, UsageError
 from dynedge.events.log import EventLog
 from dynedge.events.split import DEFAULT_SPLIT, Split
@@ -90,6 +90,15 @@ def choose(models: Mapping[str, Entry], name: str) -> tuple[Entry, Config]:
             return entry, config
     known = dict.fromkeys(one for key, entry in models.items() for one in (key, *entry.recipes))
     raise UsageError(str(unknown_key(name, known, "--model")).replace("has no", "knows no"))
+
+
+def key_of(config: Config, name: str, told_as: str) -> str:
+    """The dotted name of the field that a short name means: of the training, or somewhere in the model's config."""
+    found = [key for key in flatten(config) if key.split(".")[-1] == name]
+    if not found:
+        own = ", ".join(key for key in flatten(config) if key.startswith("model.")) or "none"
+        raise UsageError(f"the model {config.name} has no {told_as}; its own settings are: {own}.")
+    return found[0]
 
 
 def settled(config: Config, log: EventLog, devices: Sequence[str] = ("cpu", "cuda")) -> Config:

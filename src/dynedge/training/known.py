@@ -1,0 +1,53 @@
+"""What is known of the events that a state has taken in, whatever the model: how many, until when, of which items."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from dynedge.events.log import EventLog
+from dynedge.training.files import Tensors
+
+Array = npt.NDArray[Any]
+
+PIECE = 1 << 20  # events looked at together
+
+
+@dataclass
+class Known:
+    events: int
+    time: float  # of the newest event; -inf where there is none
+    items: Array  # int64[items]: events of each
+
+    @classmethod
+    def nothing(cls, items: int) -> Known:
+        return cls(0, -np.inf, np.zeros(items, np.int64))
+
+    def add(self, log: EventLog, events: range) -> None:
+        """These events of a log were taken in too. Of a long log, a piece at a time is in memory."""
+        for piece in _pieces(events):
+            self.items += np.bincount(log.item[piece], minlength=len(self.items))
+        if events:
+            self.time = float(log.time[events[-1]])
+        self.events += len(events)
+
+    def tensors(self) -> Tensors:
+        return {
+            "events": torch.tensor(self.events),
+            "time": torch.tensor(self.time, dtype=torch.float64),
+            "items": torch.from_numpy(self.items),
+        }
+
+    @classmethod
+    def of(cls, tensors: Tensors) -> Known:
+        return cls(int(tensors["events"]), float(tensors["time"]), tensors["items"].numpy())
+
+
+def _pieces(events: range) -> Iterator[slice]:
+    for start in range(events.start, events.stop, PIECE):
+        yield slice(start, min(start + PIECE, events.stop))
