@@ -8,20 +8,24 @@ from typing import Any
 import pytest
 import torch
 
+from dynedge.errors import UsageError
 from dynedge.events.log import EventLog
 from dynedge.events.synthetic import synthesize
 from dynedge.models import recurrence
-from dynedge.models.recurrence import PAPER, RecurrenceConfig
+from dynedge.models.contract import Step, Window
+from dynedge.models.recurrence import PAPER, Recurrence, RecurrenceConfig
+from dynedge.ops.softmax_loss import CHUNK
 from dynedge.ranking.metrics import mean
 from dynedge.ranking.protocol import walk
-from dynedge.training.fit import fit, precision
+from dynedge.training.fit import fit
+from dynedge.training.precision import precision
 from dynedge.training.settings import TrainingConfig
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 CONFIGS = {
     "paper": replace(PAPER, active_users=50, active_items=200, dnodes=20, windows=50),
-    "edge": RecurrenceConfig(windows=50, depth=20),
+    "edge": RecurrenceConfig(windows=50, depth=20, dropout=0.0),
 }
 
 
@@ -47,18 +51,24 @@ def train(log: EventLog, name: str, device: str, kind: str, seed: int = 0, **mor
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_the_loss_curve_is_the_cpus_and_so_is_the_verdict(name: str, log: EventLog) -> None:
-    """In float32 both do the same sums in another order, and training passes rounding on: 0.2 % of the loss over 3
-    epochs. bfloat16 rounds products to 3 digits: 1 %. Test MRR differs by less than between two seeds, or 2 %."""
-    losses, verdict = train(log, name, "cpu", "float32")
-    spread = max(abs(train(log, name, "cpu", "float32", seed=1)[1] - verdict), 0.02 * verdict)
-    for kind, bound in (("float32", 2e-3), ("bfloat16", 1e-2)):
+def test_the_loss_curve_is_the_cpus_and_so_is_the_verdict(
+    name: str, log: EventLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In float32 both do the same sums in another order, and training passes rounding on: 0.5 % of the loss over 3
+    epochs. bfloat16 rounds products to 3 digits: 2 %. Test MRR differs by no more than between seeds."""
+    runs = [train(log, name, "cpu", "float32", seed) for seed in range(3)]
+    (losses, verdict), verdicts = runs[0], [mrr for _, mrr in runs]
+
+    def as_on_a_cpu(model: Recurrence, prepared: Any, step: Step) -> torch.Tensor | None:
+        shape = -(-len(prepared.window) // CHUNK), model.config.negatives
+        drawn = torch.randint(log.num_items, shape, generator=step.generator())
+        return None if log.num_items <= model.config.full_softmax_up_to else drawn.cuda()
+
+    monkeypatch.setattr(Recurrence, "draw", as_on_a_cpu)
+    for kind, bound in (("float32", 5e-3), ("bfloat16", 2e-2)):
         found, mrr = train(log, name, "cuda", kind)
-        if name == "edge":  # all items are candidates; else the GPU draws other negatives
-            assert found == pytest.approx(losses, rel=bound)
-        else:
-            assert found == pytest.approx(losses, rel=3e-2)
-        assert mrr == pytest.approx(verdict, abs=spread)
+        assert found == pytest.approx(losses, rel=bound)
+        assert mrr == pytest.approx(verdict, abs=max(verdicts) - min(verdicts))
 
 
 def test_deterministic_gives_the_same_bits_twice(log: EventLog) -> None:
@@ -68,8 +78,6 @@ def test_deterministic_gives_the_same_bits_twice(log: EventLog) -> None:
 
 def test_sampled_scores_are_those_of_all_items(log: EventLog) -> None:
     model = recurrence.create(CONFIGS["edge"], log, 80_000, 0).to("cuda")
-    from dynedge.models.contract import Window
-
     window = Window(log, range(2000, 2300))
     some = torch.randint(log.num_items, (300, 7), device="cuda")
     states = [model.start(), model.start()]
@@ -80,8 +88,6 @@ def test_sampled_scores_are_those_of_all_items(log: EventLog) -> None:
 
 
 def test_too_little_memory_is_said_before_training(log: EventLog) -> None:
-    from dynedge.errors import UsageError
-
     model = recurrence.create(replace(CONFIGS["edge"], windows=1), log, 80_000, 0).to("cuda")
     object.__setattr__(model.config, "dim", 2**20)
     with pytest.raises(UsageError, match=r"needs about .* GiB on the GPU, which has .*: raise --windows"):

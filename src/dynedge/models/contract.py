@@ -69,6 +69,7 @@ class Step:
     seed: int
     epoch: int
     window: int
+    drawn: Tensor | None = None  # what the model's `draw` gave, if it was asked before
 
     def generator(self, device: torch.device | str = "cpu") -> torch.Generator:
         mixed = np.random.SeedSequence([self.seed, self.epoch, self.window]).generate_state(1, np.uint64)[0]
@@ -104,6 +105,14 @@ class Model(nn.Module, ABC):
     @abstractmethod
     def loss(self, prepared: Any, state: State, step: Step) -> Loss:
         """The loss of a training window; the state moves past it, without gradient."""
+
+    def draw(self, prepared: Any, step: Step) -> Tensor | None:
+        """What `loss` draws for a window, where it can be drawn beforehand."""
+        return None
+
+    def repeats(self, prepared: Any) -> bool:
+        """Whether `loss` makes a GPU do the same for this window in each epoch, but for the numbers it reads."""
+        return False
 
     def end_epoch(self, epoch: int) -> dict[str, float]:
         """Whatever is due between epochs (multipliers, copies); numbers to log."""

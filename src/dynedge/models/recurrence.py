@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from dynedge.config import option
 from dynedge.errors import UsageError
@@ -63,6 +64,7 @@ class RecurrenceConfig:
     event_features: bool = option(True, "the event's own features")
     time_gaps: bool = option(True, "the logarithm of the time since the entity's last event")
     candidate_id: bool = option(True, "a candidate is scored by its id and a bias too, not by its state alone")
+    dropout: float = option(0.3, "share of what a user wants that training leaves out, at random, each time", least=0)
     evolve_active: bool = option(True, "after training, active entities evolve too, from ψ")
 
 
@@ -79,6 +81,7 @@ PAPER = RecurrenceConfig(
     full_softmax_up_to=0,
     time_gaps=False,
     candidate_id=False,
+    dropout=0.0,
 )
 
 
@@ -261,16 +264,24 @@ class Recurrence(Model):
     def _all_items(self, n: int) -> Array:
         return np.broadcast_to(np.arange(self.shape.items, dtype=np.int32), (-(-n // CHUNK), self.shape.items))
 
-    def _drawn(self, n: int, step: Step) -> Array:
-        shape = -(-n // CHUNK), self.config.negatives
-        return torch.randint(self.shape.items, shape, generator=step.generator()).int().numpy()
+    def draw(self, prepared: Prepared, step: Step) -> Tensor | None:
+        """int64[m, C]: the negatives of each chunk; none where all items are candidates."""
+        if self.shape.items <= self.config.full_softmax_up_to:
+            return None
+        shape, device = (-(-len(prepared.window) // CHUNK), self.config.negatives), self.xi.device
+        return torch.randint(self.shape.items, shape, generator=step.generator(device), device=device)
+
+    def repeats(self, prepared: Prepared) -> bool:
+        return prepared.levels is not None and self._resident.keeps(prepared)
 
     def _error(self, prepared: Prepared, wanted: Tensor, arena: Tensor, state: State, step: Step) -> Tensor:
         """The sum over the window's events; by all items, or by those drawn."""
         n, full = len(prepared.window), self.shape.items <= self.config.full_softmax_up_to
         true = prepared.item, prepared.reads[1]
         if prepared.levels is None:
-            columns = self._columns(prepared, self._all_items(n) if full else self._drawn(n, step))
+            negatives = self.draw(prepared, step)
+            some = self._all_items(n) if negatives is None else negatives.int().cpu().numpy()
+            columns = self._columns(prepared, some)
             return softmax_loss(wanted, arena, self._outside(columns.outside, state), self._ids, columns, *true)
         from dynedge.ops.softmax_loss.triton import Drawn
         from dynedge.ops.softmax_loss.triton import softmax_loss as by_triton
@@ -280,18 +291,19 @@ class Recurrence(Model):
             items = others.expand(chunks, -1).contiguous()
             elsewhere = prepared.rows + items
         else:
-            shape = chunks, self.config.negatives
-            generator = step.generator(self.xi.device)
-            items = torch.randint(self.shape.items, shape, generator=generator, device=self.xi.device)
-            others = items.flatten()
-            elsewhere = prepared.rows + self._numbers(len(others)).view(shape)
+            drawn = self.draw(prepared, step) if step.drawn is None else step.drawn
+            assert drawn is not None
+            items, others = drawn, drawn.flatten()
+            elsewhere = prepared.rows + self._numbers(len(others)).view(items.shape)
         rows = rows_before(prepared, items, CHUNK * self._numbers(chunks))
-        drawn = Drawn(items, torch.where(rows >= 0, rows, elsewhere), full)
-        return by_triton(wanted, arena, self._outside(others, state), self._ids, drawn, *true, prepared.after)
+        candidates = Drawn(items, torch.where(rows >= 0, rows, elsewhere), full)
+        return by_triton(wanted, arena, self._outside(others, state), self._ids, candidates, *true, prepared.after)
 
     def loss(self, prepared: Prepared, state: State, step: Step) -> Loss:
         n = max(len(prepared.window), 1)
         arena, phi, wanted = self._run(prepared, state)
+        if self.config.dropout:
+            wanted = F.dropout(wanted, self.config.dropout, self.training)
         total = error = self._error(prepared, wanted, arena, state, step)
         residual = torch.zeros(())
         if phi is not None:

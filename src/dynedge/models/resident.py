@@ -25,6 +25,7 @@ class Resident:
         """`working`: the bytes that must stay free for computing a window."""
         self._working = working
         self._kept: dict[int, Prepared] = {}
+        self._ids: set[int] = set()
         self._full = False
 
     def windows(
@@ -47,6 +48,7 @@ class Resident:
             torch.cuda.current_stream().wait_event(ready)
             if not self._full and self._room():
                 self._kept[number] = prepared
+                self._ids.add(id(prepared))
             else:
                 self._full = True
                 prepared.item.record_stream(
@@ -54,6 +56,9 @@ class Resident:
                 )  # one buffer: its memory waits for its readers
             yield prepared
             number += 1
+
+    def keeps(self, prepared: Prepared) -> bool:
+        return id(prepared) in self._ids
 
     def _room(self) -> bool:
         free = torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()

@@ -28,7 +28,7 @@ from dynedge.ranking.negatives import SEED
 from dynedge.ranking.protocol import PROTOCOLS, walk
 from dynedge.ranking.verdict import verdict
 from dynedge.training.files import sha256, write_text, write_whole
-from dynedge.training.fit import precision
+from dynedge.training.precision import precision
 from dynedge.training.run import IDS, MODEL, STATE, check_finished, load_run, read_config
 from dynedge.training.settings import Config, Entry
 

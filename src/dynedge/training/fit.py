@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -17,15 +15,16 @@ from dynedge.errors import DataError
 from dynedge.events.log import EventLog
 from dynedge.events.split import windows
 from dynedge.models.contract import Loss, Model, Step
-from dynedge.ops.gpu import say_once
 from dynedge.ranking.metrics import mean
 from dynedge.ranking.protocol import walk
 from dynedge.training.checkpoint import Checkpoints
 from dynedge.training.course import Course, Record
 from dynedge.training.interrupt import Stop, Stopped
 from dynedge.training.optim import Adam
+from dynedge.training.precision import bit_for_bit, precision
 from dynedge.training.runlog import RunLog
 from dynedge.training.settings import TrainingConfig
+from dynedge.training.steps import Steps
 
 SMALL_WINDOW = 2048  # events
 
@@ -50,12 +49,13 @@ def fit(
     course = Course(model, Adam(model.named_parameters(), config.lr, config.row_lr), model.start())
     keeper = _Keeper(course, checkpoints, config, stop)
     keeper.load()
+    steps = Steps(model, course.optimiser, config)
     runlog.begin(course.history, config.epochs, _events_left(course, cuts, config.epochs))
     try:
         with stop.gently(), bit_for_bit(config.deterministic):
             while course.epoch < config.epochs and not course.stale(config.patience):
                 with threads_for(cuts):
-                    _train(course, log, cuts, config, keeper, runlog)
+                    _train(course, steps, log, cuts, config, keeper, runlog)
                 if course.tally.ended is None:  # once an epoch, also when stopped and gone on with after it
                     course.tally.ended = dict(model.end_epoch(course.epoch))
                 record = _validate(course, log, valid, config, keeper)
@@ -69,28 +69,28 @@ def fit(
 
 
 def _train(
-    course: Course, log: EventLog, cuts: list[range], config: TrainingConfig, keeper: _Keeper, runlog: RunLog
+    course: Course,
+    steps: Steps,
+    log: EventLog,
+    cuts: list[range],
+    config: TrainingConfig,
+    keeper: _Keeper,
+    runlog: RunLog,
 ) -> None:
     """The rest of an epoch's windows."""
-    model, optimiser = course.model.train(), course.optimiser
+    model = course.model.train()
     prepared = iter(model.windows(log, cuts[-1].stop, course.window) if course.window < len(cuts) else ())
     unread = _Unread(course, cuts, config, runlog)
     keeper.settle = unread.read
     for window in range(course.window, len(cuts)):
         step = Step(config.seed, course.epoch, window)
         torch.manual_seed(step.generator().initial_seed())  # a layer that draws by itself (dropout) resumes too
-        with precision(config):
-            loss = model.loss(next(prepared), course.state, step)
-        optimiser.zero_grad()
-        if loss.total.requires_grad:  # not where a model has nothing to learn, or the window nothing to learn from
-            loss.total.backward()
-        unread.add(window, loss, optimiser.clip(config.clip))
-        optimiser.step()
+        unread.add(window, *steps.take(next(prepared), course.state, step))
         course.window = window + 1
         if keeper.look(windows=1):
             unread.go_on()
     unread.read()
-    optimiser.zero_grad()
+    course.optimiser.zero_grad()
 
 
 class _Unread:
@@ -198,32 +198,6 @@ class _Keeper:
             self.checkpoints.save(self.course.checkpoint())
         self._standing = standing
         self._windows, self._saved = 0, time.monotonic()
-
-
-@contextmanager
-def bit_for_bit(wanted: bool) -> Iterator[None]:
-    """Only operators that give the same bits every time; but no filling of fresh memory, which costs time."""
-    if not wanted:
-        yield
-        return
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # asked for by torch before the first product
-    settings: Any = torch.utils.deterministic
-    filling, settings.fill_uninitialized_memory = settings.fill_uninitialized_memory, False
-    torch.use_deterministic_algorithms(True)
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(False)
-        settings.fill_uninitialized_memory = filling
-
-
-def precision(config: TrainingConfig) -> AbstractContextManager[object]:
-    """The arithmetic a model is trained and judged in."""
-    kind = torch.device(config.device).type if config.precision == "bfloat16" else ""
-    if kind == "cuda" and not torch.cuda.is_bf16_supported():
-        say_once("this GPU has no bfloat16; it computes in float32.")
-        kind = ""
-    return torch.autocast(kind, torch.bfloat16) if kind else nullcontext()
 
 
 def _diverged(value: float, epoch: int, window: int, cuts: list[range], config: TrainingConfig) -> DataError:

@@ -69,8 +69,8 @@ class Adam:
 
     def _step_dense(self, name: str, parameter: Tensor, grad: Tensor) -> None:
         mean, square, steps = self._of(name, parameter, ())
-        steps += 1  # lives on the CPU: reading it waits for nothing
-        dense_step(parameter, grad, mean, square, int(steps), self.lr, self._scale)
+        steps += 1
+        dense_step(parameter, grad, mean, square, steps, self.lr, self._scale)
 
     def _step_rows(self, name: str, parameter: Tensor, grad: Tensor) -> None:
         mean, square, steps = self._of(name, parameter, (len(parameter),))
@@ -78,8 +78,7 @@ class Adam:
 
     def _of(self, name: str, parameter: Tensor, counted: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor]:
         if name not in self._moments:
-            device = parameter.device if counted else None
-            steps = torch.zeros(counted, dtype=torch.int64 if not counted else torch.int32, device=device)
+            steps = torch.zeros(counted, dtype=torch.int64 if not counted else torch.int32, device=parameter.device)
             self._moments[name] = torch.zeros_like(parameter), torch.zeros_like(parameter), steps
         return self._moments[name]
 
@@ -98,4 +97,4 @@ class Adam:
         for name in {key.rpartition(".")[0] for key in tensors}:
             device = self.parameters[name].device
             mean, square, steps = (tensors[f"{name}.{part}"].clone() for part in ("mean", "square", "steps"))
-            self._moments[name] = mean.to(device), square.to(device), steps.to(device) if steps.dim() else steps
+            self._moments[name] = mean.to(device), square.to(device), steps.to(device)

@@ -37,9 +37,9 @@ SQUARES: dict[str, Callable[..., Tensor]] = {
 
 
 def dense_step(
-    value: Tensor, grad: Tensor, mean: Tensor, square: Tensor, count: int, lr: float, scale: Tensor
+    value: Tensor, grad: Tensor, mean: Tensor, square: Tensor, count: Tensor | int, lr: float, scale: Tensor
 ) -> None:
-    """`count` is t of this step; `scale` a scalar on the parameter's device."""
+    """`count` is t of this step; it and `scale` are scalars on the parameter's device."""
     DENSE.get(value.device.type, reference.dense_step)(value, grad, mean, square, count, lr, scale)
 
 

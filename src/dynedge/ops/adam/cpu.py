@@ -24,9 +24,9 @@ LANES = 16  # sums kept apart, so that they run as vector instructions
 
 
 def dense_step(
-    value: Tensor, grad: Tensor, mean: Tensor, square: Tensor, count: int, lr: float, scale: Tensor
+    value: Tensor, grad: Tensor, mean: Tensor, square: Tensor, count: Tensor | int, lr: float, scale: Tensor
 ) -> None:
-    grad = grad.contiguous()
+    grad, count = grad.contiguous(), int(count)
     if not (value.is_contiguous() and mean.is_contiguous() and square.is_contiguous()):
         reference.dense_step(value, grad, mean, square, count, lr, scale)
         return

@@ -11,8 +11,9 @@ BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
 
 
 def dense_step(
-    value: Tensor, grad: Tensor, mean: Tensor, square: Tensor, count: int, lr: float, scale: Tensor
+    value: Tensor, grad: Tensor, mean: Tensor, square: Tensor, count: Tensor | int, lr: float, scale: Tensor
 ) -> None:
+    count = int(count)
     grad = grad * scale.to(grad.dtype)
     mean.lerp_(grad, 1 - BETA1)
     square.mul_(BETA2).addcmul_(grad, grad, value=1 - BETA2)

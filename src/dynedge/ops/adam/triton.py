@@ -18,14 +18,14 @@ NUMBERS = 1024  # of a whole parameter
 
 
 def dense_step(
-    value: Tensor, grad: Tensor, mean: Tensor, square: Tensor, count: int, lr: float, scale: Tensor
+    value: Tensor, grad: Tensor, mean: Tensor, square: Tensor, count: Tensor | int, lr: float, scale: Tensor
 ) -> None:
     """As the package's, in float32."""
     size = value.numel()
     if size:
-        factors = lr / (1 - BETA1**count), 1 / (1 - BETA2**count)
+        count = torch.as_tensor(count, device=value.device)
         kernels.dense[(triton.cdiv(size, NUMBERS),)](
-            *(value.detach(), grad.contiguous(), mean, square, scale, size, *factors),
+            *(value.detach(), grad.contiguous(), mean, square, scale, count, size, lr),
             BETA1=BETA1,
             BETA2=BETA2,
             EPSILON=EPSILON,

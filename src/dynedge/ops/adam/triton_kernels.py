@@ -58,15 +58,18 @@ def dense(
     mean,
     square,
     scale,
+    steps,
     count,
     lr,
-    young,
     BETA1: tl.constexpr,
     BETA2: tl.constexpr,
     EPSILON: tl.constexpr,
     BM: tl.constexpr,
 ):
-    """A step of a whole parameter; lr and young hold what its number of steps makes of the rate and of the square."""
+    """A step of a whole parameter, its number `steps`."""
+    age = tl.load(steps).to(tl.float64)
+    own = (lr / (1 - tl.exp(age * tl.log(tl.full([1], BETA1, tl.float64))))).to(tl.float32)
+    young = (1 / (1 - tl.exp(age * tl.log(tl.full([1], BETA2, tl.float64))))).to(tl.float32)
     i = tl.program_id(0) * BM + tl.arange(0, BM)
     there = i < count
     g = tl.load(scale).to(tl.float32) * tl.load(grad + i, mask=there, other=0.0).to(tl.float32)
@@ -76,5 +79,5 @@ def dense(
     v = BETA2 * v + (1 - BETA2) * g * g
     tl.store(mean + i, m, mask=there)
     tl.store(square + i, v, mask=there)
-    moved = tl.load(value + i, mask=there, other=0.0) - lr * m / (tl.sqrt(v * young) + EPSILON)
+    moved = tl.load(value + i, mask=there, other=0.0) - own * m / (tl.sqrt(v * young) + EPSILON)
     tl.store(value + i, moved, mask=there)
