@@ -38,7 +38,7 @@ def make_log(events=60, users=7, items=9, seed=0, features=2, categories=True):
 
 def make_model(log, train_end=None, **config):
     settings = {"dim": 5, "windows": 4, **config}
-    model = recurrence.create(RecurrenceConfig(**settings), log, train_end or len(log), seed=1).double()
+    model = recurrence.create(RecurrenceConfig(**{"dropout": 0.0, **settings}), log, train_end or len(log), seed=1).double()
     with torch.no_grad():
         for parameter in model.parameters():  # away from zeros, so that nothing is right by accident
             parameter.copy_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(3)) * 0.4)
@@ -348,3 +348,14 @@ def test_state_clones_are_apart():
     other = state.clone()
     other["a"] += 1
     assert state["a"].sum() == 0
+
+
+def test_dropout_is_for_training_alone():
+    log = make_log(events=30)
+    model = make_model(log, windows=1, dropout=0.5)
+    (prepared,) = model.windows(log, len(log))
+    torch.manual_seed(0)
+    noisy = model.train().loss(prepared, model.start(), STEP).total.item()
+    exact = exact_loss(model, log).item()
+    assert model.eval().loss(prepared, model.start(), STEP).total.item() == pytest.approx(exact, abs=1e-12)
+    assert noisy != pytest.approx(exact, abs=1e-6)

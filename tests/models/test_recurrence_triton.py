@@ -31,7 +31,7 @@ def make_log() -> EventLog:
 
 
 def model_of(name: str, log: EventLog) -> Recurrence:
-    base = PAPER if name == "paper" else RecurrenceConfig()
+    base = PAPER if name == "paper" else RecurrenceConfig(dropout=0.0)
     config = base.__class__(**{**base.__dict__, "dim": 16, "windows": 2, **CONFIGS[name]})
     return create(config, log, len(log), 0)
 

@@ -17,7 +17,7 @@ SETTINGS = ["--epochs", "3", "--windows", "12", "--dnodes", "8", "--active-users
 
 def start(log, out, *more):
     command = [sys.executable, "-m", "dynedge", "train", log, "--out", out, *SETTINGS, *more]
-    command += ["--set", "training.checkpoint_windows=2", "--set", "model.full_softmax_up_to=0"]
+    command += ["--set", "training.checkpoint_windows=2", "--set", "model.recurrence.full_softmax_up_to=0"]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
     return subprocess.Popen([str(word) for word in command], **quiet)
 

@@ -70,7 +70,7 @@ def test_a_run_folder_and_what_is_printed(tmp_path, log):
     assert "model       toy, 2 epochs in" in out
     assert "valid       MRR 0." in out
     assert [line.split(",")[0] for line in err.splitlines()] == ["epoch 1/2", "epoch 2/2"]
-    names = "README.md checkpoints config.toml env.json facts.json ids metrics.jsonl".split()
+    names = ["README.md", "checkpoints", "config.toml", "env.json", "facts.json", "ids", "metrics.jsonl"]
     names += [f"{name}.safetensors" for name in ("known", "model", "state")]
     assert sorted(set(os.listdir(run)) - {".lock"}) == sorted(names)
     assert [line["epoch"] for line in metrics(run)] == [1, 2]

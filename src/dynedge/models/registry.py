@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dynedge.models import recurrence
+from dynedge.models import edge, memory, recurrence, rules
 from dynedge.models.contract import Model
 
 
@@ -23,11 +23,19 @@ class Entry:
 
 
 MODELS: dict[str, Entry] = {
-    "edge": Entry(
+    "edge": Entry(edge.EdgeConfig, edge.create, edge.restore),
+    "recurrence": Entry(
         recurrence.RecurrenceConfig,
         recurrence.create,
         recurrence.restore,
-        {"edge": recurrence.RecurrenceConfig(), "edge-paper": recurrence.PAPER},
+        {"recurrence": recurrence.RecurrenceConfig(), "edge-paper": recurrence.PAPER},
         devices=("cpu", "cuda"),
     ),
+    "memory": Entry(
+        memory.MemoryConfig,
+        memory.create,
+        memory.restore,
+        {"memory": memory.MemoryConfig(), "counts": rules.COUNTS},
+    ),
+    "rule": Entry(rules.RuleConfig, rules.create, rules.restore, rules.RECIPES, training=rules.TRAINING),
 }
