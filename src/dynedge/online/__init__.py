@@ -1,0 +1,1 @@
+"""A trained run that lives on: it takes in events and answers questions."""

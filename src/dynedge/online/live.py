@@ -1,0 +1,186 @@
+"""A trained model with the state it is in now: new events move the state, and questions get answers.
+
+Entities are rows here, as the model knows them; the users' own ids are the business of answers.py and incoming.py.
+
+Legend: n users asked about, I items, k items wanted.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dynedge.errors import DataError, UsageError
+from dynedge.events.atomic import atomic_folder
+from dynedge.events.log import EventLog
+from dynedge.events.moments import written
+from dynedge.models.contract import State, Window
+from dynedge.progress import Progress
+from dynedge.training.files import group, joined, read_tensors, write_tensors
+from dynedge.training.known import Array, Known
+from dynedge.training.precision import precision
+from dynedge.training.run import KNOWN, LOCK, NOW, Trained, check_finished, is_run, load_run, read_config
+from dynedge.training.settings import Entry
+
+WALK = 4096  # events taken in together
+SCORES = 1 << 24  # held at once: users × items
+NOBODY = -1  # in the place of an item: there is none to recommend
+
+
+class Live:
+    """`known` says what the state has taken in: the training events, unless it went on from there."""
+
+    def __init__(self, folder: Path, trained: Trained, known: Known) -> None:
+        self.folder, self.config, self.ids = folder, trained.config, trained.log
+        self.model, self.state, self.known = trained.model, trained.state, known
+
+    @classmethod
+    def open(cls, folder: str | os.PathLike[str], models: Mapping[str, Entry]) -> Live:
+        """A run folder, without any data: in the state it was saved in, else in that at the end of its training."""
+        path = Path(folder)
+        check_finished(path)
+        device = torch.device(read_config(path, models).training.device)
+        usable = device.type == "cpu" or torch.cuda.is_available()
+        trained = load_run(path, models, str(device) if usable else "cpu")
+        live = cls(path, trained, Known.of(read_tensors(path / KNOWN)))
+        if (path / NOW).is_file():
+            now = read_tensors(path / NOW)
+            state = {name: tensor.to(live.device) for name, tensor in group(now, "state").items()}
+            live.state, live.known = State(state), Known.of(group(now, "known"))
+        return live
+
+    @property
+    def device(self) -> torch.device:
+        return next((tensor.device for tensor in self.state.values()), torch.device("cpu"))
+
+    @property
+    def time_unit(self) -> str:
+        """What numbers that stand for times mean: the unit of the log's own."""
+        return str(self.ids.card.get("time", {}).get("unit", "s"))
+
+    def save(self, out: Path, *, force: bool = False) -> None:
+        """A run folder with all that this one's has, and the state as it is now."""
+        now = joined(state=dict(self.state), known=self.known.tensors())
+        with atomic_folder(out, force=force, is_ours=is_run) as beside:
+            left_out = shutil.ignore_patterns("checkpoints", LOCK, NOW)
+            shutil.copytree(self.folder, beside, ignore=left_out, dirs_exist_ok=True)
+            if self.known.events != Known.of(read_tensors(self.folder / KNOWN)).events:
+                write_tensors(beside / NOW, now)
+
+    # ---- events
+
+    @torch.no_grad()
+    def take_in(self, log: EventLog, events: range, *, quiet: bool = True) -> None:
+        """The state moves past these events of a log with the run's own rows, in the order of their times."""
+        if events and log.time[events.start] < self.known.time:
+            raise DataError(
+                f"an event at {written(float(log.time[events.start]))} comes before the newest one that "
+                f"{self.folder} knows, at {written(self.known.time)}: events are taken in in the order of time."
+            )
+        self.model.eval()
+        with Progress(f"walking {self.folder.name} forward", len(events), quiet=quiet) as progress:
+            for start in range(events.start, events.stop, WALK):
+                piece = range(start, min(start + WALK, events.stop))
+                with precision(self.config.training):
+                    self.model.observe(Window(log, piece), self.state)
+                self.known.add(log, piece)
+                progress.advance(len(piece))
+
+    def walk_to(self, log: EventLog, time: float | None = None, *, quiet: bool = True) -> int:
+        """Take in what a log with the run's own rows has beyond the known events, up to `time`; how many that is.
+
+        In the run's own log, what is known is known by position; in another, by time. To a time before the newest
+        known event it walks from the log's beginning, which only the run's own log has.
+        """
+        trained_on, position = self.ids.card.get("trained_on", {}), self.known.events
+        own = log.fingerprint == trained_on.get("fingerprint")
+        if time is not None and time < self.known.time:
+            if not own:
+                raise UsageError(
+                    f"{self.folder} knows events up to {written(self.known.time)}: going back to {written(time)} "
+                    f"takes the log it was trained on, {trained_on.get('path', 'which was in memory')}."
+                )
+            self.state, self.known = self.model.start(), Known.nothing(len(self.known.items))
+            start = 0
+        elif own and 0 < position <= len(log) and log.time[position - 1] == self.known.time:
+            start = position
+        else:
+            start = int(np.searchsorted(log.time, self.known.time, "right"))
+        stop = len(log) if time is None else int(np.searchsorted(log.time, time, "right"))
+        self.take_in(log, range(start, max(start, stop)), quiet=quiet)
+        return max(stop - start, 0)
+
+    # ---- answers
+
+    def recommend(
+        self, users: Array, k: int, time: float | None = None, *, filter_seen: bool = False
+    ) -> tuple[Array, Array]:
+        """(items int64[n, k], scores float32[n, k]), best first; NOBODY where fewer items have any score."""
+        parts = list(self.recommend_pieces(users, k, time, filter_seen=filter_seen))
+        if not parts:
+            nobody = np.empty((0, min(k, self.ids.num_items)), np.int64)
+            return nobody, nobody.astype(np.float32)
+        return np.concatenate([items for items, _ in parts]), np.concatenate([scores for _, scores in parts])
+
+    def recommend_pieces(
+        self, users: Array, k: int, time: float | None = None, *, filter_seen: bool = False
+    ) -> Iterator[tuple[Array, Array]]:
+        """The same, some users at a time: as many as a bounded number of scores allows."""
+        if k < 1:
+            raise UsageError(f"k {k} should be at least 1.")
+        moment = self.known.time if time is None else time
+        if moment < self.known.time:
+            raise UsageError(
+                f"time {written(moment)} is before the newest event that {self.folder} knows, at "
+                f"{written(self.known.time)}; it answers for that moment or a later one."
+            )
+        self.model.eval()
+        rows = max(1, SCORES // max(self.ids.num_items, 1))
+        for start in range(0, len(users), rows):
+            yield self._best(torch.from_numpy(users[start : start + rows]).long(), k, moment, filter_seen)
+
+    @torch.no_grad()
+    def _best(self, users: Tensor, k: int, moment: float, filter_seen: bool) -> tuple[Array, Array]:
+        users = users.to(self.device)
+        times = torch.full((len(users),), moment, dtype=torch.float64, device=self.device)
+        with precision(self.config.training):
+            scores = self.model.peek(users, times, None, self.state).float()
+        scores = scores.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
+        if filter_seen:
+            scores = scores.masked_fill(self._seen(users), -torch.inf)
+        best, items = scores.topk(min(k, scores.shape[1]))
+        items = items.masked_fill(best == -torch.inf, NOBODY)
+        return np.asarray(items.cpu()), np.asarray(best.cpu())
+
+    def _seen(self, users: Tensor) -> Tensor:
+        seen = self.model.seen(users, self.state)
+        if seen is None:
+            raise UsageError(
+                f"{self.folder}: the model {self.config.name} does not remember which items a user has had, so they "
+                "cannot be left out; edge and counts do."
+            )
+        return seen.to(users.device)
+
+    def popular(self, k: int) -> tuple[Array, Array]:
+        """What is told of somebody unknown: (items, their shares of all known events), best first."""
+        items = np.argsort(-self.known.items, kind="stable")[:k]
+        items = items[self.known.items[items] > 0]
+        return items, (self.known.items[items] / max(self.known.events, 1)).astype(np.float32)
+
+    @torch.no_grad()
+    def vectors(self) -> tuple[Array, Array]:
+        """float32[users, …] and float32[items, …]: each user's and each item's vector, as it is now."""
+        found = self.model.vectors(self.state)
+        if found is None:
+            raise UsageError(
+                f"{self.folder}: the model {self.config.name} has no vectors of users and items; edge and recurrence "
+                "have."
+            )
+        users, items = (np.asarray(part.float().cpu()) for part in found)
+        return users, items
