@@ -8,6 +8,7 @@ import dynedge
 NAMES = [
     "DataError",
     "DynedgeError",
+    "Edge",
     "EventLog",
     "Split",
     "UsageError",

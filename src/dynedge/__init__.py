@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from dynedge.api import Edge
     from dynedge.errors import DataError, DynedgeError, UsageError
     from dynedge.events.ingest import prepare
     from dynedge.events.log import EventLog, read_log
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 _HOME = {
     "DataError": "dynedge.errors",
     "DynedgeError": "dynedge.errors",
+    "Edge": "dynedge.api",
     "EventLog": "dynedge.events.log",
     "Split": "dynedge.events.split",
     "UsageError": "dynedge.errors",
@@ -27,6 +29,7 @@ _HOME = {
 __all__ = [  # noqa: RUF022
     "DataError",
     "DynedgeError",
+    "Edge",
     "EventLog",
     "Split",
     "UsageError",

@@ -1,0 +1,98 @@
+"""EDGE in Python: fit a log, recommend, take in new events, save and load. What it saves is a run folder."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from dynedge.config import set_key
+from dynedge.errors import DataError, UsageError
+from dynedge.events.log import EventLog, read_log
+from dynedge.events.moments import Moment, seconds
+from dynedge.models.registry import MODELS
+from dynedge.online.answers import Own, Recommendations, recommend
+from dynedge.online.incoming import COLUMNS, with_rows_of
+from dynedge.online.live import Live
+from dynedge.training.run import Run, config_from_toml
+from dynedge.training.settings import Config, choose, key_of
+from dynedge.training.train import train_run
+
+
+class Edge:
+    """The default model. Edge(epochs=5, dim=32).fit(log).recommend(["ann"], k=10)
+
+    `config` is a config.toml, as a run folder has one, or what was read from it; settings are its fields by their
+    short names, as the flags of `dynedge train`.
+    """
+
+    def __init__(self, config: Config | str | os.PathLike[str] | None = None, **settings: Any) -> None:
+        told = config if isinstance(config, Config) else _read(config)
+        for name, value in settings.items():
+            told = set_key(told, key_of(told, name, f"setting '{name}'"), value, "Edge")
+        self.config = told
+        self._live: Live | None = None
+
+    def fit(self, log: EventLog | str | os.PathLike[str], *, quiet: bool = True) -> Edge:
+        """Train on the log's training part, choose the best epoch on its validation part, then take in the rest."""
+        opened = log if isinstance(log, EventLog) else read_log(log)
+        folder = Path(tempfile.mkdtemp(prefix="dynedge-"))
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        with Run(folder / "run") as run:
+            self.config, _ = train_run(MODELS, run, self.config, opened, quiet=quiet)
+        self._live = Live.open(folder / "run", MODELS)
+        self._live.walk_to(opened, quiet=quiet)
+        return self
+
+    def recommend(
+        self, users: Own | Iterable[Own], k: int = 10, time: Moment | None = None, filter_seen: bool = False
+    ) -> Recommendations:
+        """The k best items for each user at `time`, or at the newest event known; unknown users get the popular list.
+
+        `filter_seen` leaves out what a user has had.
+        """
+        live = self._fitted()
+        asked = [users] if isinstance(users, str | int) else list(users)
+        moment = None if time is None else seconds(time, live.time_unit)
+        return recommend(live, asked, k, moment, filter_seen=filter_seen)
+
+    def update(self, events: Any, columns: tuple[str, str, str] = COLUMNS) -> Edge:
+        """New events move the states; nothing is trained. Users and items are those of the fitted log.
+
+        `events` is a log, a frame with these columns, or three sequences: users, items and times.
+        """
+        live = self._fitted()
+        log = with_rows_of(live.ids, events, columns, live.time_unit)
+        live.take_in(log, range(len(log)))
+        return self
+
+    def save(self, path: str | os.PathLike[str], *, force: bool = False) -> None:
+        """A run folder, there whole or not at all; the verbs read it too."""
+        self._fitted().save(Path(path), force=force)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Edge:
+        """A run folder as `save` or `dynedge train` left it; no data is needed."""
+        live = Live.open(path, MODELS)
+        model = cls(live.config)
+        model._live = live
+        return model
+
+    def _fitted(self) -> Live:
+        if self._live is None:
+            raise UsageError("this model knows nothing yet: fit it to a log, or load a run.")
+        return self._live
+
+
+def _read(path: str | os.PathLike[str] | None) -> Config:
+    if path is None:
+        return choose(MODELS, next(iter(MODELS)))[1]
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path} is no config.toml that can be read: {error}.") from None
+    return config_from_toml(text, MODELS, str(path))

@@ -1,0 +1,210 @@
+"""EDGE in Python: what the README shows, and what it promises."""
+
+import json
+import re
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import pandas
+import polars
+import pytest
+
+import dynedge
+from dynedge.events.log import EventLog
+from dynedge.models.registry import MODELS
+from dynedge.training.evaluation import rank_run
+
+README = Path(__file__).parents[1] / "README.md"
+SMALL = {"epochs": 1, "windows": 8, "dim": 8}
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory):
+    return dynedge.synthesize("demo", tmp_path_factory.mktemp("api") / "log", events=3000, quiet=True)
+
+
+@pytest.fixture(scope="module")
+def saved(log, tmp_path_factory):
+    out = tmp_path_factory.mktemp("api") / "run"
+    dynedge.Edge(**SMALL).fit(log).save(out)
+    return out
+
+
+@pytest.fixture
+def model(saved):
+    return dynedge.Edge.load(saved)
+
+
+def same(one, other):
+    return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in ("user", "item", "score", "rank"))
+
+
+def test_the_example_of_the_readme_runs_as_it_stands(tmp_path):
+    (example,) = re.findall(r"```python\n(.*?)```", README.read_text(), re.S)
+    assert len(example.splitlines()) == 12
+    done = subprocess.run([sys.executable, "-c", example], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "('a stranger',)" in done.stdout
+    assert (tmp_path / "songs-run" / "model.safetensors").is_file()
+
+
+def test_a_fitted_model_knows_the_whole_log_and_so_does_what_it_saves(log, model):
+    whole = model.recommend(log.user_ids.take(range(5)), k=4)
+    assert model._live.known.events == len(log)
+    assert model._live.known.time == log.time[-1]
+    assert len(whole) == 20
+    assert whole.rank.tolist() == [1, 2, 3, 4] * 5
+    assert np.all(np.diff(whole.score.reshape(5, 4)) <= 0)
+
+
+def test_the_verbs_read_what_it_saves(dynedge, log, saved, model):
+    user = log.user_ids[2]
+    done = dynedge("recommend", saved, "--users", user, "--k", 3, "--json")
+    told = json.loads(done.stdout)
+    assert [(item["item"], item["score"]) for item in told["users"][0]["items"]] == model.recommend(user, k=3).of(
+        user
+    )
+    assert told["time"] == log.time[-1]
+
+
+def test_what_is_saved_can_be_evaluated(log, saved, tmp_path):
+    """The state at the end of training is kept beside the one that knows the test events."""
+    done = rank_run(saved, MODELS, quiet=True)
+    best = max(json.loads(line)["valid_mrr"] for line in (saved / "metrics.jsonl").read_text().splitlines())
+    assert done.verdict("valid")["mrr"] == pytest.approx(best, abs=1e-12)
+
+
+def test_updates_move_the_state_as_the_log_does(log, saved, tmp_path):
+    """The last events one by one as they come, in three forms: the answers are those of the whole log."""
+    at = 2900
+    early = EventLog.from_arrays(
+        log.user[:at], log.item[:at], log.time[:at], num_users=log.num_users, num_items=log.num_items
+    )
+    whole = EventLog.from_arrays(log.user, log.item, log.time, num_users=log.num_users, num_items=log.num_items)
+    model = dynedge.Edge(split="0.8,0.1,0.1", **SMALL).fit(early)
+    model.save(tmp_path / "early")
+    columns = {
+        "user_id": np.array(log.user[at:]),
+        "item_id": np.array(log.item[at:]),
+        "timestamp": np.array(log.time[at:]),
+    }
+    frames = (
+        columns,
+        pandas.DataFrame(columns),
+        polars.DataFrame(columns),
+        tuple(columns.values()),
+        tuple(column.tolist() for column in columns.values()),
+    )
+    once = dynedge.Edge.load(tmp_path / "early")
+    once._live.walk_to(whole)
+    wanted = once.recommend(range(20), k=5)
+    assert not same(wanted, model.recommend(range(20), k=5, time=float(log.time[-1])))
+    for frame in frames:
+        assert same(dynedge.Edge.load(tmp_path / "early").update(frame).recommend(range(20), k=5), wanted)
+    for k in range(at, len(log)):
+        model.update(([int(log.user[k])], [int(log.item[k])], [float(log.time[k])]))
+    one_by_one = model.recommend(range(20), k=5)
+    assert np.allclose(one_by_one.score, wanted.score, atol=1e-4)
+    assert (one_by_one.item == wanted.item).mean() > 0.95
+
+
+def test_an_updated_model_is_saved_as_it_is(log, model, tmp_path):
+    user, item = log.user_ids[0], log.item_ids[1]
+    before = model.recommend(user)
+    model.update(([user], [item], [datetime(2024, 6, 1, tzinfo=UTC)]))
+    now = model.recommend(user)
+    assert not same(before, now)
+    model.save(tmp_path / "run")
+    assert same(dynedge.Edge.load(tmp_path / "run").recommend(user), now)
+    with pytest.raises(dynedge.DataError, match="already exists"):
+        model.save(tmp_path / "run")
+    model.update(([user], [item], ["2024-06-02"])).save(tmp_path / "run", force=True)
+    assert not same(dynedge.Edge.load(tmp_path / "run").recommend(user), now)
+
+
+def test_filter_seen_knows_of_updates(log, model):
+    user = log.user_ids[0]
+    item = model.recommend(user, k=1, filter_seen=True).item[0]
+    model.update(([user], [item], ["2024-06-01"]))
+    assert item not in model.recommend(user, k=len(log.item_ids.values), filter_seen=True).item
+
+
+def test_frames(log, model):
+    found = model.recommend([log.user_ids[1], "a stranger"], k=2)
+    assert found.unknown == ("a stranger",)
+    assert found.asked == (log.user_ids[1], "a stranger")
+    for frame in (found.to_pandas(), found.to_polars()):
+        assert list(frame.columns) == ["user", "item", "score", "rank"]
+        assert list(frame["user"]) == [log.user_ids[1]] * 2 + ["a stranger"] * 2
+        assert list(frame["item"]) == found.item.tolist()
+
+
+def test_a_library_that_is_not_there_is_named(model, log, monkeypatch):
+    monkeypatch.setitem(sys.modules, "polars", None)
+    with pytest.raises(dynedge.UsageError, match="pip install polars"):
+        model.recommend(log.user_ids[0]).to_polars()
+
+
+def test_ids_that_are_numbers_are_found_by_their_text_too(saved, log, tmp_path):
+    numbers = EventLog.from_arrays(log.user, log.item, log.time)
+    found = dynedge.Edge(**SMALL).fit(numbers).recommend(["3", 3, 5], k=2)
+    assert found.user.tolist() == [3, 3, 5, 5]
+    assert found.item.dtype == np.int64
+
+
+@pytest.mark.parametrize(
+    ("events", "words"),
+    [
+        ((["who"], ["what"], [2e9]), "the user 'who' was not in the log"),
+        (([None, None], ["what", "else"], [2e9, 2e9]), "was not in the log"),
+        (([], [], [1.0]), "different lengths: 0, 0, 1"),
+        (([], []), "three sequences"),
+        ({"user_id": [], "item_id": []}, "no column 'timestamp'; theirs are: user_id, item_id"),
+        ("{known} 1.0", "comes before the newest one"),
+        ("{known} soon", "the time 'soon' should be a number in s"),
+    ],
+)
+def test_events_that_cannot_be_taken_in_change_nothing(log, model, events, words):
+    if isinstance(events, str):
+        time = events.split()[1]
+        events = ([log.user_ids[0]], [log.item_ids[0]], [float(time) if time[0].isdigit() else time])
+    before = model.recommend(log.user_ids[0])
+    with pytest.raises(dynedge.DynedgeError, match=re.escape(words)):
+        model.update(events)
+    assert same(model.recommend(log.user_ids[0]), before)
+
+
+def test_questions_that_cannot_be_answered(log, model):
+    with pytest.raises(dynedge.UsageError, match="fit it to a log, or load a run"):
+        dynedge.Edge().recommend("anyone")
+    with pytest.raises(dynedge.UsageError, match="k 0 should be at least 1"):
+        model.recommend(log.user_ids[0], k=0)
+    with pytest.raises(dynedge.UsageError, match="before the newest event"):
+        model.recommend(log.user_ids[0], time="2024-01-01")
+    with pytest.raises(dynedge.UsageError, match="has no setting 'dimm'"):
+        dynedge.Edge(dimm=3)
+    with pytest.raises(dynedge.UsageError, match="dim should be at least 1"):
+        dynedge.Edge(dim=0)
+    with pytest.raises(dynedge.DataError, match="no config"):
+        dynedge.Edge("nowhere/config.toml")
+
+
+def test_a_config_file_and_settings_over_it(saved):
+    model = dynedge.Edge(saved / "config.toml", epochs=7)
+    assert model.config.model == dynedge.Edge.load(saved).config.model
+    assert model.config.training.epochs == 7
+
+
+def test_numbers_mean_times_in_the_unit_of_the_file(tmp_path):
+    rows = "".join(f"u{k % 7},i{k * k % 11},{1_700_000_000_000 + 1000 * k}\n" for k in range(300))
+    (tmp_path / "events.csv").write_text("user_id,item_id,timestamp\n" + rows)
+    log = dynedge.prepare([tmp_path / "events.csv"], tmp_path / "log")
+    model = dynedge.Edge(**SMALL).fit(log)
+    model.update((["u1"], ["i1"], [1_700_000_400_000]))
+    assert model._live.known.time == 1_700_000_400
+    assert len(model.recommend("u1", k=3, time=1_700_000_401_000)) == 3
+    with pytest.raises(dynedge.UsageError, match="before the newest event"):
+        model.recommend("u1", k=3, time=1_700_000_000_000)
