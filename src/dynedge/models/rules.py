@@ -5,7 +5,8 @@ All of them read the memory's counts (models/memory/store.py); a rule is a fixed
     popular       the items met most often; with a half-life in events, lately
     recent        the user's own items, the latest first, then by popularity
     next          what followed the user's last item, by share; fading: the log's newer events count more
-    next-five     the same from the last five items, the older the lighter
+    next-five     what came within five events of the last five items, the older the lighter
+    near          what stands near the last ten items, before or after
 
 Each is there with all items and, as NAME-unseen, with the user's own items last. `counts` mixes them all, seen and
 unseen, with weights learned on the training events.
@@ -23,11 +24,11 @@ from dynedge.config import option
 from dynedge.events.log import EventLog
 from dynedge.models.contract import Loss, State, Step, Window
 from dynedge.models.layers import Shape
-from dynedge.models.memory import Memory, MemoryConfig, store
+from dynedge.models.memory import Memory, MemoryConfig
 from dynedge.models.memory.store import FIRST, SOURCES
 from dynedge.models.memory.table import fading
 
-KINDS = "popular", "recent", "next", "next-five"
+KINDS = "popular", "recent", "next", "next-five", "near"
 PLAIN, BY_LOG, LATELY = 0, 2, 3  # ways a context counts
 LITTLE = 1e-9  # weight of popularity where it only breaks ties
 UNSEEN = -30.0  # what the user's own items' logarithm is lowered by: below all others, in the same order
@@ -46,22 +47,24 @@ class Rule(Memory):
     """Nothing is learned: it only remembers."""
 
     def __init__(self, config: RuleConfig, shape: Shape) -> None:
-        tables = {"popular": (), "recent": ("user",), "next": ("last",), "next-five": ("last",)}[config.kind]
-        kept = (*tables, "user") if config.unseen else tables
+        tables = {"popular": (), "recent": ("user",), "next": ("last",), "next-five": ("near",), "near": ("near",)}
+        kept = (*tables[config.kind], "user") if config.unseen else tables[config.kind]
         fades = config.half_life if config.kind == "popular" and config.half_life else 1e12
         super().__init__(MemoryConfig(contexts=kept, half_lives=(fades,), gate=0, reshape=0, longest=1 << 30), shape)
         if config.half_life and config.kind != "popular":
             self.fading = self.fading._replace(by_log=fading(config.half_life))
-        weight = np.zeros(2 + SOURCES, np.float32)
-        weight[1] = 1.0 if config.kind == "popular" else LITTLE
-        way = BY_LOG if config.half_life else PLAIN
-        if config.kind == "recent":
-            weight[2 + FIRST["user"] + LATELY] = 1.0
-        elif config.kind != "popular":
-            weight[2 + FIRST["last"] + way] = 1.0
         if config.kind == "next-five":
-            older = store.FIVE_FADE * (1 - store.FIVE_FADE**4) / (1 - store.FIVE_FADE)
-            weight[2 + FIRST["five"] + way] = older
+            after = self.fading.after
+            self.fading = self.fading._replace(after=np.ones_like(after), before=np.zeros_like(after), near=5)
+        context, way = {
+            "popular": ("", 0),
+            "recent": ("user", LATELY),
+            "next": ("last", BY_LOG if config.half_life else PLAIN),
+        }.get(config.kind, ("near", BY_LOG if config.half_life else PLAIN))
+        weight = np.zeros(2 + SOURCES, np.float32)
+        weight[1] = LITTLE if context else 1.0
+        if context:
+            weight[2 + FIRST[context] + way] = 1.0
         with np.errstate(divide="ignore"):
             self.mixture.start.data = torch.from_numpy(np.log(weight))
         self.mixture.seen.data.fill_(UNSEEN if config.unseen else 0.0)
@@ -72,7 +75,7 @@ class Rule(Memory):
         return Loss(torch.zeros(()), {"loss": 0.0})
 
 
-COUNTS = MemoryConfig(contexts=("user", "last"), gate=0, reshape=0, longest=1 << 30)
+COUNTS = MemoryConfig(contexts=("user", "last", "near"), gate=0, reshape=0, longest=1 << 30)
 
 
 def _recipes() -> dict[str, RuleConfig]:
@@ -81,6 +84,7 @@ def _recipes() -> dict[str, RuleConfig]:
         "recent": (0,),
         "next": (0, 300, 1000),
         "next-five": (0, 300, 1000),
+        "near": (0,),
     }
     found = {}
     for kind, half_lives in lives.items():

@@ -45,7 +45,7 @@ TABLES = "user", "last", "pair", "own", "near"
 CONTEXTS = (*TABLES[:4], "five", "near")
 WAYS = "plain", "by context", "by log", "lately"
 FIRST = {"user": 0, "last": 4, "pair": 8, "own": 12, "five": 16, "near": 19}  # a context's first source
-SOURCES = 20
+SOURCES = 22
 USER, LAST, PAIR, OWN, FIVE, NEAR = FIRST.values()
 
 RING = 10  # last items kept of a user
@@ -74,7 +74,9 @@ class Fading(NamedTuple):
     by_context: Array
     by_log: Array
     growth: Array  # float64[H]
-    near: Array  # float32[REACH]
+    after: Array  # float32[REACH]: what an item counts as near the one it came so many events after; 0: not
+    before: Array  # float32[REACH]: and the other way round
+    near: int  # last items that are asked what stands near them, RING at most
     longest: int  # items listed for a context other than the user
 
 
@@ -115,7 +117,7 @@ def of(state: State, events: int = 0) -> Store:
 def fadings(half_lives: tuple[float, ...], longest: int) -> Fading:
     growth = 2.0 ** (1 / np.asarray(half_lives, np.float64))
     near = (NEAR_FADE ** np.arange(REACH)).astype(np.float32)
-    return Fading(fading(BY_CONTEXT), fading(BY_LOG), growth, near, longest)
+    return Fading(fading(BY_CONTEXT), fading(BY_LOG), growth, near, near, RING, longest)
 
 
 def room(items: int) -> Found:
@@ -159,9 +161,10 @@ def take_in(store: Store, fading: Fading, keep: Array, user: int, item: int, tim
         add(store.own, _pair(user, ring[0]), item, 1.0, event, time, by_context, by_log, fading.longest)
     if keep[4]:
         for r in range(REACH):
-            if ring[r] != NONE:
-                add(store.near, ring[r], item, fading.near[r], event, time, by_context, by_log, fading.longest)
-                add(store.near, item, ring[r], fading.near[r], event, time, by_context, by_log, fading.longest)
+            if ring[r] != NONE and fading.after[r] > 0:
+                add(store.near, ring[r], item, fading.after[r], event, time, by_context, by_log, fading.longest)
+            if ring[r] != NONE and fading.before[r] > 0:
+                add(store.near, item, ring[r], fading.before[r], event, time, by_context, by_log, fading.longest)
     for r in range(RING - 1, 0, -1):
         ring[r] = ring[r - 1]
     ring[0] = item
@@ -251,7 +254,9 @@ def look(store: Store, fading: Fading, keep: Array, user: int, time: float, foun
         row = find_row(store.near, ring[0])
         if row != NONE:
             _describe_row(store.near, row, facts, 8)
-        size = _read_rows(store.near, ring, 0, RING, NEAR_FADE, 1 - NEAR_POWER, NEAR, 1, fading, found, size, event)
+        size = _read_rows(
+            store.near, ring, 0, fading.near, NEAR_FADE, 1 - NEAR_POWER, NEAR, 3, fading, found, size, event
+        )
     gap = time - store.time[user]
     facts[10] = 1.0
     facts[11] = 0.1 * np.log1p(max(gap, 0.0))
