@@ -43,7 +43,10 @@ def train(
     dim: Annotated[str | None, _flag("Width of a state.")] = None,
     lr: Annotated[str | None, _flag("Learning rate.", "X")] = None,
     device: Annotated[str | None, _flag("auto, cpu, cuda or cuda:N.", "D")] = None,
-    precision: Annotated[str | None, _flag("float32, bfloat16 or float64.", "P")] = None,
+    precision: Annotated[str | None, _flag("auto, float32, bfloat16 or float64.", "P")] = None,
+    deterministic: Annotated[
+        bool, typer.Option("--deterministic", help="The same bits every time on a GPU too.")
+    ] = False,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="A.B=V", help="Any config field, by its dotted name.")
     ] = None,
@@ -70,6 +73,8 @@ def train(
         **{"active-users": active_users, "active-items": active_items, "negatives": negatives},
     }
     told = {flag: value for flag, value in flags.items() if value is not None}
+    if deterministic:
+        told["deterministic"] = "true"
 
     if plot:
         from dynedge.report.run import draw_run

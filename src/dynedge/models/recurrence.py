@@ -343,10 +343,11 @@ class Recurrence(Model):
         rows = rows_before(prepared, candidates, self._numbers(len(candidates))).flatten()
         states = self._outside(flat, state)
         states = torch.where((rows >= 0)[:, None], arena.index_select(0, rows.clamp_min(0)), states)
-        found = torch.bmm(states.view(*candidates.shape, d), wanted[:, :d, None])
-        if self._ids is not None:
-            own = self._ids.index_select(0, flat).view(*candidates.shape, d + 1)
-            found = torch.baddbmm(found + own[..., d:], own[..., :d], wanted[:, d:, None])
+        with torch.autocast(wanted.device.type, enabled=False):  # scores in bfloat16 would tie
+            found = torch.bmm(states.view(*candidates.shape, d), wanted[:, :d, None])
+            if self._ids is not None:
+                own = self._ids.index_select(0, flat).view(*candidates.shape, d + 1)
+                found = torch.baddbmm(found + own[..., d:], own[..., :d], wanted[:, d:, None])
         return found[..., 0]
 
     def peek(self, users: Tensor, times: Tensor, candidates: Tensor | None, state: State) -> Tensor:

@@ -93,8 +93,8 @@ class Steps:
                 try:
                     loss, norm = self._take(prepared, state, step)
                     parts = [loss.total, norm, *loss.log.values()]
-                    for place, part in enumerate(parts):
-                        numbers[place] = part
+                    for place, part in zip(numbers, parts, strict=False):
+                        place.copy_(part) if isinstance(part, Tensor) else place.fill_(part)
                 finally:
                     graph.capture_end()
         except RuntimeError as error:
