@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import shlex
 import tempfile
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -15,6 +16,10 @@ from dynedge.cli import app, run
 from dynedge.cli.data import Force
 from dynedge.errors import DataError
 
+EPOCHS = "6"
+RULES = {"counts": ["--epochs", EPOCHS], "next": [], "recent": [], "popular": []}  # what EDGE is set beside
+USERS = "Ada Abara", "Diego Garcia", "Zoe Demir", "A Stranger"
+
 
 @app.command()
 def demo(
@@ -22,26 +27,33 @@ def demo(
     seed: Annotated[int, typer.Option(help="Another seed, another log.")] = 0,
     force: Force = False,
 ) -> None:
-    """Go the whole way on a small made-up log: a CSV file, its log, its plan, a trained model, and pictures."""
+    """Go the whole way on a small made-up log: from a CSV file to EDGE beside plain rules, and recommendations."""
     if out.exists() and not (force and out.is_dir()):
         raise DataError(f"{out} already exists; choose another --out or pass --force to write into it.")
     out.mkdir(exist_ok=True)
     events = _write_events(out / "events.csv", seed)
     print(f"{out / 'events.csv'}: {events:,} plays of songs by made-up listeners. What dynedge makes of them:")
-    train = ["--windows", "40", "--dnodes", "40", "--epochs", "8"]
-    for verb in (
-        ["prepare", f"{out / 'events.csv'}", "--item-features", "genre", "--out", f"{out / 'log'}", "--force"],
-        ["info", f"{out / 'log'}", "--plot", f"{out / 'log.png'}"],
-        ["plan", f"{out / 'log'}", "--windows", "40", "--plot", f"{out / 'plan.png'}"],
-        ["train", f"{out / 'log'}", *train, "--out", f"{out / 'run'}", "--force", "--plot", f"{out / 'run.png'}"],
-    ):
+    for verb in _verbs(out):
         print(f"\n$ dynedge {shlex.join(verb)}", flush=True)
         if code := run(verb):
             raise typer.Exit(code)
     print(
-        f"\nLook at {out / 'log.png'} (who is active, and when), {out / 'plan.png'} (what d-nodes do) "
-        f"and {out / 'run.png'} (how it learned)."
+        f"\nLook at {out / 'log.png'} (who is active, and when), {out / 'plan.png'} (what d-nodes do), "
+        f"{out / 'edge.png'} (how it learned) and {out / 'compare.png'} (EDGE beside the rules)."
     )
+
+
+def _verbs(out: Path) -> Iterator[list[str]]:
+    log, edge = f"{out / 'log'}", f"{out / 'edge'}"
+    yield ["prepare", f"{out / 'events.csv'}", "--item-features", "genre", "--out", log, "--force"]
+    yield ["info", log, "--plot", f"{out / 'log.png'}"]
+    yield ["plan", log, "--windows", "40", "--plot", f"{out / 'plan.png'}"]
+    train = ["--windows", "40", "--dnodes", "40", "--epochs", EPOCHS, "--plot", f"{out / 'edge.png'}"]
+    yield ["train", log, "--out", edge, "--force", *train]
+    for rule, more in RULES.items():
+        yield ["train", log, "--model", rule, "--out", f"{out / rule}", "--force", *more]
+    yield ["compare", edge, *(f"{out / rule}" for rule in RULES), "--plot", f"{out / 'compare.png'}"]
+    yield ["recommend", edge, "--users", ",".join(USERS), "--k", "3", "--log", log]
 
 
 def _write_events(path: Path, seed: int) -> int:
