@@ -95,7 +95,7 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, required=True)
     parser.add_argument("--names", default="wikipedia,ml-100k,online_retail", help="which of the logs")
     parser.add_argument("--what", default="main,rules")
-    parser.add_argument("--only", help="one variant by name")
+    parser.add_argument("--only", help="these variants alone, by name, with ; between them")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=12)
     parser.add_argument("--valid-events", type=int, default=10_000)
@@ -106,16 +106,18 @@ def main() -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Whatever has no row yet, each in a process of its own; those that take long first."""
+    """Whatever has no row yet, each in a process of its own."""
     args.runs.mkdir(parents=True, exist_ok=True)
     done = {(row["log"], row["what"], row["variant"], int(row["seed"])) for row in rows(args.runs)}
     tasks = [
         (log, what, variant, seed)
         for what in args.what.split(",")
-        for seed in range(args.seeds)
-        for variant in WHAT[what]
         for log in args.names.split(",")
-        if args.only in (None, variant) and not (what == "rules" and seed) and (log, what, variant, seed) not in done
+        for variant in WHAT[what]
+        for seed in range(args.seeds)
+        if (not args.only or variant in args.only.split(";"))
+        and not (what == "rules" and seed)
+        and (log, what, variant, seed) not in done
     ]
     print(f"{machine()}; torch {torch.__version__}; {len(tasks)} runs to do", flush=True)
     began = time.monotonic()
