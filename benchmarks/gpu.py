@@ -190,7 +190,7 @@ def gpu_time(work: Callable[[], Any]) -> tuple[Any, float]:
     """What comes out, and the seconds of all kernels it launched."""
     from torch.profiler import ProfilerActivity, profile
 
-    with profile(activities=[ProfilerActivity.CUDA]) as found:
+    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as found:
         out = work()
         torch.cuda.synchronize()
     return out, sum(event.self_device_time_total for event in found.key_averages()) / 1e6

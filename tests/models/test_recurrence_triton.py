@@ -18,7 +18,7 @@ from dynedge.training.optim import Adam
 CONFIGS = {
     "paper": {"active_users": 12, "active_items": 12, "dnodes": 5, "negatives": 4},
     "edge": {"depth": 4},
-    "edge, sampled": {"full_softmax_up_to": 0, "negatives": 6, "active_items": 12},
+    "edge, sampled": {"full_softmax_up_to": 0, "negatives": 6, "active_items": 12, "depth": 5},
 }
 
 

@@ -84,20 +84,20 @@ class Window:
 
 
 WINDOWS: dict[str, dict[str, Any]] = {
-    "plain": {"n": 25},
-    "active": {"active": (0.4, 0.4)},
-    "d-nodes": {"cut": {"k": 7}},
+    "plain": {"n": 15},
+    "active": {"n": 30, "active": (0.4, 0.4)},
+    "d-nodes": {"n": 20, "cut": {"k": 7}},
     "active and d-nodes": {"active": (0.3, 0.3), "cut": {"method": "depth", "depth": 2}},
     "depth 1": {"cut": {"depth": 1}},
     "one event": {"n": 1},
-    "one long chain": {"n": 12, "users": 1, "items": 1},
+    "one long chain": {"n": 8, "users": 1, "items": 1},
     "many readers of one": {"n": 90, "users": 60, "items": 1, "active": (0.0, 1.0)},
     "one wide level": {"n": 90, "users": 10**6, "items": 10**6},
     "d = 1": {"d": 1, "n": 20, "active": (0.3, 0.3)},
     "d = 7": {"d": 7, "n": 20, "active": (0.3, 0.3), "cut": {"k": 5}},
     "d = 64": {"d": 64, "n": 20, "cut": {"k": 5}},
-    "d = 65": {"d": 65, "n": 20, "active": (0.3, 0.3)},
-    "d = 160": {"d": 160, "n": 12, "active": (0.3, 0.0)},
+    "d = 65": {"d": 65, "n": 8, "users": 3, "items": 3, "active": (0.3, 0.3)},
+    "d = 160": {"d": 160, "n": 6, "users": 3, "items": 3, "active": (0.3, 0.0)},
 }
 
 
@@ -131,7 +131,7 @@ def test_several_levels_in_one_launch(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_wide_levels_have_launches_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(triton, "MIDDLE", (2, 64, 1, 8))
     monkeypatch.setattr(triton, "WIDE", (4, 64, 4, 8))
-    window = Window(n=80, users=12, items=12)
+    window = Window(n=50, users=12, items=12)
     kinds = [rows >= 4 for _, _, rows in window.levels.runs]
     assert any(kinds) and not all(kinds)
     assert all(last - first == 1 for first, last, rows in window.levels.runs if rows >= 4)
@@ -145,6 +145,6 @@ def test_runs_cover_all_levels_in_order() -> None:
 
 
 def test_same_bits_every_time() -> None:
-    window = Window(active=(0.2, 0.2), cut={"k": 5})
+    window = Window(n=15, active=(0.2, 0.2), cut={"k": 5})
     first, second = window.run(low=True), window.run(low=True)
     assert all(torch.equal(one, two) for one, two in zip(first, second, strict=True))

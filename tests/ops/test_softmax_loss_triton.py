@@ -41,7 +41,7 @@ def window(n: int, count: int, items: int, active: float) -> tuple[Any, ...]:
 @pytest.mark.parametrize("ids", [False, True], ids=["states", "ids"])
 @pytest.mark.parametrize(
     ("n", "count", "items", "d", "active"),
-    [(130, 10, 500, 16, 0.0), (7, 3, 4, 5, 0.3), (200, 20, 20, 24, 0.2), (140, 70, 40, 65, 0.2)],
+    [(130, 10, 500, 16, 0.0), (7, 3, 4, 5, 0.3), (200, 20, 20, 24, 0.2), (20, 70, 40, 65, 0.2)],
 )
 def test_error_and_gradients(n: int, count: int, items: int, d: int, active: float, ids: bool, low: bool) -> None:
     """Few items: they move inside chunks, and are drawn twice; all items; more columns than a block has."""
