@@ -35,7 +35,7 @@ class Last:
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """Indices are int64 on a CPU and int32 on a GPU, where they stay from epoch to epoch."""
+    """Indices are int64 on a CPU and, for Triton, int32 on a GPU, where they stay from epoch to epoch."""
 
     window: Window
     schedule: Schedule | None  # on the host; none where `levels` stands for it
@@ -74,7 +74,7 @@ def index(window: Window, schedule: Schedule, past: Array, first_phi: int, by_it
         from dynedge.ops.level_gru.triton import LEVEL_TENSORS, Levels, level_arrays, level_numbers
 
         arrays |= level_arrays(schedule)
-    tensors = placed(arrays, like.device)
+    tensors = placed(arrays, like.device, packed=by_levels)
     levels = None
     if by_levels:
         numbers = level_numbers(schedule)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -15,10 +14,10 @@ Array = npt.NDArray[Any]
 ALIGNED = 16  # bytes: where each array starts, so that kernels read it in wide pieces
 
 
-def placed(arrays: dict[str, Array], device: torch.device) -> dict[str, Tensor]:
-    """Each array as a tensor: integers are int64 on a CPU, int32 on a GPU."""
-    if device.type != "cuda":
-        return {name: torch.from_numpy(_as(array, np.int64)) for name, array in arrays.items()}
+def placed(arrays: dict[str, Array], device: torch.device, packed: bool) -> dict[str, Tensor]:
+    """Each array as a tensor; integers are int64, or int32 if `packed` into one buffer of a GPU."""
+    if not packed or device.type != "cuda":
+        return {name: torch.from_numpy(_as(array, np.int64)).to(device) for name, array in arrays.items()}
     parts = {name: np.ascontiguousarray(_as(array, np.int32)) for name, array in arrays.items()}
     starts, total = {}, 0
     for name, part in parts.items():
@@ -38,10 +37,3 @@ def placed(arrays: dict[str, Array], device: torch.device) -> dict[str, Tensor]:
 
 def _as(array: Array, integer: type[np.signedinteger[Any]]) -> Array:
     return array.astype(integer, copy=False) if array.dtype.kind == "i" else array
-
-
-def size(arrays: dict[str, Array]) -> int:
-    """The bytes of these arrays on a GPU."""
-    return sum(
-        math.prod(array.shape) * (4 if array.dtype.kind == "i" else array.itemsize) for array in arrays.values()
-    )
