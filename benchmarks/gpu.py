@@ -33,6 +33,7 @@ from dynedge.events.synthetic import synthesize
 from dynedge.models import recurrence
 from dynedge.models.contract import Step
 from dynedge.models.recurrence import PAPER, Recurrence, RecurrenceConfig
+from dynedge.ranking.protocol import PROTOCOLS, walk
 from dynedge.training.optim import Adam
 from dynedge.training.precision import bit_for_bit, precision
 from dynedge.training.settings import TrainingConfig
@@ -57,6 +58,9 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=4, help="of which the first two warm up")
     parser.add_argument("--dim", type=int, default=64)
     parser.add_argument("--windows", type=int, default=300)
+    parser.add_argument("--dnodes", type=int, default=None, help="so many a window, instead of each row's own number")
+    parser.add_argument("--evaluate", choices=tuple(PROTOCOLS), help="also time the ranking of the test events")
+    parser.add_argument("--evaluate-events", type=int, default=None, help="of the first so many test events")
     parser.add_argument("--precision", default="bfloat16")
     parser.add_argument("--deterministic", action="store_true")
     parser.add_argument("--recipe", choices=("edge-paper", "recurrence"), default="edge-paper")
@@ -91,7 +95,8 @@ def run(name: str, log: EventLog, settings: dict[str, Any], args: argparse.Names
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     base = PAPER if args.recipe == "edge-paper" else replace(RecurrenceConfig(), **_of_paper())
-    config = replace(base, dim=args.dim, windows=args.windows, **settings)
+    told = settings if args.dnodes is None else settings | {"dnodes": args.dnodes}
+    config = replace(base, dim=args.dim, windows=args.windows, **told)
     trainer = Trainer(config, log, args.precision, args.deterministic)
     epochs = [trainer.epoch(number) for number in range(args.epochs)]
     best = min(epochs[2:] or epochs, key=lambda epoch: epoch.seconds)
@@ -109,6 +114,9 @@ def run(name: str, log: EventLog, settings: dict[str, Any], args: argparse.Names
     took = trainer.phases()
     parts = ", ".join(f"{phase} {took[phase]:.2f}" for phase in PHASES)
     print(f"  the GPU is busy {sum(took.values()):.2f} s: {parts}; the CPU {best.busy:.2f} s", flush=True)
+    if args.evaluate:
+        count, seconds = trainer.evaluate(args.evaluate, args.evaluate_events)
+        print(f"  {args.evaluate}: {count:,} test events ranked in {seconds:.2f} s", flush=True)
 
 
 def _of_paper() -> dict[str, Any]:
@@ -169,6 +177,14 @@ class Trainer:
             for phase, seconds in self._profile(ready, state, Step(0, 0, number)).items():
                 took[phase] += seconds * every
         return took
+
+    def evaluate(self, protocol: str, most: int | None) -> tuple[int, float]:
+        """(test events ranked, seconds), from a fresh state: what is timed is the same."""
+        events = self.log.split.ranges(len(self.log))["test"][:most]
+        began = time.perf_counter()
+        with precision(self.config):
+            walk(self.model.eval(), self.log, events, self.model.start(), protocol=protocol)
+        return len(events), time.perf_counter() - began
 
     def _profile(self, prepared: Any, state: Any, step: Step) -> dict[str, float]:
         def forward() -> Any:
