@@ -2,11 +2,12 @@
 PYTHON ?= python3
 BIN := .venv/bin
 SETUP := .venv/.ready
+COMPILED := .venv/.compiled
 EXTRAS := dev,plots
 
 .PHONY: demo test check format bench clean
 
-demo: $(SETUP)
+demo: $(COMPILED)
 	$(BIN)/dynedge demo --out demo --force
 
 test: $(SETUP)
@@ -40,4 +41,12 @@ $(SETUP): pyproject.toml constraints.txt
 		|| { echo "dynedge needs Python 3.11 or later; try: make PYTHON=python3.11"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
+	@touch $@
+
+# Kernels are compiled when they are first used, and kept: here by a short demo, so that the real one need not wait.
+$(COMPILED): $(SETUP)
+	@echo "compiling the kernels, once: some minutes on two cores"
+	@folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT \
+		&& $(BIN)/dynedge demo --out "$$folder/demo" --events 2000 >"$$folder/said" 2>&1 \
+		|| { cat "$$folder/said"; exit 1; }
 	@touch $@

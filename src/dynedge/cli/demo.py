@@ -16,7 +16,7 @@ from dynedge.cli import app, run
 from dynedge.cli.data import Force
 from dynedge.errors import DataError
 
-EPOCHS = "6"
+EPOCHS = "5"
 RULES = {"counts": ["--epochs", EPOCHS], "next": [], "recent": [], "popular": []}  # what EDGE is set beside
 USERS = "Ada Abara", "Diego Garcia", "Zoe Demir", "A Stranger"
 
@@ -25,13 +25,14 @@ USERS = "Ada Abara", "Diego Garcia", "Zoe Demir", "A Stranger"
 def demo(
     out: Annotated[Path, typer.Option("--out", help="A folder for everything the demo makes.")] = Path("demo"),
     seed: Annotated[int, typer.Option(help="Another seed, another log.")] = 0,
+    events: Annotated[int, typer.Option(help="A log of so many events.", min=1000)] = 50_000,
     force: Force = False,
 ) -> None:
     """Go the whole way on a small made-up log: from a CSV file to EDGE beside plain rules, and recommendations."""
     if out.exists() and not (force and out.is_dir()):
         raise DataError(f"{out} already exists; choose another --out or pass --force to write into it.")
     out.mkdir(exist_ok=True)
-    events = _write_events(out / "events.csv", seed)
+    _write_events(out / "events.csv", seed, events)
     print(f"{out / 'events.csv'}: {events:,} plays of songs by made-up listeners. What dynedge makes of them:")
     for verb in _verbs(out):
         print(f"\n$ dynedge {shlex.join(verb)}", flush=True)
@@ -56,12 +57,12 @@ def _verbs(out: Path) -> Iterator[list[str]]:
     yield ["recommend", edge, "--users", ",".join(USERS), "--k", "3", "--log", log]
 
 
-def _write_events(path: Path, seed: int) -> int:
+def _write_events(path: Path, seed: int, events: int) -> None:
     """The demo log as somebody's file: names, ISO times."""
     from dynedge.events.synthetic import synthesize
 
     with tempfile.TemporaryDirectory() as folder, open(path, "w", newline="", encoding="utf-8") as file:
-        log = synthesize("demo", Path(folder) / "log", seed=seed)
+        log = synthesize("demo", Path(folder) / "log", seed=seed, events=events)
         rows = csv.writer(file)
         rows.writerow(["user_id", "item_id", "timestamp", "genre"])
         genre = log.category_ids[0].take(log.item_categories[:, 0])
@@ -69,4 +70,3 @@ def _write_events(path: Path, seed: int) -> int:
         for user, item, time in zip(log.user.tolist(), log.item.tolist(), log.time.tolist(), strict=True):
             moment = datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
             rows.writerow([users[user], items[item], moment, genre[item]])
-        return len(log)
