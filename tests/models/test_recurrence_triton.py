@@ -43,7 +43,7 @@ def two_windows(
     state, optimiser, losses = model.start(), Adam(model.named_parameters(), 1e-3, 1e-2), []
     for number, planned in enumerate(model.plan):
         window = Window(log, planned.events)
-        ready = model._index(window, planned.schedule, model._past(window), model._first_phi[number])
+        ready = model._index(window, planned.schedule, model._past(window), number)
         assert (ready.levels is not None) == by_triton
         loss = model.loss(ready, state, Step(0, 0, number))
         losses.append(float(loss.log["loss"]))

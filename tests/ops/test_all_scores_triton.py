@@ -39,7 +39,7 @@ def test_rows_before(active: float) -> None:
     schedule = build(user, item, linker(user, item), np.zeros(0, np.int64))
     log = EventLog.from_arrays(user, item, np.arange(60.0), num_users=8, num_items=14)
     past = Linker(np.zeros(8, bool), np.zeros(14, bool))(user, item)
-    ready = index(Window(log, range(60)), schedule, past, 0, True, torch.zeros(1))
+    ready = index(Window(log, range(60)), schedule, past, True, torch.zeros(1))
     items, events = rng.integers(0, 14, (60, 5)), np.arange(60)
     found = rows_before(ready, torch.from_numpy(items), torch.from_numpy(events))
     assert np.array_equal(found.numpy(), schedule.rows_before(items, events[:, None]))

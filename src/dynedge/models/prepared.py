@@ -38,6 +38,7 @@ class Prepared:
     """Indices are int64 on a CPU and, for Triton, int32 on a GPU, where they stay from epoch to epoch."""
 
     window: Window
+    number: int  # of the training window; −1: none
     schedule: Schedule | None  # on the host; none where `levels` stands for it
     levels: Levels | None  # the same for Triton's kernels
     dnodes: int
@@ -63,7 +64,16 @@ class Prepared:
     last: tuple[Last, Last]
 
 
-def index(window: Window, schedule: Schedule, past: Array, first_phi: int, by_item: bool, like: Tensor) -> Prepared:
+def index(
+    window: Window,
+    schedule: Schedule,
+    past: Array,
+    by_item: bool,
+    like: Tensor,
+    *,
+    number: int = -1,
+    first_phi: int = 0,
+) -> Prepared:
     """`by_item`: an event's features are its item's alone, and so made once an item; `like` says where and in what.
 
     `past` int32[n, 2]: the previous event of the same user and of the same item, active or not; below 0: none.
@@ -88,6 +98,7 @@ def index(window: Window, schedule: Schedule, past: Array, first_phi: int, by_it
     return Prepared(
         window=Window(window.log, window.events) if by_levels else window,  # without its columns
         schedule=None if by_levels else schedule,
+        number=number,
         levels=levels,
         dnodes=len(schedule.codes),
         first_phi=first_phi,

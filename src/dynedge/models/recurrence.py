@@ -135,8 +135,8 @@ class Recurrence(Model):
 
     def windows(self, log: EventLog, train_end: int, first: int = 0) -> Iterator[Prepared]:
         def indexed(planned: tuple[int, Planned]) -> Prepared:
-            window, first_phi = Window(log, planned[1].events), self._first_phi[planned[0]]
-            return self._index(window, planned[1].schedule, self._past(window), first_phi)
+            window = Window(log, planned[1].events)
+            return self._index(window, planned[1].schedule, self._past(window), planned[0])
 
         if not fast(self.xi):
             return ahead(indexed, enumerate(self.plan.since(first), first), threads=1)
@@ -147,14 +147,15 @@ class Recurrence(Model):
         linked = past if self.config.evolve_active else self._links(window)
         return self._index(window, build(window.user, window.item, linked, NO_CUT), past)
 
-    def _index(self, window: Window, schedule: Schedule, past: Array, first_phi: int = 0) -> Prepared:
+    def _index(self, window: Window, schedule: Schedule, past: Array, number: int = -1) -> Prepared:
         by_item = self.event is None and not self.config.time_gaps
-        return index(window, schedule, past, first_phi, by_item, self.xi)
+        first_phi = self._first_phi[number] if number >= 0 else 0
+        return index(window, schedule, past, by_item, self.xi, number=number, first_phi=first_phi)
 
     @cached_property
     def _resident(self) -> Resident:
         check_memory(self)
-        return Resident(working_memory(self))
+        return Resident(self.xi.device, working_memory(self))
 
     def _past(self, window: Window) -> Array:
         return self._all_linker(window.user, window.item)

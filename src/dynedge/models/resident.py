@@ -21,11 +21,10 @@ THREADS = 4  # that index windows and copy them over, beside those that plan
 class Resident:
     """Indexed windows of a plan. Those that no longer fit are planned and copied anew each epoch, ahead of use."""
 
-    def __init__(self, working: int) -> None:
+    def __init__(self, device: torch.device, working: int) -> None:
         """`working`: the bytes that must stay free for computing a window."""
-        self._working = working
+        self._device, self._working = device, working
         self._kept: dict[int, Prepared] = {}
-        self._ids: set[int] = set()
         self._full = False
 
     def windows(
@@ -37,7 +36,7 @@ class Resident:
             number += 1
         if number == len(plan):
             return
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
 
         def copied(planned: tuple[int, Planned]) -> tuple[Prepared, torch.cuda.Event]:
             with torch.cuda.stream(stream):
@@ -46,23 +45,25 @@ class Resident:
 
         for prepared, ready in ahead(copied, enumerate(plan.since(number), number), threads=THREADS):
             torch.cuda.current_stream().wait_event(ready)
-            if not self._full and self._room():
-                self._kept[number] = prepared
-                self._ids.add(id(prepared))
+            self._full = self._full or not self._room()
+            if self._full:  # one buffer: its memory is free again when its readers are done
+                prepared.item.record_stream(torch.cuda.current_stream())
             else:
-                self._full = True
-                prepared.item.record_stream(
-                    torch.cuda.current_stream()
-                )  # one buffer: its memory waits for its readers
+                self._kept[number] = prepared
             yield prepared
             number += 1
 
     def keeps(self, prepared: Prepared) -> bool:
-        return id(prepared) in self._ids
+        return self._kept.get(prepared.number) is prepared
 
     def _room(self) -> bool:
-        free = torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+        free = torch.cuda.mem_get_info(self._device)[0] + _unused(self._device)
         return free > self._working
+
+
+def _unused(device: torch.device) -> int:
+    """Bytes that torch holds and nothing is in."""
+    return torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
 
 
 def working_memory(model: Recurrence) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["by_triton", "fast", "say_once"]
+__all__ = ["by_triton", "fast", "say_once", "use"]
 
 OLDEST = 8, 0  # compute capability: bfloat16 products and a grid whose programs may wait for each other
 
@@ -34,6 +34,12 @@ def usable() -> bool:
 @cache
 def say_once(line: str) -> None:
     print(f"dynedge: {line}", file=sys.stderr)
+
+
+def use(device: str) -> None:
+    """Make cuda:N the GPU that kernels are launched on, if it is one."""
+    if torch.device(device).type == "cuda" and torch.device(device).index is not None:
+        torch.cuda.set_device(device)
 
 
 def fast(tensor: Tensor) -> bool:

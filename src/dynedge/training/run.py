@@ -28,6 +28,7 @@ from dynedge.errors import DataError, UsageError
 from dynedge.events.atomic import atomic_folder
 from dynedge.events.log import EventLog, LogWriter, read_log
 from dynedge.models.contract import Model, State
+from dynedge.ops.gpu import use
 from dynedge.training.checkpoint import Checkpoints
 from dynedge.training.course import Course
 from dynedge.training.files import group, read_tensors, write_tensors, write_text
@@ -159,6 +160,7 @@ def load_run(folder: str | os.PathLike[str], models: Mapping[str, Entry], device
     entry, _ = choose(models, config.name)
     log = read_log(path / IDS)
     tensors = read_tensors(path / MODEL)
+    use(device)
     try:
         model = entry.restore(config.model, log, tensors).to(device).eval()
         if config.training.precision == "float64":

@@ -14,6 +14,7 @@ from dynedge.errors import DataError, UsageError
 from dynedge.events.log import EventLog
 from dynedge.events.split import DEFAULT_SPLIT, Split
 from dynedge.models.contract import Model
+from dynedge.ops.gpu import use
 
 
 @dataclass(frozen=True)
@@ -130,4 +131,5 @@ def build(entry: Entry, config: Config, log: EventLog) -> Model:
     torch.manual_seed(training.seed)  # for layers that draw their own beginnings
     events, _ = training.ranges(log)
     model = entry.create(config.model, log, events.stop, training.seed)
+    use(training.device)
     return model.to(training.device, torch.float64 if training.precision == "float64" else torch.float32)

@@ -46,7 +46,9 @@ class Steps:
         if not self._recording:
             return self._take(prepared, state, step)
         self._bind(state)
-        if not self.model.repeats(prepared) or self._met.get(step.window) is not prepared:
+        if not self.model.repeats(prepared):
+            return self._take(prepared, state, step)
+        if self._met.get(step.window) is not prepared:
             self._met[step.window] = prepared
             return self._take(prepared, state, step)
         step = replace(step, drawn=self.model.draw(prepared, step))
