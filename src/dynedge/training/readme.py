@@ -29,13 +29,13 @@ Nothing here is pickled: safetensors, npy, JSON, TOML and JSON lines.
 """
 
 USE = """
-```python
-from dynedge.models.registry import MODELS
-from dynedge.training.run import load_run
+`dynedge evaluate {folder}` judges it, `dynedge recommend {folder} --users A,B` answers from it; in Python:
 
-run = load_run("{folder}", MODELS)  # needs no training data
-run.model, run.state  # dynedge.models.contract says what a model can do
-run.log.user_ids.find("some user")  # own ids -> rows, -1 where unknown
+```python
+import dynedge
+
+model = dynedge.Edge.load("{folder}")  # needs no training data
+model.recommend(["some user"], k=10).item
 ```
 """
 
@@ -50,7 +50,6 @@ def readme(folder: Path, config: Config, log: EventLog, course: Course | None) -
         f"{log.num_items:,} items; split {split} (train, valid, test) by position in time.\n",
         _outcome(course, folder),
         FILES,
-        "To use it from Python:",
         USE.format(folder=folder.name),
     ]
     return "\n".join(lines)
