@@ -38,7 +38,7 @@ class MemoryConfig:
     reshape: int = option(
         32, "hidden units that reshape known items' probabilities; 0: a factor for seen ones", least=0
     )
-    examples: int = option(20_000, "events an epoch learns from, spread over the training events", least=1)
+    examples: int = option(6000, "events an epoch learns from, spread over the training events", least=1)
     windows: int = option(300, "training windows an epoch is cut into", least=1)
 
 
