@@ -25,7 +25,7 @@ class TrainingConfig:
     patience: int = option(3, "stop after so many epochs without a better valid MRR; 0: never", least=0, free=True)
     seed: int = option(0, "all random draws follow from it", least=0)
     split: str = option("", "train,valid,test by position, as 0.8,0.1,0.1; empty: the log's own")
-    valid_events: int = option(50_000, "validate on the first so many validation events; 0: all", least=0)
+    valid_events: int = option(20_000, "validate on the first so many validation events; 0: all", least=0)
     lr: float = option(1e-3, "Adam's learning rate", least=0, free=True)
     row_lr: float = option(1e-2, "the same for table rows (sparse gradients)", least=0, free=True)
     clip: float = option(1.0, "gradients are scaled down to this norm; inf: never", least=0, free=True)
