@@ -30,8 +30,9 @@ from dynedge.models.memory.table import fading
 
 KINDS = "popular", "recent", "next", "next-five", "near"
 PLAIN, BY_LOG, LATELY = 0, 2, 3  # ways a context counts
-LITTLE = 1e-9  # weight of popularity where it only breaks ties
-UNSEEN = -30.0  # what the user's own items' logarithm is lowered by: below all others, in the same order
+LITTLE = 1e-6  # weight of popularity where it only breaks ties
+LEAST = 1e-12  # weight of an item no one has met
+UNSEEN = -60.0  # what the user's own items' logarithm is lowered by: below all others
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ class Rule(Memory):
             "next": ("last", BY_LOG if config.half_life else PLAIN),
         }.get(config.kind, ("near", BY_LOG if config.half_life else PLAIN))
         weight = np.zeros(2 + SOURCES, np.float32)
-        weight[1] = LITTLE if context else 1.0
+        weight[0], weight[1] = LEAST, LITTLE if context else 1.0
         if context:
             weight[2 + FIRST[context] + way] = 1.0
         with np.errstate(divide="ignore"):

@@ -97,7 +97,9 @@ def _candidates(
     _put(store, found, true, out, m, 0, 0.0)
     mixed = np.zeros(size, np.float32)
     unknown = out.share[m, 1]  # what is left of each source for the items no context knows
-    unknown[: 1 + half_lives] = 1.0
+    unknown[0] = 1.0
+    for h in range(half_lives):
+        unknown[1 + h] = 1.0 if store.popular_total[h] > 0 else 0.0
     if found.slot[true] < 0:
         unknown[: 1 + half_lives] -= out.share[m, 0, : 1 + half_lives]
     for slot in range(size):
@@ -111,7 +113,7 @@ def _candidates(
         for s in range(SOURCES):
             mixed[slot] += weight[1 + half_lives + s] * found.share[slot, s]
     for h in range(1 + half_lives):
-        unknown[h] = max(unknown[h], np.float32(1e-9))
+        unknown[h] = max(unknown[h], np.float32(0))
     out.bonus[m, 1] = 0.0
     bar = np.float32(-1)
     if size > TOP:

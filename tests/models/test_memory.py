@@ -1,0 +1,283 @@
+"""The memory's counts, shares and mixture, against plain sums over all earlier events."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from models.every_model import make_log
+
+from dynedge.models import memory, rules
+from dynedge.models.contract import State, Step, Window
+from dynedge.models.edge import EdgeConfig
+from dynedge.models.edge import create as create_edge
+from dynedge.models.layers import Shape
+from dynedge.models.memory import MemoryConfig, store, table
+from dynedge.models.memory.store import BY_CONTEXT, BY_LOG, FIRST, FIVE_FADE, NEAR_FADE, NEAR_POWER, REACH, RING
+from dynedge.models.recurrence import RecurrenceConfig
+
+HALF_LIVES = (1e12, 30.0, 4.0)
+
+
+def history(log, user, end):
+    return [int(log.item[k]) for k in range(end) if log.user[k] == user]
+
+
+def visits(log, end):
+    """Every count of every context, in order: (table, context, item, weight, event)."""
+    for k in range(end):
+        user, item = int(log.user[k]), int(log.item[k])
+        past = history(log, user, k)[::-1]
+        yield "user", user, item, 1.0, k
+        if past:
+            yield "last", past[0], item, 1.0, k
+            yield "own", (user, past[0]), item, 1.0, k
+        if len(past) > 1:
+            yield "pair", (past[1], past[0]), item, 1.0, k
+        for r, other in enumerate(past[:REACH]):
+            yield "near", other, item, NEAR_FADE**r, k
+            yield "near", item, other, NEAR_FADE**r, k
+
+
+def shares(log, name, context, end):
+    """{item: [plain, by context, by log, lately]} of a context before event `end`, and its plain total."""
+    mine = [
+        (item, weight, event)
+        for which, key, item, weight, event in visits(log, end)
+        if (which, key) == (name, context)
+    ]
+    n, found = len(mine), {}
+    totals = np.zeros(3)
+    for place, (item, weight, event) in enumerate(mine):
+        lag, age = n - 1 - place, end - event
+        counts = weight * np.array([1.0, 2.0 ** (-lag / BY_CONTEXT), 2.0 ** (-age / BY_LOG)])
+        totals += counts
+        found.setdefault(item, [np.zeros(3), lag])
+        found[item][0] += counts
+        found[item][1] = lag
+    return {i: [*(c / totals), 1 / (1 + lag) / (math.log(n) + 1)] for i, (c, lag) in found.items()}, totals[:1].sum()
+
+
+def expected_shares(log, k):
+    """float[items, sources] of the question event k asks."""
+    user, out = int(log.user[k]), np.zeros((log.num_items, store.SOURCES))
+    past = history(log, user, k)[::-1]
+
+    def put(name, context, first, ways, weight=1.0):
+        for item, values in shares(log, name, context, k)[0].items():
+            out[item, first : first + ways] += weight * np.array(values[:ways])
+
+    def put_rows(name, contexts, fade, power, first, ways):
+        rows = [(c, fade**r * shares(log, name, c, k)[1] ** power) for r, c in enumerate(contexts) if c is not None]
+        rows = [(c, w) for c, w in rows if shares(log, name, c, k)[0]]
+        total = sum(w for _, w in rows)
+        for context, weight in rows:
+            put(name, context, first, ways, weight / total)
+
+    put("user", user, FIRST["user"], 4)
+    if past:
+        put("last", past[0], FIRST["last"], 4)
+        put("own", (user, past[0]), FIRST["own"], 4)
+        put_rows("last", past[1:5], FIVE_FADE, 0.0, FIRST["five"], 3)
+        put_rows("near", past[:RING], NEAR_FADE, 1 - NEAR_POWER, FIRST["near"], 3)
+    if len(past) > 1:
+        put("pair", (past[1], past[0]), FIRST["pair"], 4)
+    return out
+
+
+def make_memory(log, **config):
+    torch.manual_seed(0)
+    model = memory.Memory(MemoryConfig(**{"half_lives": HALF_LIVES, "windows": 3, **config}), Shape.of(log))
+    with torch.no_grad():
+        for parameter in model.parameters():  # away from zero, so that nothing is right by accident
+            parameter.copy_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(3)) * 0.4)
+    return model
+
+
+def test_shares_are_sums_over_earlier_events():
+    log = make_log(events=90, users=5, items=9)
+    model = make_memory(log)
+    state, found = model.start(), model._found
+    for k in range(len(log)):
+        known = store.of(state, 1)
+        size = store.look(known, model.fading, model.keep, int(log.user[k]), float(log.time[k]), found)
+        given = np.zeros((log.num_items, store.SOURCES))
+        given[found.items[:size]] = found.share[:size]
+        store.forget(found, size)
+        assert (found.slot == -1).all()
+        # What has faded to less than a millionth is taken for nothing.
+        np.testing.assert_allclose(given, expected_shares(log, k), rtol=2e-5, atol=2e-6, err_msg=f"event {k}")
+        model.score(Window(log, range(k, k + 1)), None, state)
+
+
+def test_popularity_fades_by_half_lives():
+    log = make_log(events=200)
+    model = make_memory(log)
+    state = model.start()
+    model.score(Window(log, range(len(log))), None, state)
+    ages = len(log) - 1 - np.arange(len(log))
+    for h, half_life in enumerate(HALF_LIVES):
+        weights = np.bincount(log.item, 2.0 ** (-ages / half_life), log.num_items)
+        given = state["popular"][h].double().numpy() / float(state["popular_total"][h])
+        np.testing.assert_allclose(given, weights / weights.sum(), rtol=1e-4, atol=1e-9)
+
+
+@pytest.mark.parametrize("config", [{}, {"gate": 0}, {"reshape": 0}, {"contexts": ("last",)}, {"contexts": ()}])
+def test_what_is_learned_from_is_what_is_scored(config):
+    """With so few items that all are candidates, the loss is that of the scores' own softmax."""
+    log = make_log(events=150)
+    model = make_memory(log, examples=10**6, windows=1, **config)
+    state, (window,) = model.start(), model.windows(log, len(log))
+    scores = model.score(window, None, model.start())
+    wanted = torch.nn.functional.cross_entropy(scores, torch.from_numpy(log.item).long())
+    given = model.loss(window, state, Step(0, 0, 0))
+    assert given.log["loss"] == pytest.approx(float(wanted), rel=1e-4)
+    ended = model.start()
+    model.score(window, None, ended)
+    assert all(torch.equal(state[name], ended[name]) for name in state)
+
+
+def test_both_networks_learn():
+    log = make_log(events=2000, users=40, items=60)
+    model = memory.create(MemoryConfig(windows=5), log, len(log), 0)
+    optimiser = torch.optim.Adam(model.parameters(), 1e-2)
+    losses = []
+    for epoch in range(6):
+        state, total = model.start(), 0.0
+        for number, window in enumerate(model.windows(log, len(log))):
+            loss = model.loss(window, state, Step(0, epoch, number))
+            optimiser.zero_grad()
+            loss.total.backward()
+            assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+            optimiser.step()
+            total += loss.log["loss"]
+        losses.append(total)
+    assert losses[-1] < 0.9 * losses[0]
+
+
+def test_a_table_grows_and_finds_everything_again():
+    state, rng = State(table.empty("t")), np.random.default_rng(0)
+    by_context, by_log = table.fading(2.0), table.fading(1000.0)
+    plain: dict[tuple[int, int], float] = {}
+    for event in range(6000):
+        if event % 500 == 0:
+            table.make_room(state, "t", 500)
+        key, item = int(rng.integers(0, 1500)) << 33, int(rng.integers(0, 4))
+        table.add(table.of(state, "t"), key, item, 1.0, event, 0.0, by_context, by_log, 0)
+        plain[key, item] = plain.get((key, item), 0) + 1
+    whole = table.of(state, "t")
+    assert len(whole.entry) > table.ROOM and len(whole.row) > table.ROOM
+    for (key, item), count in plain.items():
+        entry = table.find_entry(whole, table.find_row(whole, key), item)
+        assert whole.entry_count[entry, table.COUNT] == count
+    assert table.find_row(whole, 1) == -1
+    assert table.find_entry(whole, 0, 77) == -1
+
+
+def test_a_long_list_is_cut_to_what_matters_and_nothing_is_lost():
+    state = State(table.empty("t"))
+    by_context, by_log = table.fading(2.0), table.fading(1000.0)
+    items = [0] * 5 + [1] * 4 + list(range(2, 9))  # the ninth item makes the list 9 long
+    for event, item in enumerate(items):
+        table.add(table.of(state, "t"), 7, item, 1.0, event, 0.0, by_context, by_log, 8)
+
+    def listed():
+        whole, found = table.of(state, "t"), []
+        entry = whole.row[0, table.HEAD]
+        while entry != -1:
+            found.append(int(whole.entry[entry, table.ITEM]))
+            entry = whole.entry[entry, table.NEXT]
+        return found
+
+    assert sorted(listed()) == [0, 1, 6, 7, 8]  # cut to four when the eighth came, the two counted most among them
+    table.add(table.of(state, "t"), 7, 3, 1.0, len(items), 0.0, by_context, by_log, 8)
+    whole = table.of(state, "t")
+    assert 3 in listed()
+    assert whole.entry_count[table.find_entry(whole, 0, 3), table.COUNT] == 2
+    assert whole.used.tolist() == [1, 9]
+
+
+def rule_by_hand(kind, unseen, log, k):
+    """An order of all items by the rule's words, as a score."""
+    user = int(log.user[k])
+    past, score = history(log, user, k), np.zeros(log.num_items)
+    counts = np.bincount(log.item[:k], minlength=log.num_items) / max(k, 1)
+    if kind == "popular":
+        score = counts.copy()
+    elif kind == "recent":
+        for place, item in enumerate(past):
+            score[item] = 1 + place
+    elif past:
+        context = ("last", past[-1]) if kind == "next" else None
+        for item, values in (shares(log, *context, k)[0] if context else {}).items():
+            score[item] = values[0]
+    if kind != "popular":
+        score = score + 1e-6 * counts
+    if unseen:
+        score[past] = -1000.0  # last, in whatever order
+    return score
+
+
+@pytest.mark.parametrize("unseen", [False, True])
+@pytest.mark.parametrize("kind", ["popular", "recent", "next"])
+def test_a_rule_ranks_as_its_words_say(kind, unseen):
+    log = make_log(events=120)
+    model = rules.create(rules.RuleConfig(kind, 0.0, unseen), log, len(log), 0)
+    found = model.score(Window(log, range(len(log))), None, model.start())
+    for k in range(5, len(log)):
+        wanted, given = rule_by_hand(kind, unseen, log, k), found[k].double().numpy()
+        for i in range(log.num_items):
+            for j in range(log.num_items):
+                if wanted[i] > wanted[j] + 1e-7:  # what float32 can tell apart beside a share of one
+                    assert given[i] > given[j], (k, i, j)
+
+
+def test_a_rule_learns_nothing():
+    log = make_log()
+    model = rules.create(rules.RuleConfig("next"), log, len(log), 0)
+    window = Window(log, range(len(log)))
+    state, ended = model.start(), model.start()
+    assert not model.loss(window, state, Step(0, 0, 0)).total.requires_grad
+    model.score(window, None, ended)
+    assert all(torch.equal(state[name], ended[name]) for name in state)
+    assert not [p for p in model.parameters() if p.requires_grad]
+
+
+def make_edge(log, train_end):
+    config = EdgeConfig(RecurrenceConfig(dim=4, windows=3), MemoryConfig(half_lives=HALF_LIVES))
+    return create_edge(config, log, train_end, 0).eval()
+
+
+def test_the_fused_scores_are_the_experts_added():
+    log = make_log()
+    model, window = make_edge(log, 90), Window(log, range(len(log)))
+    model.weight.fill_(0.7)
+    apart = model.memory.score(window, None, model.memory.start())
+    evolved = model.recurrence.score(model.recurrence.prepare(window), None, model.recurrence.start())
+    with torch.no_grad():
+        fused = model.score(model.prepare(window), None, model.start())
+    assert torch.allclose(fused, apart + 0.7 * evolved, atol=1e-5)
+
+
+def test_a_recurrence_that_only_hurts_gets_no_weight():
+    log = make_log(events=400)
+    model = make_edge(log, 300)
+    state = model.start()
+    with torch.no_grad():
+        model.score(model.prepare(Window(log, range(300))), None, state)
+    sound = model.recurrence.score
+
+    def misleading(prepared, candidates, states):
+        scores = sound(prepared, candidates, states)
+        scores[torch.arange(len(scores)), torch.from_numpy(prepared.window.item).long()] -= 100.0
+        return scores
+
+    model.weight.fill_(1.0)
+    model.recurrence.score = misleading
+    assert model.calibrate(log, range(300, 400), state.clone()) == {"weight": 0.0}
+
+    def knowing(prepared, candidates, states):
+        return -misleading(prepared, candidates, states)
+
+    model.recurrence.score = knowing
+    assert model.calibrate(log, range(300, 400), state.clone())["weight"] > 0
