@@ -37,8 +37,8 @@ def make_log(events=60, users=7, items=9, seed=0, features=2, categories=True):
 
 
 def make_model(log, train_end=None, **config):
-    settings = {"dim": 5, "windows": 4, **config}
-    model = recurrence.create(RecurrenceConfig(**{"dropout": 0.0, **settings}), log, train_end or len(log), seed=1).double()
+    settings = {"dim": 5, "windows": 4, "dropout": 0.0, **config}
+    model = recurrence.create(RecurrenceConfig(**settings), log, train_end or len(log), seed=1).double()
     with torch.no_grad():
         for parameter in model.parameters():  # away from zeros, so that nothing is right by accident
             parameter.copy_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(3)) * 0.4)
