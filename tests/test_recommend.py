@@ -166,9 +166,10 @@ def test_no_data_is_needed(verb, place, log, tmp_path):
 
 
 def test_all_users_in_pieces_are_each_user_alone(verb, place, log, tmp_path, monkeypatch):
-    from dynedge.online import live
+    from dynedge.online import live, parquet
 
     monkeypatch.setattr(live, "SCORES", 5 * log.num_items)
+    monkeypatch.setattr(parquet, "ROWS", 4 * 7)
     out = tmp_path / "all.parquet"
     code, said, err = verb("recommend", place / "run", "--all-users", "--out", out, "--k", 4, "--log", place / "log")
     assert code == 0, err
@@ -184,16 +185,19 @@ def test_all_users_in_pieces_are_each_user_alone(verb, place, log, tmp_path, mon
 
 
 def test_a_failed_write_leaves_the_old_file(verb, place, tmp_path, monkeypatch):
+    from dynedge.online import parquet
     from dynedge.online.live import Live
 
     out = tmp_path / "all.parquet"
     out.write_text("old")
 
-    def half(self, *arguments, **more):
-        yield np.zeros((1, 1), np.int64), np.zeros((1, 1), np.float32)
-        raise OSError(28, "no space")
+    def half(self, users, *arguments, **more):
+        if users[0]:
+            raise OSError(28, "no space")
+        return np.zeros((len(users), 1), np.int64), np.zeros((len(users), 1), np.float32)
 
-    monkeypatch.setattr(Live, "recommend_pieces", half)
+    monkeypatch.setattr(Live, "recommend", half)
+    monkeypatch.setattr(parquet, "ROWS", 100)
     code, _, err = verb("recommend", place / "run", "--all-users", "--out", out)
     assert (code, "the disk is full" in err) == (3, True)
     assert out.read_text() == "old"

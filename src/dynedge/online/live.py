@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +29,7 @@ from dynedge.training.run import KNOWN, LOCK, NOW, Trained, check_finished, is_r
 from dynedge.training.settings import Entry
 
 WALK = 4096  # events taken in together
-SCORES = 1 << 24  # held at once: users × items
+SCORES = 1 << 22  # held at once: users × items
 NOBODY = -1  # in the place of an item: there is none to recommend
 
 
@@ -119,19 +119,18 @@ class Live:
     # ---- answers
 
     def recommend(
-        self, users: Array, k: int, time: float | None = None, *, filter_seen: bool = False
+        self,
+        users: Array,
+        k: int,
+        time: float | None = None,
+        *,
+        filter_seen: bool = False,
+        after: Callable[[int], object] = lambda users: None,
     ) -> tuple[Array, Array]:
-        """(items int64[n, k], scores float32[n, k]), best first; NOBODY where fewer items have any score."""
-        parts = list(self.recommend_pieces(users, k, time, filter_seen=filter_seen))
-        if not parts:
-            nobody = np.empty((0, min(k, self.ids.num_items)), np.int64)
-            return nobody, nobody.astype(np.float32)
-        return np.concatenate([items for items, _ in parts]), np.concatenate([scores for _, scores in parts])
+        """(items int64[n, k], scores float32[n, k]), best first; NOBODY where fewer items have any score.
 
-    def recommend_pieces(
-        self, users: Array, k: int, time: float | None = None, *, filter_seen: bool = False
-    ) -> Iterator[tuple[Array, Array]]:
-        """The same, some users at a time: as many as a bounded number of scores allows."""
+        A bounded number of scores is held at once; `after` is told each piece's number of users.
+        """
         if k < 1:
             raise UsageError(f"k {k} should be at least 1.")
         moment = self.known.time if time is None else time
@@ -141,9 +140,13 @@ class Live:
                 f"{written(self.known.time)}; it answers for that moment or a later one."
             )
         self.model.eval()
-        rows = max(1, SCORES // max(self.ids.num_items, 1))
+        shape, rows = (len(users), min(k, self.ids.num_items)), max(1, SCORES // max(self.ids.num_items, 1))
+        items, scores = np.empty(shape, np.int64), np.empty(shape, np.float32)
         for start in range(0, len(users), rows):
-            yield self._best(torch.from_numpy(users[start : start + rows]).long(), k, moment, filter_seen)
+            piece = slice(start, min(start + rows, len(users)))
+            items[piece], scores[piece] = self._best(torch.from_numpy(users[piece]).long(), k, moment, filter_seen)
+            after(piece.stop - piece.start)
+        return items, scores
 
     @torch.no_grad()
     def _best(self, users: Tensor, k: int, moment: float, filter_seen: bool) -> tuple[Array, Array]:
@@ -151,9 +154,9 @@ class Live:
         times = torch.full((len(users),), moment, dtype=torch.float64, device=self.device)
         with precision(self.config.training):
             scores = self.model.peek(users, times, None, self.state).float()
-        scores = scores.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
+        scores.nan_to_num_(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
         if filter_seen:
-            scores = scores.masked_fill(self._seen(users), -torch.inf)
+            scores.masked_fill_(self._seen(users), -torch.inf)
         best, items = scores.topk(min(k, scores.shape[1]))
         items = items.masked_fill(best == -torch.inf, NOBODY)
         return np.asarray(items.cpu()), np.asarray(best.cpu())

@@ -17,7 +17,7 @@ from dynedge.online.live import NOBODY, Live
 from dynedge.progress import Progress
 from dynedge.training.files import PARTIAL, write_whole
 
-ROWS = 1 << 16  # vectors written together
+ROWS = 1 << 16  # written together
 
 
 def check_target(path: Path) -> None:
@@ -36,18 +36,18 @@ def write_recommendations(
     """All users' recommendations: user, item, score, rank. How many rows that is."""
     users, items = _arrow(live.ids.user_ids), _arrow(live.ids.item_ids)
     schema = pa.schema(list(zip(COLUMNS, (users.type, items.type, pa.float32(), pa.int32()), strict=True)))
-    count = 0
+    count, together = 0, max(1, ROWS // k)
 
     def tables() -> Iterator[Any]:
         nonlocal count
-        asked, first = np.arange(len(users)), 0
         with Progress("recommending", len(users), "users", quiet=quiet) as progress:
-            for best, scores in live.recommend_pieces(asked, k, time, filter_seen=filter_seen):
+            for first in range(0, len(users), together):
+                asked = np.arange(first, min(first + together, len(users)))
+                best, scores = live.recommend(asked, k, time, filter_seen=filter_seen, after=progress.advance)
                 row, place = np.nonzero(best != NOBODY)
-                own = users.take(pa.array(first + row)), items.take(pa.array(best[row, place]))
+                own = users.take(pa.array(asked[row])), items.take(pa.array(best[row, place]))
                 yield pa.table([*own, scores[row, place], (place + 1).astype(np.int32)], schema=schema)
-                first, count = first + len(best), count + len(row)
-                progress.advance(len(best))
+                count += len(row)
 
     _write(path, schema, tables())
     return count
