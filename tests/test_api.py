@@ -208,3 +208,28 @@ def test_numbers_mean_times_in_the_unit_of_the_file(tmp_path):
     assert len(model.recommend("u1", k=3, time=1_700_000_401_000)) == 3
     with pytest.raises(dynedge.UsageError, match="before the newest event"):
         model.recommend("u1", k=3, time=1_700_000_000_000)
+
+
+@pytest.mark.parametrize("frame", [pandas.DataFrame, polars.DataFrame])
+def test_dates_in_frames(log, model, frame):
+    dates = [datetime(2024, 6, 1, 12, 0, 1), datetime(2024, 6, 1, 12, 0, 2)]
+    model.update(frame({"user_id": [log.user_ids[0]] * 2, "item_id": [log.item_ids[0]] * 2, "timestamp": dates}))
+    assert model._live.known.time == dates[1].replace(tzinfo=UTC).timestamp()
+
+
+def test_features_come_by_their_columns(tmp_path):
+    rows = "".join(f"u{k % 7},i{k * k % 11},{1e9 + k},{k % 3},{k % 5}\n" for k in range(300))
+    (tmp_path / "events.csv").write_text("user_id,item_id,timestamp,a,b\n" + rows)
+    schema = ["prepare", str(tmp_path / "events.csv"), "--features", "a,b", "--out", str(tmp_path / "log")]
+    subprocess.run([sys.executable, "-m", "dynedge", *schema], check=True, capture_output=True)
+    dynedge.Edge(**SMALL).fit(tmp_path / "log").save(tmp_path / "run")
+    event = {"user_id": ["u1"], "item_id": ["i1"], "timestamp": [2e9]}
+    found = []
+    for a in (0.0, 2.0):
+        model = dynedge.Edge.load(tmp_path / "run").update({**event, "a": [a], "b": [1.0]})
+        found.append(model._live.vectors()[0])
+    moved = (found[0] != found[1]).any(1)
+    assert moved.tolist() == [k == 1 for k in range(7)], "what the event was like matters to its user's state"
+    for less in (event, {**event, "b": [1.0]}, tuple(event.values())):
+        with pytest.raises(dynedge.DataError, match=r"2 features an event \(a, b"):
+            dynedge.Edge.load(tmp_path / "run").update(less)

@@ -100,7 +100,7 @@ def _features(run: EventLog, events: Any) -> Array | None:
         found = np.empty((0, 0), np.float32)
     if found.shape[1] != run.features.shape[1]:
         raise DataError(
-            f"the run was trained with {run.features.shape[1]} features an event ({', '.join(names[:8])}…): pass a "
+            f"the run was trained with {run.features.shape[1]} features an event ({', '.join(names[:8])}): pass a "
             "frame with these columns, or a log made by dynedge.prepare."
         )
     return found
