@@ -20,12 +20,12 @@ from dynedge.ranking.protocol import PROTOCOLS, walk
 RECIPES = [(name, recipe) for name, entry in MODELS.items() for recipe in (entry.recipes or {name: entry.config()})]
 
 
-def trained(name, recipe, log, dtype=torch.float32):
+def trained(name, recipe, log):
     """A model after one pass over three quarters of the log, and the state it ended in."""
     entry = MODELS[name]
     end = len(log) * 3 // 4
     torch.manual_seed(0)
-    model = entry.create(entry.recipes.get(recipe) or entry.config(), log, end, 0).to(dtype)
+    model = entry.create(entry.recipes.get(recipe) or entry.config(), log, end, 0)
     optimiser = [torch.optim.SGD([parameter], 0.1) for parameter in model.parameters()]
     state = model.start()
     model.train()
@@ -86,9 +86,8 @@ def test_candidates(known):
 
 @pytest.fixture(params=RECIPES, ids=[recipe for _, recipe in RECIPES], scope="module")
 def longer(request):
-    """In float64: among so many scores, float32 would have some that are equal but for their last bit."""
     log = make_log(events=2000, users=60, items=600, features=2)
-    return (*trained(*request.param, log, torch.float64), log)
+    return (*trained(*request.param, log), log)
 
 
 def assert_chunks_change_nothing(model, state, log, protocol):
@@ -111,12 +110,15 @@ def test_nor_does_it_on_a_longer_log(longer, protocol):
     assert_chunks_change_nothing(*longer, protocol)
 
 
-def test_a_walk_ends_in_the_state_that_one_call_ends_in(known):
-    model, state, log = known
+def test_a_walk_ends_in_the_bits_that_one_call_ends_in(longer):
+    model, state, log = longer
     ends = []
-    for chunk in (1, 7, 5000):
+    for chunk in (1, 200, 5000):
         ends.append(state.clone())
         walk(model, log, range(len(log) * 3 // 4, len(log)), ends[-1], chunk=chunk)
     for other in ends[1:]:
         for name, tensor in ends[0].items():
-            assert torch.allclose(tensor.double(), other[name].double(), atol=1e-5, rtol=1e-5), name
+            if not name.endswith("_slots"):  # where a growing table has something follows from the room it has
+                common = min(len(tensor), len(other[name]))
+                assert torch.equal(tensor[:common], other[name][:common]), name
+                assert not tensor[common:].any() and not other[name][common:].any(), name

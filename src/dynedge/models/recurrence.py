@@ -32,7 +32,7 @@ from dynedge.models.ties import SOLVERS, Ties
 from dynedge.ops.all_scores import all_scores
 from dynedge.ops.gpu import fast
 from dynedge.ops.read_states import Side, read_states
-from dynedge.ops.rows_linear import Part
+from dynedge.ops.rows_linear import Part, rows_linear
 from dynedge.ops.softmax_loss import CHUNK, Columns, softmax_loss
 from dynedge.plan.levels import NO_CUT
 from dynedge.plan.links import Linker
@@ -232,7 +232,8 @@ class Recurrence(Model):
         )
         gaps = self._window_gaps(prepared, state) if self.config.time_gaps else []
         if self.event is not None:
-            own = self.event(prepared.features.to(self.xi))
+            features = prepared.features.to(self.xi)
+            own = rows_linear([(features, None)], self.event.weight, self.event.bias)
             shared = [(items, prepared.item_place), (own, None)]
         else:
             shared = [(items, prepared.item_place) if gaps else self._first(items, len(prepared.items))]

@@ -49,7 +49,7 @@ class _LevelGRU(torch.autograd.Function):
         root_other = roots.new_empty(schedule.first_phi, 3 * d)
         weights = kernels.lay_out(*_arrays(b_own, w_own, w_other))
         tables = _arrays(arena, entry_own, root_other)
-        in_parts(kernels.project, schedule.first_phi, _bounds(schedule), schedule.children, *weights, *tables)
+        in_parts(kernels.project, schedule.first_phi, _bounds(schedule), schedule.children, *weights[1:], *tables)
         arrays = *weights, *tables, *_arrays(pre, gates)
         for first, last, rows in _runs(schedule.blocks):
             _levels(

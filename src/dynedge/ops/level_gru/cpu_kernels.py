@@ -59,7 +59,6 @@ def project(
     parts: int,
     bounds: Array,
     children: Array,
-    b_own: Array,
     w_own: Array,
     w_other: Array,
     arena: Array,
@@ -87,7 +86,7 @@ def project(
             if section < 2:
                 for i in range(high - low):
                     rows[i] = low + i
-                    _copy(entry_own[low + i], b_own[side])
+                    _clear(entry_own[low + i])
                 add_products(entry_own, 0, rows, arena, 0, rows, high - low, w_own[side])
 
 
@@ -154,7 +153,11 @@ def _forward(
     pre: Array,
     gates: Array,
 ) -> None:
-    """Rows start to stop − 1, of one level and side."""
+    """Rows start to stop − 1, of one level and side.
+
+    Sums are always bias, features, own parent, other parent, in this order: a state has the same bits wherever its
+    parents lie, in the window or before it, so that a log may be cut into windows anyhow.
+    """
     d = arena.shape[1]
     to, of = np.empty((2, CHUNK), np.int64), np.empty((2, CHUNK), np.int64)
     for low in range(start, stop, CHUNK):
@@ -163,19 +166,20 @@ def _forward(
         for row in range(low, high):
             w = row - first_written
             own, other = parents[w, OWN], parents[w, OTHER]
-            from_own = b_own[side]
+            _begin(gates[w], pre[w], b_own[side])
             if own < len(entry_own):
-                from_own = entry_own[own]
+                _add(gates[w, : 3 * d], entry_own[own])
             else:
                 to[OWN, owns], of[OWN, owns] = w, own
                 owns += 1
-            if other < len(root_other):
-                _begin(gates[w], pre[w], from_own, root_other[other])
-            else:
+            if other >= len(root_other):
                 to[OTHER, others], of[OTHER, others] = w, other
                 others += 1
-                _begin_plain(gates[w], pre[w], from_own)
         add_products(gates, 0, to[OWN], arena, 0, of[OWN], owns, w_own[side])
+        for row in range(low, high):
+            w = row - first_written
+            if parents[w, OTHER] < len(root_other):
+                _add(gates[w, d:], root_other[parents[w, OTHER]])
         add_products(gates, d, to[OTHER], arena, 0, of[OTHER], others, w_other[side])
         for row in range(low, high):
             w = row - first_written
@@ -403,31 +407,16 @@ def _add(total: Array, more: Array) -> None:
 
 
 @numba.njit(nogil=True, cache=True)
-def _begin(gates: Array, pre: Array, from_own: Array, from_other: Array) -> None:
-    """The sums before the activations, as far as they are known before the level's products."""
+def _begin(gates: Array, pre: Array, bias: Array) -> None:
+    """The sums before the activations, without either parent's product."""
     d = len(gates) // 4
     h, shared, n = gates[:d], gates[d : 3 * d], gates[3 * d :]
-    own_h, own_shared = from_own[:d], from_own[d:]
-    other_n, pre_n = from_other[2 * d :], pre[2 * d :]
+    shared_bias, pre_n = bias[d:], pre[2 * d :]
     for j in range(d):
-        h[j] = own_h[j]
-        n[j] = other_n[j] + pre_n[j]
-    for j in range(2 * d):
-        shared[j] = own_shared[j] + (from_other[j] + pre[j])
-
-
-@numba.njit(nogil=True, cache=True)
-def _begin_plain(gates: Array, pre: Array, from_own: Array) -> None:
-    """The same where the other parent's product is yet to come."""
-    d = len(gates) // 4
-    for j in range(3 * d):
-        gates[j] = from_own[j]
-    n, pre_n = gates[3 * d :], pre[2 * d :]
-    shared = gates[d : 3 * d]
-    for j in range(d):
+        h[j] = bias[j]
         n[j] = pre_n[j]
     for j in range(2 * d):
-        shared[j] += pre[j]
+        shared[j] = shared_bias[j] + pre[j]
 
 
 @numba.njit(nogil=True, cache=True, fastmath=FUSE)
