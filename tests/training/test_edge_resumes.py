@@ -30,23 +30,32 @@ def contents(run):
     return (run / "model.safetensors").read_bytes(), (run / "state.safetensors").read_bytes(), metrics
 
 
+@pytest.fixture(scope="module")
+def log(tmp_path_factory):
+    """A log, trained on once: from here on everything is compiled, and a run's time says when to kill the next."""
+    folder = tmp_path_factory.mktemp("compiled")
+    synthesize("lastfm-like", folder / "log", events=6000, quiet=True)
+    _, said = (once := start(folder / "log", folder / "run")).communicate()
+    assert once.returncode == 0, said
+    return folder / "log"
+
+
 @pytest.mark.parametrize("solver", ["penalty", "augmented", "refresh"])
-def test_killed_and_resumed_ends_in_the_same_bits(tmp_path, solver):
-    synthesize("lastfm-like", tmp_path / "log", events=6000, quiet=True)
+def test_killed_and_resumed_ends_in_the_same_bits(tmp_path, log, solver):
     began = time.monotonic()
-    whole = start(tmp_path / "log", tmp_path / "whole", "--solver", solver)
+    whole = start(log, tmp_path / "whole", "--solver", solver)
     _, said = whole.communicate()
     assert whole.returncode == 0, said
     lasted = time.monotonic() - began
     kills = 0
     for at in (0.55, 0.75, 0.9):
-        process = start(tmp_path / "log", tmp_path / "broken", "--solver", solver, "--resume")
+        process = start(log, tmp_path / "broken", "--solver", solver, "--resume")
         time.sleep(at * lasted)
         if process.poll() is None:
             os.kill(process.pid, signal.SIGKILL)
             kills += 1
         process.communicate()
-    last = start(tmp_path / "log", tmp_path / "broken", "--solver", solver, "--resume")
+    last = start(log, tmp_path / "broken", "--solver", solver, "--resume")
     _, said = last.communicate()
     assert last.returncode == 0, said
     assert kills, "it was never killed"
