@@ -172,8 +172,13 @@ def nursery():
     """Forks a process for each line of stdin and prints its exit code.
 
     {"arguments": […], "signal": 9, "after": seconds, "when": a file is there}: the last three are optional.
-    torch is imported once, not once a process. Nothing is computed before the fork: autograd would not survive it.
+    What a run imports is imported once, not once a process. Nothing is computed before the fork: autograd would not
+    survive it.
     """
+    from dynedge.cli import compare, data, demo, embed, evaluate, plan, recommend, train  # noqa: F401
+    from dynedge.models import registry  # noqa: F401
+    from dynedge.training import train as _  # noqa: F401
+
     for line in sys.stdin:
         order = json.loads(line)
         child = os.fork()
