@@ -14,6 +14,16 @@ settings.register_profile("dynedge", deadline=None, derandomize=True, database=N
 settings.load_profile("dynedge")
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _all_models():
+    """A file of tests may put models of its own into the registry: they are gone after it."""
+    from dynedge.models import registry
+
+    before = registry.MODELS
+    yield
+    registry.MODELS = before
+
+
 @pytest.fixture
 def dynedge():
     """Run a verb as a user would: dynedge("info", folder) -> the finished process."""

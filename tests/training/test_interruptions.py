@@ -75,7 +75,7 @@ def newest_position(run):
 def test_killed_at_random_moments_it_ends_the_same(nursery, tmp_path, log):
     """24 SIGKILLs, from before the run folder is there to the last epochs; of as many runs as that takes."""
     whole = tmp_path / "whole"
-    shape = ["--epochs", "12", "--set", "model.pause=0.005", *EVERY]
+    shape = ["--epochs", "12", "--set", "model.pause=0.02", *EVERY]
     assert nursery.run("train", log, "--out", whole, *shape) == 0  # torch is loaded now: the next is timed
     began = time.monotonic()
     assert nursery.run("train", log, "--out", whole, *(word for word in shape if word != "--resume"), "--force") == 0

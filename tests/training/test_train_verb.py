@@ -36,12 +36,11 @@ def finish(process):
 
 
 @pytest.fixture
-def verb(monkeypatch, capsys):
+def verb(capsys):
     """Run `dynedge …` in this process, with the toy model: verb("train", …) -> exit code, stdout, stderr."""
     from dynedge import cli
     from dynedge.cli import train  # noqa: F401
 
-    monkeypatch.setitem(sys.modules, "dynedge.models.registry", type(sys)("registry"))
     toy.register()
 
     def run(*arguments):
