@@ -29,8 +29,8 @@ from dynedge.events.reading.sources import Schema
 from dynedge.events.synthetic import synthesize
 from dynedge.models.registry import MODELS
 from dynedge.ops.all_scores import all_scores
+from dynedge.ops.ranks import ranks, reference
 from dynedge.ranking.protocol import walk
-from dynedge.ranking.ranks import ranks, reference
 from dynedge.training.run import load_run
 
 DATA = Path(__file__).parents[2] / "shared" / "data"

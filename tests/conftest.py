@@ -25,6 +25,25 @@ def _all_models():
 
 
 @pytest.fixture
+def verb(capsys):
+    """Run `dynedge …` in this process, with the toy models: verb("train", …) -> exit code, stdout, stderr."""
+    from training import toy
+
+    from dynedge import cli
+    from dynedge.cli import compare, evaluate, train  # noqa: F401
+
+    toy.register()
+
+    def run(*arguments):
+        capsys.readouterr()
+        code = cli.run([str(argument) for argument in arguments])
+        told = capsys.readouterr()
+        return code, told.out, told.err
+
+    return run
+
+
+@pytest.fixture
 def dynedge():
     """Run a verb as a user would: dynedge("info", folder) -> the finished process."""
 

@@ -16,23 +16,6 @@ FAST = ["--epochs", "2", "--lr", "0.02"]
 
 
 @pytest.fixture
-def verb(capsys):
-    """Run `dynedge …` in this process, with the toy model: verb("evaluate", …) -> exit code, stdout, stderr."""
-    from dynedge import cli
-    from dynedge.cli import compare, evaluate, train  # noqa: F401
-
-    toy.register()
-
-    def run(*arguments):
-        capsys.readouterr()
-        code = cli.run([str(argument) for argument in arguments])
-        told = capsys.readouterr()
-        return code, told.out, told.err
-
-    return run
-
-
-@pytest.fixture
 def log(tmp_path):
     return toy.write_log(tmp_path / "log")
 

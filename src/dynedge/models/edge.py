@@ -9,9 +9,11 @@ validation events; zero is allowed.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,6 +23,7 @@ from dynedge.models import memory, recurrence
 from dynedge.models.contract import Loss, Model, State, Step, Window
 from dynedge.models.memory import Memory, MemoryConfig
 from dynedge.models.recurrence import Recurrence, RecurrenceConfig
+from dynedge.ops.ranks import ranks
 
 MEMORY, RECURRENCE = "memory.", "recurrence."
 PIECE = 1 << 24  # scores held at once while the fusion is chosen
@@ -59,10 +62,9 @@ class Edge(Model):
         return _join(self.memory.start(), self.recurrence.start())
 
     def loss(self, prepared: Any, state: State, step: Step) -> Loss:
-        known, states = _part(state, MEMORY), _part(state, RECURRENCE)
-        counted = self.memory.loss(prepared.window, known, step)
-        evolved = self.recurrence.loss(prepared, states, step)
-        state.update(_join(known, states))
+        with _parts(state) as (known, states):
+            counted = self.memory.loss(prepared.window, known, step)
+            evolved = self.recurrence.loss(prepared, states, step)
         return Loss(counted.total + evolved.total, {**evolved.log, "memory_loss": counted.log["loss"]})
 
     def end_epoch(self, epoch: int) -> dict[str, float]:
@@ -78,21 +80,17 @@ class Edge(Model):
         """Choose the recurrence's weight: the mean reciprocal rank of the first events decides."""
         known, states = _part(state, MEMORY), _part(state, RECURRENCE)
         weights = sorted({0.0, *self.config.weights})
-        found, count = torch.zeros(len(weights), dtype=torch.float64), 0
+        found = np.zeros(len(weights))
         events = events[: self.config.chosen_on]
         rows = max(1, min(PIECE // max(self.memory.shape.items, 1), 5000))
         for start in range(events.start, events.stop, rows):
             window = Window(log, range(start, min(start + rows, events.stop)))
             counted = self.memory.score(window, None, known)
             evolved = self.recurrence.score(self.recurrence.prepare(window), None, states)
-            true = torch.from_numpy(window.item).long().to(evolved.device)[:, None]
-            counted, count = counted.to(evolved), count + len(window)
+            true, counted = torch.from_numpy(window.item).long().to(evolved.device), counted.to(evolved)
             for k, weight in enumerate(weights):
-                fused = counted + weight * evolved
-                mine = fused.gather(1, true)
-                above, tied = (fused > mine).sum(1), (fused == mine).sum(1)
-                found[k] += (1 / (above + (tied + 1) / 2).double()).sum().cpu()
-        if count:
+                found[k] += (1 / ranks(counted + weight * evolved, true)).sum()
+        if events:
             self.weight.fill_(weights[int(found.argmax())])
         return {"weight": float(self.weight)}
 
@@ -103,17 +101,15 @@ class Edge(Model):
         return self.recurrence.prepare(window)
 
     def score(self, prepared: Any, candidates: Tensor | None, state: State) -> Tensor:
-        known, states = _part(state, MEMORY), _part(state, RECURRENCE)
-        counted = self.memory.score(prepared.window, candidates, known)
-        evolved = self.recurrence.score(prepared, candidates, states)
-        state.update(_join(known, states))
+        with _parts(state) as (known, states):
+            counted = self.memory.score(prepared.window, candidates, known)
+            evolved = self.recurrence.score(prepared, candidates, states)
         return self._fused(counted, evolved)
 
     def observe(self, window: Window, state: State) -> None:
-        known, states = _part(state, MEMORY), _part(state, RECURRENCE)
-        self.memory.observe(window, known)
-        self.recurrence.observe(window, states)
-        state.update(_join(known, states))
+        with _parts(state) as (known, states):
+            self.memory.observe(window, known)
+            self.recurrence.observe(window, states)
 
     def seen(self, users: Tensor, state: State) -> Tensor | None:
         return self.memory.seen(users, _part(state, MEMORY))
@@ -128,6 +124,14 @@ class Edge(Model):
 
 def _part(state: State, prefix: str) -> State:
     return State({name[len(prefix) :]: tensor for name, tensor in state.items() if name.startswith(prefix)})
+
+
+@contextmanager
+def _parts(state: State) -> Iterator[tuple[State, State]]:
+    """The experts' states; what they have become is in the state afterwards, also where a tensor was replaced."""
+    known, states = _part(state, MEMORY), _part(state, RECURRENCE)
+    yield known, states
+    state.update(_join(known, states))
 
 
 def _join(known: State, states: State) -> State:

@@ -25,11 +25,10 @@ from dynedge.events.log import EventLog
 from dynedge.models.contract import Loss, State, Step, Window
 from dynedge.models.layers import Shape
 from dynedge.models.memory import Memory, MemoryConfig
-from dynedge.models.memory.store import FIRST, SOURCES
+from dynedge.models.memory.store import BY_LOG_EVENTS, FIRST, LATELY, PLAIN, SOURCES
 from dynedge.models.memory.table import fading
 
-KINDS = "popular", "recent", "next", "next-five", "near"
-PLAIN, BY_LOG, LATELY = 0, 2, 3  # ways a context counts
+CONTEXTS = {"popular": None, "recent": "user", "next": "last", "next-five": "near", "near": "near"}  # of each kind
 LITTLE = 1e-6  # weight of popularity where it only breaks ties
 LEAST = 1e-12  # weight of an item no one has met
 UNSEEN = -60.0  # what the user's own items' logarithm is lowered by: below all others
@@ -39,7 +38,7 @@ UNSEEN = -60.0  # what the user's own items' logarithm is lowered by: below all 
 class RuleConfig:
     """One plain rule."""
 
-    kind: str = option("popular", "which rule", choices=KINDS)
+    kind: str = option("popular", "which rule", choices=tuple(CONTEXTS))
     half_life: float = option(0.0, "in events of the log; 0: nothing fades", least=0)
     unseen: bool = option(False, "the user's own items come last")
 
@@ -48,23 +47,19 @@ class Rule(Memory):
     """Nothing is learned: it only remembers."""
 
     def __init__(self, config: RuleConfig, shape: Shape) -> None:
-        tables = {"popular": (), "recent": ("user",), "next": ("last",), "next-five": ("near",), "near": ("near",)}
-        kept = (*tables[config.kind], "user") if config.unseen else tables[config.kind]
-        fades = config.half_life if config.kind == "popular" and config.half_life else 1e12
+        context = CONTEXTS[config.kind]
+        kept = tuple(name for name in (context, "user" if config.unseen else None) if name)
+        fades = config.half_life if context is None and config.half_life else 1e12
         super().__init__(MemoryConfig(contexts=kept, half_lives=(fades,), gate=0, reshape=0, longest=1 << 30), shape)
-        if config.half_life and config.kind != "popular":
+        if config.half_life and context:
             self.fading = self.fading._replace(by_log=fading(config.half_life))
         if config.kind == "next-five":
             after = self.fading.after
             self.fading = self.fading._replace(after=np.ones_like(after), before=np.zeros_like(after), near=5)
-        context, way = {
-            "popular": ("", 0),
-            "recent": ("user", LATELY),
-            "next": ("last", BY_LOG if config.half_life else PLAIN),
-        }.get(config.kind, ("near", BY_LOG if config.half_life else PLAIN))
         weight = np.zeros(2 + SOURCES, np.float32)
         weight[0], weight[1] = LEAST, LITTLE if context else 1.0
         if context:
+            way = LATELY if config.kind == "recent" else BY_LOG_EVENTS if config.half_life else PLAIN
             weight[2 + FIRST[context] + way] = 1.0
         with np.errstate(divide="ignore"):
             self.mixture.start.data = torch.from_numpy(np.log(weight))

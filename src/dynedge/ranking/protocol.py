@@ -13,8 +13,8 @@ import torch
 
 from dynedge.events.log import EventLog
 from dynedge.models.contract import Model, State, Window
+from dynedge.ops.ranks import ranks
 from dynedge.ranking.negatives import Array, negatives
-from dynedge.ranking.ranks import ranks
 
 PROTOCOLS: dict[str, int | None] = {"full": None, "sampled-499": 499}  # name -> negatives an event; None: all items
 CHUNK = 5000  # events scored at once, at most

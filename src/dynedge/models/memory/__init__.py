@@ -49,7 +49,7 @@ class Memory(Model):
         self.keep = np.array([name in config.contexts for name in TABLES])
         self.fading = store.fadings(config.half_lives, config.longest)
         sources = 1 + len(config.half_lives) + SOURCES
-        self.mixture = learning.Mixture(torch.zeros(sources), config.gate, config.reshape, True)
+        self.mixture = learning.Mixture(torch.zeros(sources), config.gate, config.reshape)
 
     @cached_property
     def _found(self) -> store.Found:

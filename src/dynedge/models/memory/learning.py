@@ -145,7 +145,7 @@ def _candidates(
 class Mixture(nn.Module):
     """The gate and the reshaping network. Hidden sizes of 0: constant weights; a factor for the user's own items."""
 
-    def __init__(self, start: Tensor, gate_hidden: int, shape_hidden: int, reshape: bool) -> None:
+    def __init__(self, start: Tensor, gate_hidden: int, shape_hidden: int) -> None:
         super().__init__()
         sources = len(start)
         self.start = nn.Parameter(start)
@@ -153,7 +153,7 @@ class Mixture(nn.Module):
         self.gate_out = nn.Parameter(torch.zeros(sources, gate_hidden))
         self.shape_in = nn.Linear(INPUTS + FACTS, shape_hidden) if shape_hidden else None
         self.shape_out = nn.Parameter(torch.zeros(shape_hidden))
-        self.seen = nn.Parameter(torch.zeros(1), requires_grad=reshape)
+        self.seen = nn.Parameter(torch.zeros(1))
 
     def weights(self) -> Weights:
         """As arrays, for the compiled walk."""

@@ -42,8 +42,7 @@ from dynedge.models.memory.table import (
 Array = npt.NDArray[Any]
 
 TABLES = "user", "last", "pair", "own", "near"
-CONTEXTS = (*TABLES[:4], "five", "near")
-WAYS = "plain", "by context", "by log", "lately"
+PLAIN, BY_CONTEXT_EVENTS, BY_LOG_EVENTS, LATELY = range(4)  # ways a context counts; `five` and `near` have no LATELY
 FIRST = {"user": 0, "last": 4, "pair": 8, "own": 12, "five": 16, "near": 19}  # a context's first source
 SOURCES = 22
 USER, LAST, PAIR, OWN, FIVE, NEAR = FIRST.values()
@@ -201,13 +200,13 @@ def _read(
         slot = _slot(found, size, then[ITEM])
         size = max(size, slot + 1)
         share = found.share[slot]
-        share[first] += plain * count[COUNT]
+        share[first + PLAIN] += plain * count[COUNT]
         if ways > 1:
             lag = clock - then[CLOCK_THEN]
-            share[first + 1] += by_context * count[COUNT + 1] * faded(fading.by_context, lag)
-            share[first + 2] += by_log * count[COUNT + 2] * faded(fading.by_log, event - then[EVENT_THEN])
+            share[first + BY_CONTEXT_EVENTS] += by_context * count[COUNT + 1] * faded(fading.by_context, lag)
+            share[first + BY_LOG_EVENTS] += by_log * count[COUNT + 2] * faded(fading.by_log, event - then[EVENT_THEN])
             if ways > 3:
-                share[first + 3] += lately / np.float32(1 + lag)
+                share[first + LATELY] += lately / np.float32(1 + lag)
         entry = then[NEXT]
     found.there[first : first + ways] = True
     return size
