@@ -57,7 +57,7 @@ def test_a_run_folder_and_what_is_printed(tmp_path, log):
     assert sorted(set(os.listdir(run)) - {".lock"}) == sorted(names)
     assert [line["epoch"] for line in metrics(run)] == [1, 2]
     assert {"torch", "numpy"} <= json.loads((run / "env.json").read_text())["packages"].keys()
-    assert json.loads((run / "facts.json").read_text()) == {"colour": "red"}
+    assert json.loads((run / "facts.json").read_text()) == {"parameters": 161, "colour": "red"}
     text = (run / "README.md").read_text()
     assert "600 events, 20 users, 15 items; split 0.7,0.1,0.2" in text
     assert "Best epoch 2: validation MRR" in text

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,8 @@ class Entry:
     recipes: Mapping[str, Any] = field(default_factory=dict)
     devices: tuple[str, ...] = ("cpu",)
     training: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # recipe -> training fields it changes
+    search: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # config field -> values `tune` tries
+    plain: bool = False  # learns and draws nothing: one seed says all, and a table shows the best of its recipes
 
 
 MODELS: dict[str, Entry] = {
@@ -37,5 +39,5 @@ MODELS: dict[str, Entry] = {
         memory.restore,
         {"memory": memory.MemoryConfig(), "counts": rules.COUNTS},
     ),
-    "rule": Entry(rules.RuleConfig, rules.create, rules.restore, rules.RECIPES, training=rules.TRAINING),
+    "rule": Entry(rules.RuleConfig, rules.create, rules.restore, rules.RECIPES, training=rules.TRAINING, plain=True),
 }

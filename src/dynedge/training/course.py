@@ -14,7 +14,7 @@ from dynedge.training.files import Tensors, group, joined
 from dynedge.training.optim import Adam
 
 Record = dict[str, Any]
-TIMINGS = ("seconds", "valid_seconds", "events_per_s")  # the fields of a record that differ from run to run
+TIMINGS = ("seconds", "valid_seconds", "events_per_s", "peak_mib")  # fields of a record that differ from run to run
 CURVE = 10  # points of the loss within an epoch
 
 

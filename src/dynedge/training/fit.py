@@ -21,6 +21,7 @@ from dynedge.training.checkpoint import Checkpoints
 from dynedge.training.course import Course, Record
 from dynedge.training.interrupt import Stop, Stopped
 from dynedge.training.optim import Adam
+from dynedge.training.peak import peak_mib
 from dynedge.training.precision import bit_for_bit, precision
 from dynedge.training.runlog import RunLog
 from dynedge.training.settings import TrainingConfig
@@ -162,6 +163,7 @@ def _validate(course: Course, log: EventLog, valid: range, config: TrainingConfi
         "seconds": tally.seconds,
         "valid_seconds": time.perf_counter() - began,
         "events_per_s": tally.events / max(tally.seconds, 1e-9),
+        "peak_mib": peak_mib(config.device),
     }
 
 

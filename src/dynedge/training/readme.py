@@ -19,8 +19,8 @@ FILES = """
 | `known.safetensors` | how many events that were, the newest one's time, and each item's number of events |
 | `now.safetensors` | both again after later events, where the run was saved with a state that went on |
 | `ids/` | the users' and items' own ids and the items' categories: a log without events |
-| `metrics.jsonl` | one line an epoch: loss, validation MRR and Recall@10, seconds |
-| `facts.json` | how the model laid out its training, where it has something to say of that |
+| `metrics.jsonl` | one line an epoch: loss, validation MRR and Recall@10, seconds, the process's peak memory |
+| `facts.json` | how many parameters it learns, and how it laid out its training where it says so |
 | `env.json` | versions, machine, threads, precision |
 | `ranks/` | the rank of every validation and test event's item, once `dynedge evaluate` was here |
 | `checkpoints/` | where training stands, for `--resume`; may be deleted once it has finished |

@@ -60,7 +60,11 @@ class Config:
 
 
 class Entry(Protocol):
-    """A model as the registry lists it. Optional beside these: `training`, {recipe: {training field: value}}."""
+    """A model as the registry lists it.
+
+    Optional beside these: `training`, {recipe: {training field: value}}; `search`, {config field: values to try};
+    `plain`, whether nothing is learned or drawn.
+    """
 
     @property
     def devices(self) -> Sequence[str]:
@@ -81,7 +85,7 @@ class Entry(Protocol):
         """A trained one from its state_dict. `log` has the ids, categories and feature width, but no events."""
 
 
-def choose(models: Mapping[str, Entry], name: str) -> tuple[Entry, Config]:
+def choose(models: Mapping[str, Entry], name: str, flag: str = "--model") -> tuple[Entry, Config]:
     """The entry and default config of a model or a recipe, by name."""
     for key, entry in models.items():
         if name == key or name in entry.recipes:
@@ -90,7 +94,7 @@ def choose(models: Mapping[str, Entry], name: str) -> tuple[Entry, Config]:
                 config = set_key(config, f"training.{field}", value)
             return entry, config
     known = dict.fromkeys(one for key, entry in models.items() for one in (key, *entry.recipes))
-    raise UsageError(str(unknown_key(name, known, "--model")).replace("has no", "knows no"))
+    raise UsageError(str(unknown_key(name, known, flag)).replace("has no", "knows no"))
 
 
 def key_of(config: Config, name: str, told_as: str) -> str:

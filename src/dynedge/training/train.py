@@ -31,7 +31,8 @@ def train_run(
         run.check_log(log)
     model = build(entry, config, log)  # first: what it refuses leaves no folder behind
     runlog = RunLog(run.folder, quiet=quiet, tensorboard=tensorboard)
-    run.begin(config, log, model.facts())
+    learned = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    run.begin(config, log, {"parameters": learned} | model.facts())
     course = fit(model, log, config.training, checkpoints=run.checkpoints, runlog=runlog, stop=stop)
     run.finish(course, config, log)
     return config, course
