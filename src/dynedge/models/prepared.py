@@ -73,12 +73,14 @@ def index(
     *,
     number: int = -1,
     first_phi: int = 0,
+    plain: bool = False,
 ) -> Prepared:
     """`by_item`: an event's features are its item's alone, and so made once an item; `like` says where and in what.
 
     `past` int32[n, 2]: the previous event of the same user and of the same item, active or not; below 0: none.
+    `plain`: with the schedule, for plain torch, on a GPU too.
     """
-    by_levels = fast(like)
+    by_levels = fast(like) and not plain
     arrays = _arrays(window, schedule, past, by_item)
     if by_levels:
         from dynedge.ops.level_gru.triton import LEVEL_TENSORS, Levels, level_arrays, level_numbers

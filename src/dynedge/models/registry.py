@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dynedge.models import edge, memory, recurrence, rules
+from dynedge.models import edge, jodie, memory, recurrence, rules
 from dynedge.models.contract import Model
 
 
@@ -39,5 +39,6 @@ MODELS: dict[str, Entry] = {
         memory.restore,
         {"memory": memory.MemoryConfig(), "counts": rules.COUNTS},
     ),
+    "jodie": Entry(jodie.JodieConfig, jodie.create, jodie.restore, devices=("cpu", "cuda")),
     "rule": Entry(rules.RuleConfig, rules.create, rules.restore, rules.RECIPES, training=rules.TRAINING, plain=True),
 }
