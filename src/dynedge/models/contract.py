@@ -20,6 +20,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from dynedge.errors import UsageError
 from dynedge.events.log import EventLog
 
 Array = npt.NDArray[Any]
@@ -90,6 +91,8 @@ class Loss:
 class Model(nn.Module, ABC):
     """A system under the contract. `prepare` and `windows` touch no parameter, so they may run ahead in threads."""
 
+    grows = False  # whether it can take in users and items that its training log did not have
+
     @abstractmethod
     def windows(self, log: EventLog, train_end: int, first: int = 0) -> Iterator[Any]:
         """The training windows from number `first` on, prepared: what `loss` takes, in order."""
@@ -142,6 +145,13 @@ class Model(nn.Module, ABC):
         device = next((tensor.device for tensor in state.values()), None)
         nobody = torch.empty((len(window), 0), dtype=torch.int64, device=device)
         self.score(self.prepare(window), nobody, state)
+
+    def grow(self, users: int, items: int, state: State) -> None:
+        """From now on there are so many users and items: the new ones are at their beginning, as one nobody has met.
+
+        In model and state alike. A grown model observes and answers; it is not trained on.
+        """
+        raise UsageError(f"{type(self).__name__} knows the users and items of its training log only; train it again.")
 
     def seen(self, users: Tensor, state: State) -> Tensor | None:
         """bool[n, I]: the items that each of the users has had; None of a model that does not remember them."""

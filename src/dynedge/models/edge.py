@@ -43,6 +43,7 @@ class EdgeConfig:
 
 
 class Edge(Model):
+    grows = True
     weight: Tensor
 
     def __init__(self, config: EdgeConfig, memory: Memory, recurrence: Recurrence) -> None:
@@ -110,6 +111,11 @@ class Edge(Model):
         with _parts(state) as (known, states):
             self.memory.observe(window, known)
             self.recurrence.observe(window, states)
+
+    def grow(self, users: int, items: int, state: State) -> None:
+        with _parts(state) as (known, states):
+            self.memory.grow(users, items, known)
+            self.recurrence.grow(users, items, states)
 
     def seen(self, users: Tensor, state: State) -> Tensor | None:
         return self.memory.seen(users, _part(state, MEMORY))

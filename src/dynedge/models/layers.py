@@ -54,10 +54,22 @@ class ItemFeatures(nn.Module):
         self.register_buffer(
             "codes", torch.from_numpy(np.array(codes, np.int64).reshape(len(codes), shape.items + 1))
         )
-        self.width = len(counts) * dim
+        self.width, self.ids, self.grown = len(counts) * dim, ids, False
+
+    def grow(self) -> None:
+        """Items that come later are alike: as the mean item by id, without a category."""
+        new = self.codes[:, -1:].clone()
+        if self.ids:
+            table = self.tables[0].detach()
+            new[0] = len(table)
+            self.tables[0] = nn.Parameter(torch.cat([table, table[:-1].double().mean(0, keepdim=True).to(table)]))
+        self.codes = torch.cat([self.codes[:, :-1], new, self.codes[:, -1:]], 1)
+        self.grown = True
 
     def forward(self, items: Tensor) -> Tensor:
         """[n] -> [n, width]"""
+        if self.grown:
+            items = items.clamp(max=self.codes.shape[1] - 2)  # the last is none
         parts = [
             F.embedding(codes[items], table, sparse=True)
             for codes, table in zip(self.codes, self.tables, strict=True)

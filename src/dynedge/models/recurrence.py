@@ -28,6 +28,7 @@ from dynedge.models.contract import Loss, Model, State, Step, Window
 from dynedge.models.layers import CoupledGRU, Head, ItemFeatures, Shape
 from dynedge.models.prepared import Prepared, index
 from dynedge.models.resident import Resident, check_memory, working_memory
+from dynedge.models.room import grown, wide
 from dynedge.models.ties import SOLVERS, Ties
 from dynedge.ops.all_scores import all_scores
 from dynedge.ops.gpu import fast
@@ -86,6 +87,8 @@ PAPER = RecurrenceConfig(
 
 
 class Recurrence(Model):
+    grows = True
+
     def __init__(
         self,
         config: RecurrenceConfig,
@@ -165,11 +168,12 @@ class Recurrence(Model):
 
     @cached_property
     def _all_linker(self) -> Linker:
-        return Linker(np.zeros(self.shape.users, bool), np.zeros(self.shape.items, bool))
+        return Linker(np.zeros(wide(self.shape.users), bool), np.zeros(wide(self.shape.items), bool))
 
     @cached_property
     def _active_linker(self) -> Linker:
-        return Linker(*(np.asarray(self._psi_row(side).cpu() >= 0) for side in (0, 1)))
+        masks = [np.asarray(self._psi_row(side).cpu() >= 0) for side in (0, 1)]
+        return Linker(*(np.pad(mask, (0, wide(len(mask)) - len(mask))) for mask in masks))
 
     def _psi_row(self, side: int) -> Tensor:
         return cast(Tensor, getattr(self, f"psi_row_{side}"))
@@ -184,6 +188,29 @@ class Recurrence(Model):
             state[f"{name}_time"] = torch.full((count,), -1.0, dtype=torch.float64, device=device)
         state["last_item"] = torch.full((self.shape.users,), -1, device=device)
         return state
+
+    @torch.no_grad()
+    def grow(self, users: int, items: int, state: State) -> None:
+        """New entities start at ξ, and a new item's id counts as the mean item's: nothing is known of it."""
+        if items > self.shape.items:
+            if not self.items.grown:
+                self.items.grow()
+            if self.config.candidate_id:
+                self.candidate = cast(nn.Parameter, grown(self.candidate, items, self._mean_id))
+        self.shape = replace(self.shape, users=users, items=items)
+        for side, (name, count) in enumerate(zip(SIDES, (users, items), strict=True)):
+            setattr(self, f"psi_row_{side}", grown(self._psi_row(side), count, -1))
+            for part, fill in ((name, 0.0), (f"{name}_moved", False), (f"{name}_time", -1.0)):
+                state[part] = grown(state[part], count, fill)
+        state["last_item"] = grown(state["last_item"], users, -1)
+        if users > len(self._all_linker.active_user) or items > len(self._all_linker.active_item):
+            del self._all_linker
+            self.__dict__.pop("_active_linker", None)
+
+    @cached_property
+    def _mean_id(self) -> Tensor:
+        """Of the trained items: asked for before the first new one has a row."""
+        return self.candidate.detach().double().mean(0).to(self.candidate)
 
     def _side(self, side: int, state: State) -> Side:
         name = SIDES[side]
@@ -225,7 +252,13 @@ class Recurrence(Model):
     # ---- scores
 
     def _run(self, prepared: Prepared, state: State) -> tuple[Tensor, Tensor | None, Tensor]:
-        """(arena, φ, what each event's user wants). An item's features are looked up once, however often met."""
+        """(arena, φ, what each event's user wants)."""
+        arena, phi, items, gaps = self._evolve(prepared, state)
+        asked = [(arena, prepared.reads[0]), (items, prepared.last_place), *((gap, None) for gap in gaps[:1])]
+        return arena, phi, self.head.of_rows(asked)
+
+    def _evolve(self, prepared: Prepared, state: State) -> tuple[Tensor, Tensor | None, Tensor, list[Tensor]]:
+        """(arena, φ, items' features, time gaps). An item's features are looked up once, however often met."""
         phi = self.ties.read(self._phi_rows(prepared)) if prepared.dnodes else None
         items = self.items(torch.cat([prepared.items, state["last_item"].index_select(0, prepared.begin)])).to(
             self.xi
@@ -239,8 +272,7 @@ class Recurrence(Model):
             shared = [(items, prepared.item_place) if gaps else self._first(items, len(prepared.items))]
         roots = self._roots(prepared, phi, state)
         arena = self.gru(roots, shared, gaps, prepared.levels or prepared.schedule, prepared.place)
-        asked = [(arena, prepared.reads[0]), (items, prepared.last_place), *((gap, None) for gap in gaps[:1])]
-        return arena, phi, self.head.of_rows(asked)
+        return arena, phi, items, gaps
 
     def _first(self, rows: Tensor, count: int) -> Part:
         """The first rows of a table: on a CPU by number, so that the table is not copied on the way back."""
@@ -327,7 +359,7 @@ class Recurrence(Model):
 
     def observe(self, window: Window, state: State) -> None:
         prepared = self.prepare(window)
-        self._advance(prepared, self._run(prepared, state)[0], state)
+        self._advance(prepared, self._evolve(prepared, state)[0], state)
 
     def vectors(self, state: State) -> tuple[Tensor, Tensor]:
         """States; an item's is followed by its id's vector where candidates are scored by that too."""

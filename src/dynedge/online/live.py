@@ -1,6 +1,7 @@
 """A trained model with the state it is in now: new events move the state, and questions get answers.
 
-Entities are rows here, as the model knows them; the users' own ids are the business of answers.py and incoming.py.
+Entities are rows here, as the model knows them, but for `observe`, to which anyone may be new; otherwise the users' own
+ids are the business of answers.py and incoming.py.
 
 Legend: n users asked about, I items, k items wanted.
 """
@@ -9,7 +10,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +23,9 @@ from dynedge.events.atomic import atomic_folder
 from dynedge.events.log import EventLog
 from dynedge.events.moments import written
 from dynedge.models.contract import State, Window
+from dynedge.online.clock import Clock
+from dynedge.online.journal import Event
+from dynedge.online.names import Names
 from dynedge.progress import Progress
 from dynedge.training.files import group, joined, read_tensors, write_tensors
 from dynedge.training.known import Array, Known
@@ -39,6 +44,8 @@ class Live:
     def __init__(self, folder: Path, trained: Trained, known: Known) -> None:
         self.folder, self.config, self.ids = folder, trained.config, trained.log
         self.model, self.state, self.known = trained.model, trained.state, known
+        self.users, self.items = Names(trained.log.user_ids), Names(trained.log.item_ids)
+        self._size = len(self.users), len(self.items)  # what the model has rows for
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str], models: Mapping[str, Entry]) -> Live:
@@ -66,6 +73,8 @@ class Live:
 
     def save(self, out: Path, *, force: bool = False) -> None:
         """A run folder with all that this one's has, and the state as it is now."""
+        if self.users.later or self.items.later:
+            raise UsageError("a run folder has the ids of its log alone; states with later ones live in a service.")
         now = joined(state=dict(self.state), known=self.known.tensors())
         with atomic_folder(out, force=force, is_ours=is_run) as beside:
             left_out = shutil.ignore_patterns("checkpoints", LOCK, NOW)
@@ -87,10 +96,49 @@ class Live:
         with Progress(f"walking {self.folder.name} forward", len(events), quiet=quiet) as progress:
             for start in range(events.start, events.stop, WALK):
                 piece = range(start, min(start + WALK, events.stop))
-                with precision(self.config.training):
-                    self.model.observe(Window(log, piece), self.state)
-                self.known.add(log, piece)
+                self._move(log, piece)
                 progress.advance(len(piece))
+
+    def _move(self, log: EventLog, piece: range) -> None:
+        with precision(self.config.training):
+            self.model.observe(Window(log, piece), self.state)
+        self.known.add(log, piece)
+
+    @cached_property
+    def clock(self) -> Clock:
+        return Clock(len(self.users), len(self.items), self.known.time)
+
+    @torch.no_grad()
+    def observe(self, events: Sequence[Event]) -> EventLog:
+        """The states move past these events in the order given; who is new gets a row and starts as nobody known.
+
+        Any split of the events into calls ends in the same bits. What comes back are the events as they were taken
+        in, rows and times; `label` is 1 for those that were late (clock.py).
+        """
+        user = np.array([self.users.add(event.user) for event in events], np.int32)
+        item = np.array([self.items.add(event.item) for event in events], np.int32)
+        self.grow()
+        time, late = self.clock.take(user, item, np.array([event.time for event in events], np.float64))
+        features = np.zeros((len(events), self.ids.features.shape[1]), np.float32)
+        for row, event in zip(features, events, strict=True):
+            if event.features:
+                row[:] = event.features
+        log = EventLog(
+            user, item, time, self.ids.user_ids, self.ids.item_ids, features, label=late.astype(np.float32)
+        )
+        self.model.eval()
+        for start in range(0, len(log), WALK):
+            self._move(log, range(start, min(start + WALK, len(log))))
+        return log
+
+    def grow(self) -> None:
+        """Everything has a row for every name."""
+        users, items = len(self.users), len(self.items)
+        if (users, items) != self._size:
+            self.model.grow(users, items, self.state)
+            self.known.grow(items)
+            self.clock.grow(users, items)
+            self._size = users, items
 
     def walk_to(self, log: EventLog, time: float | None = None, *, quiet: bool = True) -> int:
         """Take in what a log with the run's own rows has beyond the known events, up to `time`; how many that is.
@@ -140,7 +188,7 @@ class Live:
                 f"{written(self.known.time)}; it answers for that moment or a later one."
             )
         self.model.eval()
-        shape, rows = (len(users), min(k, self.ids.num_items)), max(1, SCORES // max(self.ids.num_items, 1))
+        shape, rows = (len(users), min(k, len(self.items))), max(1, SCORES // max(len(self.items), 1))
         items, scores = np.empty(shape, np.int64), np.empty(shape, np.float32)
         for start in range(0, len(users), rows):
             piece = slice(start, min(start + rows, len(users)))

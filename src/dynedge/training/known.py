@@ -22,7 +22,7 @@ PIECE = 1 << 20  # events looked at together
 class Known:
     events: int
     time: float  # of the newest event; -inf where there is none
-    items: Array  # int64[items]: events of each
+    items: Array  # int64[items, or more]: events of each
 
     @classmethod
     def nothing(cls, items: int) -> Known:
@@ -31,10 +31,14 @@ class Known:
     def add(self, log: EventLog, events: range) -> None:
         """These events of a log were taken in too. Of a long log, a piece at a time is in memory."""
         for piece in _pieces(events):
-            self.items += np.bincount(log.item[piece], minlength=len(self.items))
-        if events:
-            self.time = float(log.time[events[-1]])
+            np.add.at(self.items, log.item[piece], 1)
+            self.time = max(self.time, float(log.time[piece].max()))
         self.events += len(events)
+
+    def grow(self, items: int) -> None:
+        """Room for so many items, or more: none of the new ones has been met."""
+        if items > len(self.items):
+            self.items = np.concatenate([self.items, np.zeros(2 * items - len(self.items), np.int64)])
 
     def tensors(self) -> Tensors:
         return {

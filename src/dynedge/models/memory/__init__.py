@@ -7,7 +7,7 @@ the events is in its State (store.py); what it learns are two small networks (le
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -21,6 +21,7 @@ from dynedge.models.contract import Loss, Model, State, Step, Window
 from dynedge.models.layers import Shape
 from dynedge.models.memory import learning, mixing, store
 from dynedge.models.memory.store import SOURCES, TABLES
+from dynedge.models.room import wide
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,8 @@ class MemoryConfig:
 
 
 class Memory(Model):
+    grows = True
+
     def __init__(self, config: MemoryConfig, shape: Shape) -> None:
         super().__init__()
         self.config, self.shape = config, shape
@@ -53,7 +56,13 @@ class Memory(Model):
 
     @cached_property
     def _found(self) -> store.Found:
-        return store.room(self.shape.items)
+        return store.room(wide(self.shape.items))
+
+    def grow(self, users: int, items: int, state: State) -> None:
+        self.shape = replace(self.shape, users=users, items=items)
+        store.grow(state, users, items)
+        if items > len(self._found.slot):
+            del self._found
 
     def num_windows(self, train_end: int) -> int:
         return self.config.windows
@@ -76,26 +85,28 @@ class Memory(Model):
         weights = self.mixture.weights()
         examples = learning.room(count if n else 0, len(weights.gate_start))
         columns = prepared.user, prepared.item, prepared.time, sampled, draw.random(count)
-        known = store.of(state, n)
+        known = store.of(state, self.shape.items, n)
         learning.collect(known, self.fading, self.keep, weights, *columns, self._found, examples)
         mixed, reshaped = self.mixture.loss(examples)
         total = (mixed + reshaped).sum() / max(count, 1)
         return Loss(total, {"loss": float(reshaped.detach().sum()) / max(count, 1)})
 
     def observe(self, window: Window, state: State) -> None:
-        known, nothing = store.of(state, len(window)), np.empty((0, self.shape.items), np.float32)
-        columns = window.user, window.item, window.time
-        mixing.walk(known, self.fading, self.keep, self.mixture.weights(), *columns, self._found, nothing)
+        known = store.of(state, self.shape.items, len(window))
+        mixing.follow(known, self.fading, self.keep, window.user, window.item, window.time)
 
     def score(self, prepared: Window, candidates: Tensor | None, state: State) -> Tensor:
         out = torch.empty(len(prepared), self.shape.items)
-        known, columns = store.of(state, len(prepared)), (prepared.user, prepared.item, prepared.time)
+        known, columns = (
+            store.of(state, self.shape.items, len(prepared)),
+            (prepared.user, prepared.item, prepared.time),
+        )
         mixing.walk(known, self.fading, self.keep, self.mixture.weights(), *columns, self._found, out.numpy())
         return self._chosen(out, candidates)
 
     def peek(self, users: Tensor, times: Tensor, candidates: Tensor | None, state: State) -> Tensor:
         out = torch.empty(len(users), self.shape.items)
-        known, columns = store.of(state), (users.numpy(), times.double().numpy())
+        known, columns = store.of(state, self.shape.items), (users.numpy(), times.double().numpy())
         mixing.peek(known, self.fading, self.keep, self.mixture.weights(), *columns, self._found, out.numpy())
         return self._chosen(out, candidates)
 
@@ -103,7 +114,7 @@ class Memory(Model):
         if "user" not in self.config.contexts:
             return None
         out = torch.zeros(len(users), self.shape.items, dtype=torch.bool)
-        store.own_items(store.of(state).user, users.numpy(), out.numpy())
+        store.own_items(store.of(state, self.shape.items).user, users.numpy(), out.numpy())
         return out
 
     def _chosen(self, out: Tensor, candidates: Tensor | None) -> Tensor:

@@ -78,7 +78,7 @@ def collect(
 
 @numba.njit(nogil=True, cache=True)
 def _put(store: Store, found: Found, item: int, out: Examples, m: int, place: int, bonus: float) -> None:
-    half_lives, items = len(store.popular_total), store.popular.shape[1]
+    half_lives, items = len(store.popular_total), store.items
     share = out.share[m, place]
     share[0] = 1.0 / items
     for h in range(half_lives):
@@ -93,7 +93,7 @@ def _put(store: Store, found: Found, item: int, out: Examples, m: int, place: in
 def _candidates(
     store: Store, found: Found, size: int, true: int, weight: Array, draw: float, out: Examples, m: int
 ) -> None:
-    half_lives, items = len(store.popular_total), store.popular.shape[1]
+    half_lives, items = len(store.popular_total), store.items
     _put(store, found, true, out, m, 0, 0.0)
     mixed = np.zeros(size, np.float32)
     unknown = out.share[m, 1]  # what is left of each source for the items no context knows

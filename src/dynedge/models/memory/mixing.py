@@ -72,7 +72,7 @@ def inputs(store: Store, found: Found, slot: int, out: Array) -> None:
         out[s] = 0.3 * (np.log(FLOOR + share) - np.log(FLOOR)) if share > 0 else 0.0
     for s in range(ABOUT):
         out[SOURCES + s] = found.about[slot, s]
-    items = store.popular.shape[1]
+    items = store.items
     for s in range(2):
         h = 0 if s == 0 else len(store.popular_total) // 2
         share = store.popular[h, found.items[slot]] / max(store.popular_total[h], 1e-30)
@@ -149,11 +149,17 @@ def walk(
     found: Found,
     out: Array,
 ) -> None:
-    """Score, then advance, event by event: out[n, I], or nothing scored where it has no rows."""
+    """Score, then advance, event by event: out[n, I]."""
     weight = np.zeros(len(weights.gate_start), np.float32)
     for k in range(len(user)):
-        if len(out):
-            answer(store, fading, keep, weights, user[k], time[k], found, weight, out[k])
+        answer(store, fading, keep, weights, user[k], time[k], found, weight, out[k])
+        take_in(store, fading, keep, user[k], item[k], time[k])
+
+
+@numba.njit(nogil=True, cache=True)
+def follow(store: Store, fading: Fading, keep: Array, user: Array, item: Array, time: Array) -> None:
+    """Advance alone."""
+    for k in range(len(user)):
         take_in(store, fading, keep, user[k], item[k], time[k])
 
 

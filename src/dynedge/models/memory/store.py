@@ -38,6 +38,7 @@ from dynedge.models.memory.table import (
     fading,
     find_row,
 )
+from dynedge.models.room import grown
 
 Array = npt.NDArray[Any]
 
@@ -56,6 +57,7 @@ BY_CONTEXT, BY_LOG = 2.0, 1000.0  # half-lives, in events
 
 
 class Store(NamedTuple):
+    items: int  # there are so many; `popular` may have room for more
     user: Table
     last: Table
     pair: Table
@@ -64,7 +66,7 @@ class Store(NamedTuple):
     clock: Array  # int64[1]: events so far
     ring: Array  # int32[U, RING]: a user's last items, newest first
     time: Array  # float64[U]: of the user's last event
-    popular: Array  # float32[H, I]: counts, each fading by making newer ones heavier
+    popular: Array  # float32[H, I or more]: counts, each fading by making newer ones heavier
     popular_total: Array  # float64[H]
     popular_weight: Array  # float64[H]: of an event now
 
@@ -103,14 +105,24 @@ def empty(users: int, items: int, half_lives: int) -> State:
     return state
 
 
-def of(state: State, events: int = 0) -> Store:
+def of(state: State, items: int, events: int = 0) -> Store:
     """The store in a state, with room for `events` more; it shares the state's memory."""
     counts = {"near": 2 * REACH}
     for name in TABLES:
         tables.make_room(state, name, events * counts.get(name, 1))
     known: dict[str, Any] = {name: tables.of(state, name) for name in TABLES}
-    known |= {name: state[name].numpy() for name in Store._fields if name not in known}
-    return Store(**known)
+    known |= {name: state[name].numpy() for name in Store._fields if name not in known and name != "items"}
+    return Store(items=items, **known)
+
+
+def grow(state: State, users: int, items: int) -> None:
+    """Room for more users and items: nobody has met them."""
+    state["ring"] = grown(state["ring"], users, NONE)
+    state["time"] = grown(state["time"], users, -1.0)
+    before = state["popular"]
+    if items > before.shape[1]:
+        state["popular"] = before.new_zeros(len(before), tables.double(before.shape[1], items))
+        state["popular"][:, : before.shape[1]] = before
 
 
 def fadings(half_lives: tuple[float, ...], longest: int) -> Fading:

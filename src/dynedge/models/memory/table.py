@@ -74,7 +74,7 @@ def make_room(state: State, prefix: str, events: int) -> None:
     """Grow the state's table, where needed, so that `events` more counts fit."""
     for number, (kind, beside) in enumerate((("row", "row_key"), ("entry", "entry_time"))):
         before, needed = len(state[f"{prefix}.{kind}"]), int(state[f"{prefix}.used"][number]) + events
-        room = _double(before, needed)
+        room = double(before, needed)
         if room == before:
             continue
         for name in (kind, beside):
@@ -86,7 +86,7 @@ def make_room(state: State, prefix: str, events: int) -> None:
         (_rehash_rows if kind == "row" else _rehash_entries)(of(state, prefix))
 
 
-def _double(room: int, needed: int) -> int:
+def double(room: int, needed: int) -> int:
     while room < needed:
         room *= 2
     return room
