@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from dynedge.models.contract import State
 from dynedge.models.histories import SIDES
 from dynedge.models.layers import ItemFeatures, Shape
-from dynedge.models.moving import Moving, MovingConfig
+from dynedge.models.moving import Moving
 from dynedge.models.prepared import Prepared
 from dynedge.ops.level_rnn import level_rnn
 from dynedge.ops.read_states import Side, read_states
@@ -36,13 +36,15 @@ class Coevolving(Moving):
 
     def __init__(
         self,
-        config: MovingConfig,
         shape: Shape,
         dim: int,
         categories: npt.NDArray[np.int32],
-        met: tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]] | None = None,
+        met: tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]] | None,
+        windows: int,
+        negatives: int,
+        full_up_to: int = 0,
     ) -> None:
-        super().__init__(config, shape)
+        super().__init__(shape, windows, negatives, full_up_to)
         self.dim = dim
         self.items = ItemFeatures(shape, dim, ids=False, categories=categories if categories.size else None)
         width, bound = shape.features + self.items.width + 2, dim**-0.5

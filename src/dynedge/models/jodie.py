@@ -49,7 +49,8 @@ class JodieConfig:
 
 class Jodie(Coevolving):
     def __init__(self, config: JodieConfig, shape: Shape, categories: npt.NDArray[np.int32]) -> None:
-        super().__init__(config, shape, config.dim, categories)
+        asked = config.windows, config.negatives, config.full_softmax_up_to
+        super().__init__(shape, config.dim, categories, None, *asked)
         self.config, d = config, config.dim
         self.by_distance = config.loss == "mse"
         tables = torch.zeros(shape.users, d), torch.zeros(shape.items, d + 1)  # an item's bias is its last column

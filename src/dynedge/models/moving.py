@@ -13,7 +13,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -33,17 +33,6 @@ from dynedge.plan.planner import ahead
 from dynedge.plan.schedule import build
 
 
-class MovingConfig(Protocol):
-    """What the config of such a model has, whatever else it has."""
-
-    @property
-    def windows(self) -> int: ...
-    @property
-    def negatives(self) -> int: ...
-    @property
-    def full_softmax_up_to(self) -> int: ...
-
-
 class Asked(NamedTuple):
     """A window's events as a model sees them."""
 
@@ -52,9 +41,11 @@ class Asked(NamedTuple):
 
 
 class Moving(Model):
-    def __init__(self, config: MovingConfig, shape: Shape) -> None:
+    """`negatives` are drawn for each chunk of events; with no more than `full_up_to` items, all are candidates."""
+
+    def __init__(self, shape: Shape, windows: int, negatives: int = 0, full_up_to: int = 0) -> None:
         super().__init__()
-        self.told, self.shape = config, shape
+        self.shape, self.cuts, self.negatives, self.full_up_to = shape, windows, negatives, full_up_to
 
     # ---- what a model says of itself
 
@@ -97,10 +88,10 @@ class Moving(Model):
         return torch.arange(count, device=self.like.device)
 
     def num_windows(self, train_end: int) -> int:
-        return self.told.windows
+        return self.cuts
 
     def windows(self, log: EventLog, train_end: int, first: int = 0) -> Iterator[Any]:
-        cuts = list(windows(train_end, self.told.windows))[first:]
+        cuts = list(windows(train_end, self.cuts))[first:]
         return ahead(lambda events: self.prepare(Window(log, events)), cuts, threads=1)
 
     def prepare(self, window: Window) -> Prepared:
@@ -109,9 +100,9 @@ class Moving(Model):
 
     def draw(self, prepared: Prepared, step: Step) -> Tensor | None:
         """int64[m, C]: the negatives of each chunk of events; none where all items are candidates."""
-        if self.shape.items <= self.told.full_softmax_up_to:
+        if self.shape.items <= self.full_up_to:
             return None
-        shape = -(-len(prepared.window) // CHUNK), self.told.negatives
+        shape = -(-len(prepared.window) // CHUNK), self.negatives
         return torch.randint(self.shape.items, shape, generator=step.generator())
 
     def columns(self, prepared: Prepared, step: Step) -> Columns:

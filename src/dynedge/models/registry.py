@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dynedge.models import edge, jodie, memory, recurrence, rules
+from dynedge.models import deepcoevolve, edge, jodie, memory, recurrence, rules
 from dynedge.models.contract import Model
 
 
@@ -40,5 +40,8 @@ MODELS: dict[str, Entry] = {
         {"memory": memory.MemoryConfig(), "counts": rules.COUNTS},
     ),
     "jodie": Entry(jodie.JodieConfig, jodie.create, jodie.restore, devices=("cpu", "cuda")),
+    "deepcoevolve": Entry(
+        deepcoevolve.DeepCoevolveConfig, deepcoevolve.create, deepcoevolve.restore, devices=("cpu", "cuda")
+    ),
     "rule": Entry(rules.RuleConfig, rules.create, rules.restore, rules.RECIPES, training=rules.TRAINING, plain=True),
 }
