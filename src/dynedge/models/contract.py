@@ -88,6 +88,14 @@ class Loss:
     log: Mapping[str, float | Tensor]
 
 
+@dataclass(frozen=True)
+class Reason:
+    """Shares, by name, that sum to one: of what lifts an item above the mean item."""
+
+    shares: dict[str, float]
+    near: int  # the item of the user's last ones that it stands nearest to, or -1
+
+
 class Model(nn.Module, ABC):
     """A system under the contract. `prepare` and `windows` touch no parameter, so they may run ahead in threads."""
 
@@ -159,6 +167,14 @@ class Model(nn.Module, ABC):
 
     def vectors(self, state: State) -> tuple[Tensor, Tensor] | None:
         """A vector for every user and one for every item, as they are now; None of a model that has none."""
+        return None
+
+    def states(self, side: int, rows: Tensor, state: State) -> Tensor | None:
+        """[n, d]: the evolving part of the vectors of these users (side 0) or items (1); None where there is none."""
+        return None
+
+    def explain(self, user: int, time: float, items: Tensor, state: State) -> list[Reason] | None:
+        """Why each of these items int64[n] has the score that `peek` gives it; None of a model that cannot say."""
         return None
 
     @abstractmethod

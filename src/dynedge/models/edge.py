@@ -20,7 +20,7 @@ from torch import Tensor
 from dynedge.config import option
 from dynedge.events.log import EventLog
 from dynedge.models import memory, recurrence
-from dynedge.models.contract import Loss, Model, State, Step, Window
+from dynedge.models.contract import Loss, Model, Reason, State, Step, Window
 from dynedge.models.memory import Memory, MemoryConfig
 from dynedge.models.recurrence import Recurrence, RecurrenceConfig
 from dynedge.ops.ranks import ranks
@@ -120,12 +120,31 @@ class Edge(Model):
     def seen(self, users: Tensor, state: State) -> Tensor | None:
         return self.memory.seen(users, _part(state, MEMORY))
 
+    def states(self, side: int, rows: Tensor, state: State) -> Tensor:
+        return self.recurrence.states(side, rows, _part(state, RECURRENCE))
+
     def vectors(self, state: State) -> tuple[Tensor, Tensor]:
         return self.recurrence.vectors(_part(state, RECURRENCE))
 
     def peek(self, users: Tensor, times: Tensor, candidates: Tensor | None, state: State) -> Tensor:
         counted = self.memory.peek(users, times, candidates, _part(state, MEMORY))
         return self._fused(counted, self.recurrence.peek(users, times, candidates, _part(state, RECURRENCE)))
+
+
+    def explain(self, user: int, time: float, items: Tensor, state: State) -> list[Reason]:
+        """The states' share is their lift over the mean item's score, beside the memory's."""
+        users, times = torch.tensor([user]), torch.tensor([time], dtype=torch.float64)
+        counted = self.memory.peek(users, times, None, _part(state, MEMORY))[0]
+        evolved = self.weight * self.recurrence.peek(users, times, None, _part(state, RECURRENCE))[0]
+        lifts = [(part[items] - part.clamp_min(-60).mean()).clamp_min(0).tolist() for part in (counted, evolved)]
+        found = []
+        for reason, of_counts, of_states in zip(
+            self.memory.explain(user, time, items, _part(state, MEMORY)), *lifts, strict=True
+        ):
+            share = of_states / (of_counts + of_states) if of_states else 0.0
+            shares = {name: (1 - share) * value for name, value in reason.shares.items()}
+            found.append(Reason({**shares, "states": share}, reason.near))
+        return found
 
 
 def _part(state: State, prefix: str) -> State:

@@ -35,6 +35,7 @@ from dynedge.ops.gpu import fast
 from dynedge.ops.read_states import Side, read_states
 from dynedge.ops.rows_linear import Part, rows_linear
 from dynedge.ops.softmax_loss import CHUNK, Columns, softmax_loss
+from dynedge.ops.some_scores import Moves, some_scores
 from dynedge.plan.levels import NO_CUT
 from dynedge.plan.links import Linker
 from dynedge.plan.planner import Plan, Planned, Setting, ahead
@@ -43,6 +44,7 @@ from dynedge.plan.schedule import Schedule, build
 Array = npt.NDArray[Any]
 
 SIDES = "user", "item"
+FEW = 20  # on a CPU the scores of all items take less than those of a twentieth of them, one by one
 
 
 @dataclass(frozen=True)
@@ -348,8 +350,9 @@ class Recurrence(Model):
 
     def score(self, prepared: Prepared, candidates: Tensor | None, state: State) -> Tensor:
         arena, _, wanted = self._run(prepared, state)
-        if candidates is not None and prepared.levels is not None:
-            found = self._some_scores(prepared, wanted.to(arena.dtype), arena, candidates, state)
+        if candidates is not None and (arena.is_cuda or FEW * candidates.shape[1] < self.shape.items):
+            moves = Moves(prepared.roots[1], prepared.item_starts, prepared.item_events, prepared.after)
+            found = some_scores(wanted, candidates, self._side(1, state), self._ids, moves, arena)
         else:
             states = read_states([(self._side(1, state), self._numbers(self.shape.items))])
             found = all_scores(wanted, states, self._ids, prepared.item, prepared.after, arena)
@@ -361,6 +364,9 @@ class Recurrence(Model):
         prepared = self.prepare(window)
         self._advance(prepared, self._evolve(prepared, state)[0], state)
 
+    def states(self, side: int, rows: Tensor, state: State) -> Tensor:
+        return read_states([(self._side(side, state), rows)])
+
     def vectors(self, state: State) -> tuple[Tensor, Tensor]:
         """States; an item's is followed by its id's vector where candidates are scored by that too."""
         counts = self.shape.users, self.shape.items
@@ -368,21 +374,6 @@ class Recurrence(Model):
             read_states([(self._side(side, state), self._numbers(count))]) for side, count in enumerate(counts)
         )
         return users, items if self._ids is None else torch.cat([items, self._ids[:, :-1]], 1)
-
-    def _some_scores(
-        self, prepared: Prepared, wanted: Tensor, arena: Tensor, candidates: Tensor, state: State
-    ) -> Tensor:
-        """[n, C]: where a few candidates an event are asked for among many items."""
-        d, flat = self.config.dim, candidates.flatten()
-        rows = rows_before(prepared, candidates, self._numbers(len(candidates))).flatten()
-        states = self._outside(flat, state)
-        states = torch.where((rows >= 0)[:, None], arena.index_select(0, rows.clamp_min(0)), states)
-        with torch.autocast(wanted.device.type, enabled=False):  # scores in bfloat16 would tie
-            found = torch.bmm(states.view(*candidates.shape, d), wanted[:, :d, None])
-            if self._ids is not None:
-                own = self._ids.index_select(0, flat).view(*candidates.shape, d + 1)
-                found = torch.baddbmm(found + own[..., d:], own[..., :d], wanted[:, d:, None])
-        return found[..., 0]
 
     def peek(self, users: Tensor, times: Tensor, candidates: Tensor | None, state: State) -> Tensor:
         head = [read_states([(self._side(0, state), users)]), self.items(state["last_item"][users])]

@@ -37,6 +37,9 @@ class Clock:
         _take(*self._last, user, item, time, counted, late)
         return counted, late
 
+    def copy(self) -> Clock:
+        return Clock.of({name: tensor.clone() for name, tensor in self.tensors().items()})
+
     def tensors(self) -> Tensors:
         return {name: torch.from_numpy(last) for name, last in zip(("user", "item"), self._last, strict=True)}
 

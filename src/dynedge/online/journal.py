@@ -1,7 +1,7 @@
 """The journal: every accepted event, durable before anyone is told that it was accepted.
 
-One SQLite file in WAL mode; a commit waits for the disk (synchronous=FULL). A position, from 1 on, is an event's place
-in the order of arrival. An event id that is there already has no second effect.
+One SQLite file in WAL mode; a commit waits for the disk (synchronous=FULL). A position, from 1 on, is an event's
+place in the order of arrival. An event id that is there already has no second effect.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Event(NamedTuple):
     event_id: str | None = None
 
 
-class DiskFull(Exception):
+class DiskFullError(Exception):
     """Nothing of what was to be written is there."""
 
 
@@ -61,7 +61,7 @@ class Journal:
             self.end = self._one("SELECT coalesce(max(position), 0) FROM events")
         except sqlite3.DatabaseError as error:
             raise DataError(f"{path} cannot be used as a journal: {error}.") from None
-        self._reading = threading.local()
+        self._reading, self._lock = threading.local(), threading.Lock()
 
     def close(self) -> None:
         self._writing.close()
@@ -71,6 +71,10 @@ class Journal:
 
         `source`: a stream's name and how far it has been read with these events.
         """
+        with self._lock:
+            return self._append(events, source)
+
+    def _append(self, events: Sequence[Event], source: tuple[str, str] | None) -> list[bool]:
         known = self._known([event.event_id for event in events if event.event_id is not None])
         rows, new, end = list[tuple[Any, ...]](), list[bool](), self.end
         for event in events:
@@ -97,7 +101,7 @@ class Journal:
             if self._writing.in_transaction:
                 self._writing.execute("ROLLBACK")
             if error.sqlite_errorcode & 0xFF in FULL:
-                raise DiskFull(f"{self.path.parent} has no room for more events") from None
+                raise DiskFullError(f"{self.path.parent} has no room for more events") from None
             raise
 
     def _known(self, ids: list[str]) -> set[str]:
@@ -121,7 +125,8 @@ class Journal:
 
     def source(self, name: str) -> str | None:
         """How far a stream has been read."""
-        row = self._writing.execute("SELECT position FROM sources WHERE name = ?", (name,)).fetchone()
+        with self._lock:
+            row = self._writing.execute("SELECT position FROM sources WHERE name = ?", (name,)).fetchone()
         return None if row is None else str(row[0])
 
     def join(self, fingerprint: str, newest: float) -> tuple[int, float]:
@@ -129,10 +134,11 @@ class Journal:
 
         The run that begins a journal has all of it to take in; a later one what is newer than its training events.
         """
-        joined = self.end, newest if self.end else -np.inf
-        self._writing.execute("INSERT OR IGNORE INTO runs VALUES (?, ?, ?)", (fingerprint, *joined))
-        query = "SELECT joined, newest FROM runs WHERE fingerprint = ?"
-        position, time = self._writing.execute(query, (fingerprint,)).fetchone()
+        with self._lock:
+            joined = self.end, newest if self.end else -np.inf
+            self._writing.execute("INSERT OR IGNORE INTO runs VALUES (?, ?, ?)", (fingerprint, *joined))
+            query = "SELECT joined, newest FROM runs WHERE fingerprint = ?"
+            position, time = self._writing.execute(query, (fingerprint,)).fetchone()
         return int(position), float(time)
 
     def _rows(self, where: str, *given: Any) -> list[tuple[Any, ...]]:

@@ -1,7 +1,7 @@
 """A trained model with the state it is in now: new events move the state, and questions get answers.
 
-Entities are rows here, as the model knows them, but for `observe`, to which anyone may be new; otherwise the users' own
-ids are the business of answers.py and incoming.py.
+Entities are rows here, as the model knows them, but for `observe`, to which anyone may be new; otherwise the users'
+own ids are the business of answers.py and incoming.py.
 
 Legend: n users asked about, I items, k items wanted.
 """

@@ -17,9 +17,9 @@ from torch import Tensor
 from dynedge.config import option
 from dynedge.events.log import EventLog
 from dynedge.events.split import windows
-from dynedge.models.contract import Loss, Model, State, Step, Window
+from dynedge.models.contract import Loss, Model, Reason, State, Step, Window
 from dynedge.models.layers import Shape
-from dynedge.models.memory import learning, mixing, store
+from dynedge.models.memory import learning, mixing, reasons, store
 from dynedge.models.memory.store import SOURCES, TABLES
 from dynedge.models.room import wide
 
@@ -116,6 +116,14 @@ class Memory(Model):
         out = torch.zeros(len(users), self.shape.items, dtype=torch.bool)
         store.own_items(store.of(state, self.shape.items).user, users.numpy(), out.numpy())
         return out
+
+    def explain(self, user: int, time: float, items: Tensor, state: State) -> list[Reason]:
+        weights, half_lives = self.mixture.weights(), len(self.config.half_lives)
+        shares, near = np.zeros((len(items), len(weights.gate_start)), np.float32), np.zeros(len(items), np.int64)
+        known = store.of(state, self.shape.items), self.fading, self.keep, weights
+        reasons.explain(*known, user, time, items.numpy(), self._found, shares, near)
+        named = (reasons.by_name(row, half_lives) for row in shares)
+        return [Reason(one, int(other)) for one, other in zip(named, near, strict=True)]
 
     def _chosen(self, out: Tensor, candidates: Tensor | None) -> Tensor:
         return out.log_() if candidates is None else out.gather(1, candidates).log_()

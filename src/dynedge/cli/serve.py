@@ -1,0 +1,57 @@
+"""The verb `serve`: a run as a service that takes in events and answers questions."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dynedge.cli import app
+from dynedge.errors import DataError, UsageError
+
+TOKEN = "DYNEDGE_TOKEN"
+
+
+@app.command()
+def serve(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+    host: Annotated[str, typer.Option(help="Where to listen; beyond this machine with a token only.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The port; 0: any free one.", min=0, max=65535)] = 8000,
+    data: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="The service's own folder; RUN.data unless given."),
+    ] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help=f"A token that requests must carry; or ${TOKEN}.")
+    ] = None,
+) -> None:
+    """Serve a run: events go in and are never lost, states move with them, recommendations come out.
+
+    The page at / shows what happens. SIGHUP, or POST /reload, puts in what RUN has become since, without a pause.
+    """
+    token = _token(token_file)
+    from dynedge.online.guard import LOOPBACK
+
+    if host not in LOOPBACK and token is None:
+        raise UsageError(f"--host {host} is open to other machines: pass --token-file FILE, or set {TOKEN}.")
+    from dynedge.models.registry import MODELS
+    from dynedge.online.engine import Engine
+    from dynedge.online.serving import listen
+
+    run = Path(os.path.abspath(run))
+    folder = data or run.with_name(run.name + ".data")
+    print(f"opening {run}, with what {folder} has …", file=sys.stderr)
+    listen(Engine(run, folder, MODELS), host, port, token)
+
+
+def _token(file: Path | None) -> str | None:
+    try:
+        told = os.environ.get(TOKEN, "") if file is None else file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        raise DataError(f"--token-file {file} cannot be read.") from None
+    if file is not None and not told.strip():
+        raise DataError(f"--token-file {file} is empty.")
+    return told.strip() or None
