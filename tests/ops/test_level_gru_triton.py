@@ -102,7 +102,18 @@ WINDOWS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", WINDOWS)
-def test_states_and_gradients(name: str) -> None:
+def test_states_and_gradients(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton, "ALONE_BYTES", 0)  # all by kernels whose programs meet
+    Window(**WINDOWS[name]).check()
+
+
+@pytest.mark.parametrize("name", ["active and d-nodes", "one event", "one long chain", "d = 7"])
+@pytest.mark.parametrize("rows", [(16, 32), (1, 32), (4, 8)])
+def test_narrow_levels_by_one_program(name: str, rows: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of two widths, and beside levels that are too wide for it."""
+    monkeypatch.setattr(triton, "ALONE", rows)
+    monkeypatch.setattr(triton, "SHORT", (0, 0))
+    monkeypatch.setattr(triton, "BLOCKS", (16, 32))
     Window(**WINDOWS[name]).check()
 
 
@@ -122,13 +133,15 @@ def test_windows_that_write_nothing(n: int) -> None:
 
 def test_several_levels_in_one_launch(monkeypatch: pytest.MonkeyPatch) -> None:
     """With one side written, one program can do all levels, also where programs cannot wait for each other."""
-    monkeypatch.setattr(triton, "_apart", lambda runs: runs)
+    monkeypatch.setattr(triton, "ALONE_BYTES", 0)
+    monkeypatch.setattr(triton, "_apart", lambda runs, holds, back: runs)
     window = Window(n=60, users=5, items=7, active=(0.0, 1.0))
     assert [run[1] for run in window.levels.runs] == [window.schedule.depth] and window.schedule.depth > 5
     window.check()
 
 
 def test_wide_levels_have_launches_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton, "ALONE", (0, 0))
     monkeypatch.setattr(triton, "MIDDLE", (2, 64, 1, 8))
     monkeypatch.setattr(triton, "WIDE", (4, 64, 4, 8))
     window = Window(n=50, users=12, items=12)
@@ -139,9 +152,16 @@ def test_wide_levels_have_launches_of_their_own(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_runs_cover_all_levels_in_order() -> None:
-    blocks = np.cumsum([0, 90000, 1, 50000, 7, 10, 0, 3, 3, 5000, 6000, 0, 1])
-    assert triton.runs(blocks) == [(0, 1, 90000), (1, 2, 50000), (2, 4, 10), (4, 5, 6000), (5, 6, 1)]
+    blocks = np.cumsum([0, 90000, 1, 50000, 7, 100, 0, 3, 300, 5000, 6000, 0, 1])
+    assert triton.runs(blocks) == [(0, 1, 90000), (1, 2, 50000), (2, 4, 300), (4, 5, 6000), (5, 6, 1)]
     assert triton.runs(np.array([7])) == []
+
+
+def test_few_narrow_levels_stay_with_their_neighbours() -> None:
+    """A launch of their own would take longer than they gain."""
+    sides = np.array([200, *[9] * 3, 200, *[20] * 5, *[9] * 63, 20, *[9] * 64, 300])
+    blocks = np.concatenate([[0], np.cumsum(np.stack([sides, sides // 2], 1))])
+    assert triton.runs(blocks) == [(0, 5, 200), (5, 74, 20), (74, 138, 9), (138, 139, 300)]
 
 
 def test_same_bits_every_time() -> None:

@@ -1,11 +1,18 @@
 """The drawn candidates: other items, each once, a function of seed and position alone, and uniform."""
 
+import math
+
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynedge.ranking.negatives import negatives
+from dynedge.ranking import negatives as ranking
+
+
+def negatives(events, true, *rest, **more):
+    return ranking.negatives(events, torch.from_numpy(true.astype(np.int64)), *rest, **more).numpy()
 
 
 @given(st.integers(1, 40), st.integers(0, 50), st.data())
@@ -30,8 +37,8 @@ def test_a_function_of_the_position_however_events_are_cut():
 def test_these_and_no_others():
     """Ranks kept in run folders were counted among these: another generator would make them wrong."""
     assert negatives(range(3, 5), np.array([0, 9]), 1000, 4).tolist() == [
-        [343, 336, 131, 311],
-        [447, 585, 535, 103],
+        [263, 186, 348, 398],
+        [549, 915, 772, 541],
     ]
 
 
@@ -45,3 +52,15 @@ def test_uniform(items, count):
     share = count / (items - 1)
     off = np.abs(np.delete(drawn, true) - n * share) / (n * share * (1 - share)) ** 0.5
     assert off.max() < 4.5
+
+
+def test_sets_are_equally_likely():
+    """Not only items: χ² over all sets of 3 of 7 others, and over all pairs of 20, within 4.5 standard errors."""
+    for others, count in ((7, 3), (20, 2)):
+        n = 200_000
+        found = np.sort(negatives(range(n), np.zeros(n), others + 1, count), 1)
+        times = np.unique(found @ (others + 1) ** np.arange(count), return_counts=True)[1]
+        sets = math.comb(others, count)
+        assert len(times) == sets
+        chi_squared = ((times - n / sets) ** 2).sum() * sets / n
+        assert abs(chi_squared - (sets - 1)) < 4.5 * (2 * (sets - 1)) ** 0.5

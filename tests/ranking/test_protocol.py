@@ -4,6 +4,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from models.every_model import make_log
@@ -62,7 +63,7 @@ def test_sampled_is_what_brute_force_finds_among_the_drawn(rows, chunk):
     found = walk(model, log, range(len(log)), model.start(), protocol="sampled-499", chunk=chunk)
 
     def drawn(k, item):
-        return [item, *negatives(range(k, k + 1), np.array([item]), 700, 499)[0].tolist()]
+        return [item, *negatives(range(k, k + 1), torch.tensor([item]), 700, 499)[0].tolist()]
 
     assert found.tolist() == brute(rows, Popular, drawn)
 

@@ -29,13 +29,22 @@ def ranks(scores: Tensor, true: Tensor) -> Array:
     return _count(np.ascontiguousarray(plain), true.numpy())
 
 
+def ranks_there(scores: Tensor, true: Tensor) -> Tensor:
+    """The same as a tensor where the scores are, so that nobody waits for a GPU."""
+    return torch.from_numpy(ranks(scores, true)) if scores.device.type == "cpu" else _counted(scores, true)
+
+
 def reference(scores: Tensor, true: Tensor) -> Array:
     """The same in plain torch, for any device; several passes over the scores."""
+    return np.asarray(_counted(scores, true).cpu())
+
+
+def _counted(scores: Tensor, true: Tensor) -> Tensor:
     scores = torch.nan_to_num(scores, nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
     mine = scores.gather(1, true[:, None])
     above = (scores > mine).sum(1)
     tied = (scores == mine).sum(1)  # itself among them
-    return np.asarray((above.double() + (tied.double() + 1) / 2).cpu())
+    return above.double() + (tied.double() + 1) / 2
 
 
 @numba.njit(nogil=True, cache=True)

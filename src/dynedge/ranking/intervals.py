@@ -15,7 +15,7 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-from dynedge.ranking.draws import below, stream
+from dynedge.ops.draws import below, stream
 
 Array = npt.NDArray[Any]
 

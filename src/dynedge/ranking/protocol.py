@@ -6,20 +6,29 @@ drawn once and for all (negatives.py). The states move alike under both.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from dynedge.events.log import EventLog
 from dynedge.models.contract import Model, State, Window
-from dynedge.ops.ranks import ranks
-from dynedge.ranking.negatives import Array, negatives
+from dynedge.ops.ranks import ranks_there
+from dynedge.plan.planner import ahead
+from dynedge.ranking.negatives import negatives
+
+Array = npt.NDArray[Any]
 
 PROTOCOLS: dict[str, int | None] = {"full": None, "sampled-499": 499}  # name -> negatives an event; None: all items
 CHUNK = 5000  # events scored at once, at most
 CHUNK_SCORES = 1 << 25  # and scores held at once: events × items
 WHOLE = 64  # chunks are a multiple of it where they can be: operators like full vectors
+GPU_CHUNK, GPU_SCORES = 65_536, 1 << 27  # the same on a GPU, which takes some milliseconds to be told of a chunk
+GPU_THREADS = 8  # that prepare its chunks ahead
 
 
 @torch.no_grad()
@@ -30,31 +39,46 @@ def walk(
     state: State,
     *,
     protocol: str = "full",
-    chunk: int = CHUNK,
+    chunk: int | None = None,
     after: Callable[[int], object] = lambda events: None,
 ) -> Array:
     """float64[events]: the rank of each event's item. The state moves to the end of `events`.
 
-    `chunk` changes how much memory it takes, not what comes out. `after` is told each chunk's number of events.
+    `chunk` changes how much memory it takes, not what comes out. `after` is told each chunk's number of events. On a
+    GPU chunks are prepared ahead in threads, and a chunk's ranks are read while the next is under way.
     """
-    among = min(log.num_items, (PROTOCOLS[protocol] or log.num_items) + 1)
-    rows = max(1, min(CHUNK_SCORES // max(among, 1), chunk))
+    device = next((tensor.device for tensor in state.values()), torch.device("cpu"))
+    on_gpu, count = device.type == "cuda", PROTOCOLS[protocol]
+    most, scores, threads = (GPU_CHUNK, GPU_SCORES, GPU_THREADS) if on_gpu else (CHUNK, CHUNK_SCORES, 0)
+    among = min(log.num_items, (count or log.num_items) + 1)
+    rows = max(1, min(scores // max(among, 1), chunk or most))
     rows -= rows % WHOLE if rows > WHOLE else 0
-    found = np.empty(len(events))
-    for start in range(events.start, events.stop, rows):
+    found, unread = np.empty(len(events)), deque[tuple[range, Tensor]]()
+
+    def prepared(start: int) -> tuple[Window, Any]:
         window = Window(log, range(start, min(start + rows, events.stop)))
-        found[start - events.start :][: len(window)] = _ranks(model, window, state, PROTOCOLS[protocol])
+        return window, model.prepare(window)
+
+    def read(left: int) -> None:
+        while len(unread) > left:
+            of, ranked = unread.popleft()
+            found[of.start - events.start : of.stop - events.start] = ranked.cpu().numpy()
+
+    for window, ready in ahead(prepared, range(events.start, events.stop, rows), threads):
+        unread.append((window.events, _ranks(model, window, ready, state, count, device)))
+        read(left=int(on_gpu))
         after(len(window))
+    read(left=0)
     return found
 
 
-def _ranks(model: Model, window: Window, state: State, count: int | None) -> Array:
-    true = window.item.astype(np.int64)
+def _ranks(
+    model: Model, window: Window, prepared: Any, state: State, count: int | None, device: torch.device
+) -> Tensor:
+    true = torch.from_numpy(window.item.astype(np.int64)).to(device)
     if count is None:
-        scores = model.score(model.prepare(window), None, state)
-        return ranks(scores, torch.from_numpy(true).to(scores.device))
+        scores = model.score(prepared, None, state)
+        return ranks_there(scores, true.to(scores.device))
     others = negatives(window.events, true, window.log.num_items, count)
-    device = next((tensor.device for tensor in state.values()), torch.device("cpu"))
-    candidates = torch.from_numpy(np.concatenate([true[:, None], others], 1)).to(device)
-    scores = model.score(model.prepare(window), candidates, state)
-    return ranks(scores, torch.zeros(len(window), dtype=torch.int64, device=scores.device))
+    scores = model.score(prepared, torch.cat([true[:, None], others], 1), state)
+    return ranks_there(scores, torch.zeros(len(window), dtype=torch.int64, device=scores.device))

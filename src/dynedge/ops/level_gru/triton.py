@@ -3,8 +3,9 @@
 Legend: d width of a state, W states written, R rows of the arena, F rows before the written ones, P rows of pre.
 
 Levels of very many rows get a launch each, as many programs as it takes; runs of narrower ones share a launch whose
-programs wait for each other after each level, no more of them than run at once. Products are in bfloat16 with
-float32 sums under autocast, else in float32; states and gradients of states are float32. Same bits every time.
+programs wait for each other after each level, no more of them than run at once; runs of the narrowest are one
+program's. Products are in bfloat16 with float32 sums under autocast, else in float32; states and gradients of states
+are float32. Same bits every time.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import triton
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from dynedge.ops.level_gru import triton_alone as alone
 from dynedge.ops.level_gru import triton_kernels as kernels
 from dynedge.ops.row_sums.triton import row_sums
 from dynedge.plan.schedule import Schedule
@@ -32,6 +34,12 @@ LEVEL_TENSORS = "parents", "children", "blocks", "offsets", "psi_keys", "psi_rea
 # A launch takes the CPU 30 µs, and a row some 2 ns of the GPU: a level of 32,768 rows is worth one of its own.
 NARROW, MIDDLE, WIDE = (0, 16, 1, 8), (1536, 64, 1, 8), (32768, 64, 4, 8)
 COLUMNS = 64  # of a state that a program takes at once
+ALONE = 16, 32  # no more rows of a side: one program does both sides,
+BLOCKS = 16, 32  # and holds so many rows of each
+ALONE_BYTES = 96 * 1024  # if it can hold the weights of both
+# Stretches of fewer levels of the first, or of the second of those kinds join what is next to them: a launch more
+# takes longer than they gain.
+SHORT = 64, 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,13 +85,21 @@ def level_numbers(schedule: Schedule) -> dict[str, Any]:
 
 
 def runs(blocks: Array) -> list[Run]:
-    """Each wide level alone, middling ones and narrow ones together."""
+    """Each wide level alone, others of a kind together."""
     sides = np.diff(blocks).reshape(-1, 2).max(1, initial=0)
-    kinds = np.searchsorted((MIDDLE[0], WIDE[0]), sides, side="right")
-    new = np.ones(len(sides), bool)
-    new[1:] = (kinds[1:] != kinds[:-1]) | (kinds[1:] == 2)
-    edges = [*np.flatnonzero(new).tolist(), len(sides)]
-    return [(first, last, int(sides[first:last].max())) for first, last in pairwise(edges)]
+    kinds = np.searchsorted((ALONE[0] + 1, ALONE[1] + 1, MIDDLE[0], WIDE[0]), sides, side="right")
+    for kind, least in enumerate(SHORT):
+        for first, last in _stretches(kinds):
+            if kinds[first] == kind and last - first < least:
+                kinds[first:last] += 1
+    return [(first, last, int(sides[first:last].max())) for first, last in _stretches(kinds, alone=4)]
+
+
+def _stretches(kinds: Array, alone: int = -1) -> list[tuple[int, int]]:
+    """Where the same kind goes on: first, last + 1; each of kind `alone` by itself."""
+    new = np.ones(len(kinds), bool)
+    new[1:] = (kinds[1:] != kinds[:-1]) | (kinds[1:] == alone)
+    return list(pairwise([*np.flatnonzero(new).tolist(), len(kinds)]))
 
 
 def level_gru(
@@ -118,7 +134,7 @@ class _LevelGRU(torch.autograd.Function):
         weights = w_own.to(kind).contiguous(), w_other.to(kind).contiguous()
         tables = arena, pre.contiguous(), kept, operands, *weights, b_own.contiguous()
         lists = levels.parents, source, levels.blocks, levels.offsets
-        _launch(kernels.forward, _runs_on(levels, arena), d, kind, first, *tables, *lists)
+        _launch("forward", levels.runs, d, kind, first, *tables, *lists)
         ctx.levels, ctx.pre = levels, (pre.shape, pre.dtype)
         ctx.save_for_backward(*weights, kept, operands, source)
         return arena
@@ -133,7 +149,7 @@ class _LevelGRU(torch.autograd.Function):
         grad = grad.contiguous()
         tables = grad[first:], sent, kept, operands, turned, w_own, w_other
         lists = levels.children, levels.blocks, levels.offsets
-        _launch(kernels.backward, _runs_on(levels, sent)[::-1], d, kept.dtype, first, *tables, *lists)
+        _launch("backward", levels.runs[::-1], d, kept.dtype, first, *tables, *lists)
         grads = _root_gradients(grad[:first], sent, levels), _pre_gradients(turned, source, levels, *ctx.pre)
         sides = [_weight_gradients(turned[part], operands[part], d) for part in (slice(users), slice(users, None))]
         own, other, bias = (torch.stack(pair) for pair in zip(*sides, strict=True))
@@ -176,41 +192,49 @@ def _root_gradients(grad: Tensor, sent: Tensor, levels: Levels) -> Tensor:
     return out.add_(grad)
 
 
-def _launch(kernel: Any, runs: list[Run], d: int, kind: torch.dtype, first_written: int, *tensors: Tensor) -> None:
-    """kernel over all runs of levels."""
+def _launch(name: str, runs: list[Run], d: int, kind: torch.dtype, first_written: int, *tensors: Tensor) -> None:
+    """The kernel of that name over all runs of levels, in their order; backward, a run's levels are reversed too."""
     device = tensors[0].device
     width = min(COLUMNS, max(16, triton.next_power_of_2(d)))
     tiles = triton.cdiv(d, width)
     precision = "tf32x3" if kind == torch.float32 else "ieee" if device.type == "cuda" else "rounded"
+    shape = {"D": d, "BK": width, "PRECISION": precision}
+    holds = tiles == 1 and 12 * width * width * kind.itemsize <= ALONE_BYTES
+    if device.type != "cuda":
+        runs = _apart(runs, holds, back=name == "backward")
     arrived = torch.zeros(len(runs), dtype=torch.int32, device=device)
     for number, (first, last, rows) in enumerate(runs):
+        levels = first, last, first_written
+        if holds and rows <= ALONE[1]:
+            block = BLOCKS[rows > ALONE[0]]
+            getattr(alone, name)[(1,)](*tensors, *levels, BM=block, **shape, num_warps=8, num_stages=1)
+            continue
         _, block, at_once, warps = WIDE if rows >= WIDE[0] else MIDDLE if rows >= MIDDLE[0] else NARROW
         programs = 2 * tiles * min(triton.cdiv(rows, block), max(1, _room(device) * at_once // (2 * tiles)))
         meet = device.type == "cuda" and last - first > 1
-        kernel[(programs,)](
+        getattr(kernels, name)[(programs,)](
             *tensors,
             arrived[number:],
-            first,
-            last,
-            first_written,
-            D=d,
+            *levels,
             BM=block,
-            BK=width,
-            PRECISION=precision,
             MEET=meet,
+            **shape,
             num_warps=warps,
             num_stages=1,
             **({"launch_cooperative_grid": True} if meet else {}),
         )
 
 
-def _runs_on(levels: Levels, tensor: Tensor) -> list[Run]:
-    return levels.runs if tensor.is_cuda else _apart(levels.runs)
+def _apart(runs: list[Run], holds: bool, back: bool) -> list[Run]:
+    """A launch a level where programs wait for each other: in Triton's interpreter one runs after the other."""
 
+    def split(first: int, last: int, rows: int) -> list[Run]:
+        if holds and rows <= ALONE[1]:
+            return [(first, last, rows)]
+        levels = range(first, last)
+        return [(level, level + 1, rows) for level in (reversed(levels) if back else levels)]
 
-def _apart(runs: list[Run]) -> list[Run]:
-    """A launch a level: for Triton's interpreter, which runs program after program; none can wait for another."""
-    return [(level, level + 1, rows) for first, last, rows in runs for level in range(first, last)]
+    return [part for run in runs for part in split(*run)]
 
 
 def _room(device: torch.device) -> int:
