@@ -1,4 +1,4 @@
-"""The verb `compare`: runs on the same log beside each other."""
+"""The verb `compare`: runs on the same log beside each other, or models trained on a log for that."""
 
 from __future__ import annotations
 
@@ -12,21 +12,53 @@ import typer
 from dynedge.cli import app
 from dynedge.cli.data import Json
 from dynedge.cli.evaluate import Protocol, among, cell, table
+from dynedge.errors import UsageError
 
 MARKS = {0: "*", 1: "°"}  # best, second best
+LEGEND = "* best, ° second best"
 
 
 @app.command()
 def compare(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN RUN…", help="Run folders, trained on the same log.")],
+    paths: Annotated[list[Path], typer.Argument(metavar="LOG | RUN RUN…", help="A log, or runs on the same log.")],
+    models: Annotated[
+        str | None, typer.Option(metavar="A,B,C", help="On LOG: models, recipes or config.toml files. Default: all.")
+    ] = None,
+    seeds: Annotated[int | None, typer.Option(help="On LOG: train each so many times. Default: 3.", min=1)] = None,
+    epochs: Annotated[int | None, typer.Option(help="On LOG: no more than so many epochs each.", min=0)] = None,
+    runs: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="On LOG: keep the run folders here. Default: LOG-runs.")
+    ] = None,
+    report: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="On LOG: write a page with table and pictures here.")
+    ] = None,
     protocol: Protocol = "full",
-    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the comparison into this file.")] = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Of RUNs: draw the comparison here.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Print the runs' metrics on the test events, and their paired differences to the best run by MRR.
+    """Compare models on the test events: MRR and Recall@10 with intervals, and paired differences to the best.
 
-    A run that was not evaluated yet is, first.
+    Given runs, it sets them beside each other. Given a log, it first trains and ranks every model, each in a process
+    of its own, and also tells time per epoch, peak memory and parameters. A model that fails is a line that says why.
+    Stopped or killed, the same command goes on where it stood.
     """
+    from dynedge.events.log import CARD
+
+    for_log = {"--models": models, "--seeds": seeds, "--epochs": epochs, "--runs": runs, "--report": report}
+    given = [flag for flag, value in for_log.items() if value is not None]
+    if len(paths) == 1 and (paths[0] / CARD).is_file():
+        if plot:
+            raise UsageError("--plot draws runs; of a log, --report DIR writes a page with pictures.")
+        from dynedge.cli.compare_log import compare_log
+
+        compare_log(paths[0], models or "all", seeds or 3, epochs, runs, report, protocol, as_json)
+    elif given:
+        raise UsageError(f"{given[0]} is for one log: dynedge compare LOG {given[0]} …; of runs, all is settled.")
+    else:
+        _compare_runs(paths, protocol, plot, as_json)
+
+
+def _compare_runs(runs: list[Path], protocol: str, plot: Path | None, as_json: bool) -> None:
     if plot:
         from dynedge.report.compare import draw_comparison
         from dynedge.report.style import check_target
@@ -46,7 +78,7 @@ def _text(found: dict[str, Any]) -> str:
     from dynedge.ranking.metrics import METRICS, title
 
     runs = found["runs"]
-    columns = [_marked(name, [run["test"][name] for run in runs]) for name in METRICS]
+    columns = [marked(name, [run["test"][name] for run in runs]) for name in METRICS]
     names = [[run["run"], run["model"]] for run in runs]
     means = [["run", "model", *map(title, METRICS)]]
     means += [[*name, *values] for name, *values in zip(names, *columns, strict=True)]
@@ -60,12 +92,12 @@ def _text(found: dict[str, Any]) -> str:
     return (
         f"{found['log']}, {test['events']:,} test events of {test['users']:,} users, "
         f"each item ranked among {among(found['protocol'], found['items'])}\n\n"
-        f"{table(means)}\n\n{table(bounds)}\n\n* best, ° second best; "
+        f"{table(means)}\n\n{table(bounds)}\n\n{LEGEND}; "
         f"less the best: than {found['best']}, the best by MRR, event by event; intervals are of resampled users"
     )
 
 
-def _marked(name: str, values: list[float | None]) -> list[str]:
+def marked(name: str, values: list[float | None]) -> list[str]:
     """A column of a metric: the best and the second best value marked; ties share their mark."""
     form = ",.1f" if name == "mean_rank" else ".4f"
     texts = ["-" if value is None else f"{value:{form}}" for value in values]

@@ -47,7 +47,9 @@ def check_comparable(folders: Sequence[Path], models: Mapping[str, Entry]) -> No
     judged = {}
     for folder in folders:
         if (folder / CARD).is_file():
-            raise UsageError(f"{folder} is a log; compare takes runs: dynedge train {folder} --out RUN makes one.")
+            raise UsageError(
+                f"{folder} is a log; compare takes runs, or one log alone, to train on: dynedge compare {folder}"
+            )
         check_finished(folder)
         log = read_log(folder / IDS).card["trained_on"]
         judged[folder] = (log["fingerprint"], log.get("path"), read_config(folder, models).training.split)

@@ -69,8 +69,7 @@ def rank_run(
 
     The walk starts from the state at the end of training and goes through validation and test: score, then advance.
     """
-    if protocol not in PROTOCOLS:
-        raise UsageError(f"--protocol {protocol!r} should be one of: {', '.join(PROTOCOLS)}.")
+    check_protocol(protocol)
     check_finished(folder)
     config = read_config(folder, models)
     opened = _open_log(folder, log)
@@ -80,6 +79,17 @@ def rank_run(
         ranks = _walk(folder, models, opened, protocol, quiet)
         _keep(folder, protocol, made_of, ranks)
     return Ranked(folder, config, opened, protocol, ranks)
+
+
+def kept_ranks(folder: Path, config: Config, log: EventLog, protocol: str) -> Ranked | None:
+    """The same of a finished run, whose config and log are at hand, without a walk: None where one is due."""
+    ranks = _kept(folder, protocol, _made_of(folder, config, log, protocol))
+    return None if ranks is None else Ranked(folder, config, log, protocol, ranks)
+
+
+def check_protocol(protocol: str) -> None:
+    if protocol not in PROTOCOLS:
+        raise UsageError(f"--protocol {protocol!r} should be one of: {', '.join(PROTOCOLS)}.")
 
 
 def _walk(folder: Path, models: Mapping[str, Entry], log: EventLog, protocol: str, quiet: bool) -> Array:
