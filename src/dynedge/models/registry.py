@@ -8,6 +8,11 @@ from typing import Any
 
 from dynedge.models import deepcoevolve, edge, jodie, memory, recurrence, rules
 from dynedge.models.contract import Model
+from dynedge.models.dien import DIEN, DIENConfig
+from dynedge.models.gru4rec import GRU4Rec, GRU4RecConfig
+from dynedge.models.mimn import MIMN, MIMNConfig
+from dynedge.models.sasrec import SASRec, SASRecConfig
+from dynedge.models.sum_pooling import SumPooling, SumPoolingConfig
 
 
 @dataclass(frozen=True)
@@ -43,5 +48,10 @@ MODELS: dict[str, Entry] = {
     "deepcoevolve": Entry(
         deepcoevolve.DeepCoevolveConfig, deepcoevolve.create, deepcoevolve.restore, devices=("cpu", "cuda")
     ),
+    "sum-pooling": Entry(SumPoolingConfig, SumPooling.create, SumPooling.restore, devices=("cpu", "cuda")),
+    "gru4rec": Entry(GRU4RecConfig, GRU4Rec.create, GRU4Rec.restore, devices=("cpu", "cuda")),
+    "sasrec": Entry(SASRecConfig, SASRec.create, SASRec.restore, devices=("cpu", "cuda")),
+    "dien": Entry(DIENConfig, DIEN.create, DIEN.restore, devices=("cpu", "cuda")),
+    "mimn": Entry(MIMNConfig, MIMN.create, MIMN.restore, devices=("cpu", "cuda")),
     "rule": Entry(rules.RuleConfig, rules.create, rules.restore, rules.RECIPES, training=rules.TRAINING, plain=True),
 }

@@ -1,0 +1,76 @@
+"""What DIEN and MIMN share: the candidate takes part before the last layer, so that pairs are judged, not vectors.
+
+Legend: n events, C candidates, d width of item vectors, H hidden units of the MLP.
+
+Every (event, candidate) pair is scored as it is, also when all items are ranked: a first choice by something cheaper
+would be another model. Pairs are taken in blocks that stay in the cache.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dynedge.models.layers import Shape
+from dynedge.models.sequences import LEAST, Array, SequenceModel
+
+BLOCK = 4096  # pairs judged at once, when nothing is learned
+
+
+class PairModel(SequenceModel):
+    """A reading is a named tuple of tensors, a row for each event."""
+
+    least = 1
+
+    def __init__(self, config: Any, shape: Shape, categories: Array) -> None:
+        super().__init__(config, shape, categories)
+        self.judge = Judge(config.dim, config.hidden)
+
+    @abstractmethod
+    def remember(self, history: Tensor, there: Tensor, vectors: Tensor) -> Any:
+        """As `read`; of LEAST histories or more."""
+
+    @abstractmethod
+    def meet(self, reading: Any, vectors: Tensor) -> Tensor:
+        """As `rate`, of a block of pairs."""
+
+    def read(self, history: Tensor, there: Tensor, vectors: Tensor) -> Any:
+        more = 0, 0, 0, max(LEAST - len(history), 0)
+        return _rows(self.remember(F.pad(history, more), F.pad(there, more), vectors), slice(len(history)))
+
+    def rate(self, reading: Any, vectors: Tensor) -> Tensor:
+        if self.training:
+            return self.meet(reading, vectors)
+        n, count = len(reading[0]), vectors.shape[-2]
+        found, step = vectors.new_empty(n, count), max(1, BLOCK // max(count, 1))
+        for rows in (slice(at, at + step) for at in range(0, n, step)):
+            some, candidates = _rows(reading, rows), vectors[rows] if vectors.dim() == 3 else vectors
+            for columns in (slice(at, at + BLOCK) for at in range(0, count, BLOCK)):
+                found[rows, columns] = self.meet(some, candidates[..., columns, :])
+        return found
+
+
+def _rows(reading: Any, rows: slice) -> Any:
+    return type(reading)(*(part[rows] for part in reading))
+
+
+class Judge(nn.Module):
+    """The MLP at the end, of an event's summed history x, a candidate's vector v, their product and more.
+
+    Its first layer is taken apart: what depends on the event alone is worked out once for all its candidates.
+    """
+
+    def __init__(self, d: int, hidden: int) -> None:
+        super().__init__()
+        self.event = nn.Linear(d, hidden)
+        self.candidate, self.product = (nn.Linear(d, hidden, bias=False) for _ in range(2))
+        self.last = nn.Linear(hidden, 1, bias=False)
+
+    def forward(self, summed: Tensor, vectors: Tensor, more: Tensor) -> Tensor:
+        """[n, C] of summed [n, d], vectors [C, d] or [n, C, d], and what more goes into hidden units [n, C, H]."""
+        by_event = self.candidate.weight.T + summed[:, :, None] * self.product.weight.T  # [n, d, H]
+        hidden = more + self.event(summed)[:, None] + vectors @ by_event
+        return self.last(hidden.relu())[..., 0]
