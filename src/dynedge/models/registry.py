@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dynedge.models import deepcoevolve, edge, jodie, memory, recurrence, rules
+from dynedge.models import ctdne, deepcoevolve, dynaernn, edge, jodie, memory, recurrence, rules
 from dynedge.models.contract import Model
 from dynedge.models.dien import DIEN, DIENConfig
 from dynedge.models.gru4rec import GRU4Rec, GRU4RecConfig
@@ -53,5 +53,7 @@ MODELS: dict[str, Entry] = {
     "sasrec": Entry(SASRecConfig, SASRec.create, SASRec.restore, devices=("cpu", "cuda")),
     "dien": Entry(DIENConfig, DIEN.create, DIEN.restore, devices=("cpu", "cuda")),
     "mimn": Entry(MIMNConfig, MIMN.create, MIMN.restore, devices=("cpu", "cuda")),
+    "ctdne": Entry(ctdne.CtdneConfig, ctdne.create, ctdne.restore),
+    "dynaernn": Entry(dynaernn.DynAERNNConfig, dynaernn.create, dynaernn.restore, devices=("cpu", "cuda")),
     "rule": Entry(rules.RuleConfig, rules.create, rules.restore, rules.RECIPES, training=rules.TRAINING, plain=True),
 }
