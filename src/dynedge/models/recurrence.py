@@ -24,7 +24,7 @@ from dynedge.config import option
 from dynedge.errors import UsageError
 from dynedge.events.log import EventLog
 from dynedge.models.candidates import find, rows_before
-from dynedge.models.contract import Loss, Model, State, Step, Window
+from dynedge.models.contract import Loss, Model, State, Step, Window, told
 from dynedge.models.layers import CoupledGRU, Head, ItemFeatures, Shape
 from dynedge.models.prepared import Prepared, index
 from dynedge.models.resident import Resident, check_memory, working_memory
@@ -44,6 +44,7 @@ from dynedge.plan.schedule import Schedule, build
 Array = npt.NDArray[Any]
 
 SIDES = "user", "item"
+RECORDED = 1 << 19  # events: the work of larger windows takes a GPU longer than a CPU takes to launch it
 FEW = 20  # on a CPU the scores of all items take less than those of a twentieth of them, one by one
 
 
@@ -308,7 +309,8 @@ class Recurrence(Model):
         return torch.randint(self.shape.items, shape, generator=step.generator(device), device=device)
 
     def repeats(self, prepared: Prepared) -> bool:
-        return prepared.levels is not None and self._resident.keeps(prepared)
+        few = len(prepared.window) <= RECORDED
+        return few and prepared.levels is not None and self._resident.keeps(prepared)
 
     def _error(self, prepared: Prepared, wanted: Tensor, arena: Tensor, state: State, step: Step) -> Tensor:
         """The sum over the window's events; by all items, or by those drawn."""
@@ -384,11 +386,6 @@ class Recurrence(Model):
         if self.config.candidate_id:
             found = found + torch.addmm(self.candidate[:, -1], wanted[:, d:], self.candidate[:, :-1].T)
         return found if candidates is None else found.gather(1, candidates)
-
-
-def told(number: Tensor) -> float | Tensor:
-    """A number to log: of a GPU a tensor, so that nobody waits for it before it is due."""
-    return number if number.is_cuda else float(number)
 
 
 def make_plan(config: RecurrenceConfig, log: EventLog, train_end: int) -> Plan:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from dynedge.models.recurrence import Recurrence
 
 GIB = 2**30
-THREADS = 4  # that index windows and copy them over, beside those that plan
+THREADS = 8  # that index windows and copy them over, beside those that plan
 
 
 class Resident:

@@ -6,6 +6,29 @@ import triton
 import triton.language as tl
 
 
+@triton.jit
+def _rates(age, lr, BETA1: tl.constexpr, BETA2: tl.constexpr):
+    """At age t: lr / (1 − β1^t), and 1 / (1 − β2^t)."""
+    age = age.to(tl.float64)
+    own = lr / (1 - tl.exp(age * tl.log(tl.zeros_like(age) + BETA1)))
+    return own.to(tl.float32), (1 / (1 - tl.exp(age * tl.log(tl.zeros_like(age) + BETA2)))).to(tl.float32)
+
+
+@triton.jit
+def _move(
+    value, mean, square, g, at, mask, own, young, BETA1: tl.constexpr, BETA2: tl.constexpr, EPSILON: tl.constexpr
+):
+    """A step of the numbers at `at`, whose gradients are g."""
+    m = tl.load(mean + at, mask=mask, other=0.0)
+    m += (1 - BETA1) * (g - m)
+    v = tl.load(square + at, mask=mask, other=0.0)
+    v = BETA2 * v + (1 - BETA2) * g * g
+    tl.store(mean + at, m, mask=mask)
+    tl.store(square + at, v, mask=mask)
+    moved = tl.load(value + at, mask=mask, other=0.0) - own * m / (tl.sqrt(v * young) + EPSILON)
+    tl.store(value + at, moved, mask=mask)
+
+
 @triton.jit(do_not_specialize=["count"])
 def rows(
     value,
@@ -32,23 +55,14 @@ def rows(
     head = there & (key != before) & (key >= 0)
     step = tl.load(steps + key, mask=head, other=0) + 1
     tl.store(steps + key, step, mask=head)
-    age = step.to(tl.float64)
-    own = (lr / (1 - tl.exp(age * tl.log(tl.full([BM], BETA1, tl.float64))))).to(tl.float32)[:, None]
-    young = (1 / (1 - tl.exp(age * tl.log(tl.full([BM], BETA2, tl.float64))))).to(tl.float32)[:, None]
+    own, young = _rates(step, lr, BETA1, BETA2)
     factor = tl.load(scale).to(tl.float32)
     for k in tl.static_range(0, D, BK):
         col = k + tl.arange(0, BK)[None, :]
         mask = head[:, None] & (col < D)
         at = key[:, None] * D + col
         g = factor * tl.load(grad + i.to(tl.int64)[:, None] * D + col, mask=mask, other=0.0)
-        m = tl.load(mean + at, mask=mask, other=0.0)
-        m += (1 - BETA1) * (g - m)
-        v = tl.load(square + at, mask=mask, other=0.0)
-        v = BETA2 * v + (1 - BETA2) * g * g
-        tl.store(mean + at, m, mask=mask)
-        tl.store(square + at, v, mask=mask)
-        moved = tl.load(value + at, mask=mask, other=0.0) - own * m / (tl.sqrt(v * young) + EPSILON)
-        tl.store(value + at, moved, mask=mask)
+        _move(value, mean, square, g, at, mask, own[:, None], young[:, None], BETA1, BETA2, EPSILON)
 
 
 @triton.jit(do_not_specialize=["count"])
@@ -67,17 +81,8 @@ def dense(
     BM: tl.constexpr,
 ):
     """A step of a whole parameter, its number `steps`."""
-    age = tl.load(steps).to(tl.float64)
-    own = (lr / (1 - tl.exp(age * tl.log(tl.full([1], BETA1, tl.float64))))).to(tl.float32)
-    young = (1 / (1 - tl.exp(age * tl.log(tl.full([1], BETA2, tl.float64))))).to(tl.float32)
+    own, young = _rates(tl.load(steps) + tl.zeros([1], tl.int64), lr, BETA1, BETA2)
     i = tl.program_id(0) * BM + tl.arange(0, BM)
     there = i < count
     g = tl.load(scale).to(tl.float32) * tl.load(grad + i, mask=there, other=0.0).to(tl.float32)
-    m = tl.load(mean + i, mask=there, other=0.0)
-    m += (1 - BETA1) * (g - m)
-    v = tl.load(square + i, mask=there, other=0.0)
-    v = BETA2 * v + (1 - BETA2) * g * g
-    tl.store(mean + i, m, mask=there)
-    tl.store(square + i, v, mask=there)
-    moved = tl.load(value + i, mask=there, other=0.0) - own * m / (tl.sqrt(v * young) + EPSILON)
-    tl.store(value + i, moved, mask=there)
+    _move(value, mean, square, g, i, there, own, young, BETA1, BETA2, EPSILON)

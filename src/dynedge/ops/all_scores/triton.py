@@ -23,8 +23,8 @@ def all_scores(
     shape = {"d": d, "BM": EVENTS, "BN": ITEMS, "BK": width, "IDS": ids is not None}
     wanted, own = wanted.contiguous(), states if ids is None else ids.contiguous()
     blocks = triton.cdiv(n, EVENTS)
-    kernels.at_start[blocks, triton.cdiv(items, ITEMS)](out, wanted, states, own, n, items, **shape)
-    kernels.moved[blocks, triton.cdiv(n, ITEMS)](
+    kernels.at_start[triton.cdiv(items, ITEMS), blocks](out, wanted, states, own, n, items, **shape)
+    kernels.moved[triton.cdiv(n, ITEMS), blocks](
         out, wanted, arena, own, item, row, _until(item, row), n, items, **shape
     )
     return out

@@ -58,8 +58,8 @@ def at_start(
     BK: tl.constexpr,
     IDS: tl.constexpr,
 ):
-    k = tl.program_id(0).to(tl.int64) * BM + tl.arange(0, BM)
-    i = tl.program_id(1).to(tl.int64) * BN + tl.arange(0, BN)
+    i = tl.program_id(0).to(tl.int64) * BN + tl.arange(0, BN)  # first: there may be more of them than of the second
+    k = tl.program_id(1).to(tl.int64) * BM + tl.arange(0, BM)
     found = _scores(wanted, states, ids, k, i, i, k < n, i < items, d, BM, BN, BK, IDS)
     tl.store(out + k[:, None] * items + i[None, :], found, mask=(k < n)[:, None] & (i < items)[None, :])
 
@@ -82,9 +82,9 @@ def moved(
     IDS: tl.constexpr,
 ):
     """Event e's item has the state arena[row[e]] for the events after e up to until[e]."""
-    k = tl.program_id(0).to(tl.int64) * BM + tl.arange(0, BM)
-    e = tl.program_id(1).to(tl.int64) * BN + tl.arange(0, BN)
-    if tl.program_id(1) * BN < (tl.program_id(0) + 1) * BM:
+    e = tl.program_id(0).to(tl.int64) * BN + tl.arange(0, BN)
+    k = tl.program_id(1).to(tl.int64) * BM + tl.arange(0, BM)
+    if tl.program_id(0) * BN < (tl.program_id(1) + 1) * BM:
         of = tl.load(item + e, mask=e < n, other=0).to(tl.int64)
         at = tl.load(row + e, mask=e < n, other=-1).to(tl.int64)
         last = tl.load(until + e, mask=e < n, other=-1)
