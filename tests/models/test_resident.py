@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from dynedge.models.resident import Resident
+from dynedge.errors import UsageError
+from dynedge.events.synthetic import synthesize
+from dynedge.models import recurrence
+from dynedge.models.recurrence import PAPER
+from dynedge.models.resident import Resident, check_memory, working_memory
 
 
 class Stream:
@@ -57,3 +63,19 @@ def test_as_many_windows_stay_as_there_is_room_for(monkeypatch: pytest.MonkeyPat
     again = list(resident.windows(Plan(), indexed, 0))
     assert [one is two for one, two in zip(first, again, strict=True)] == [True, True, True, False, False]
     assert [window.number for window in resident.windows(Plan(), indexed, 2)] == [2, 3, 4]
+
+
+def test_what_cannot_fit_is_refused_before_training(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It says how much is needed and which settings to change; and more windows need less."""
+    log, total = synthesize("demo", tmp_path / "log", events=5000, quiet=True), [0]
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=total[0] * 2**30)
+    )
+    models = [recurrence.create(replace(PAPER, windows=count), log, 4000, 0) for count in (5, 50)]
+    with pytest.raises(
+        UsageError, match=r"needs about 1\.\d GiB on the GPU, which has 0\.0: raise --windows \(now 5\) or "
+    ):
+        check_memory(models[0])
+    total[0] = 2
+    check_memory(models[0])
+    assert working_memory(models[1]) < working_memory(models[0])

@@ -16,7 +16,7 @@ from dynedge.training.settings import TrainingConfig
 def precision(config: TrainingConfig) -> AbstractContextManager[object]:
     """The arithmetic a model is trained and judged in."""
     kind = torch.device(config.device).type if config.precision == "bfloat16" else ""
-    if kind == "cuda" and not torch.cuda.is_bf16_supported():
+    if kind == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
         say_once("this GPU has no bfloat16; it computes in float32.")
         kind = ""
     return torch.autocast(kind, torch.bfloat16) if kind else nullcontext()
