@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 SETUP := .venv/.ready
 COMPILED := .venv/.compiled
-EXTRAS := dev,plots
+EXTRAS := dev,plots,tune
 
 .PHONY: demo test check format bench clean
 

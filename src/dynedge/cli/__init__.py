@@ -40,7 +40,7 @@ def _options(
 
 def main() -> None:
     """Run a verb. Exit 0 good, 2 usage, 3 bad data; an error is one sentence on stderr, never a traceback."""
-    from dynedge.cli import compare, data, demo, embed, evaluate, plan, recommend, serve, train  # noqa: F401
+    from dynedge.cli import compare, data, demo, embed, evaluate, plan, recommend, serve, train, tune  # noqa: F401
 
     sys.exit(run(sys.argv[1:]))
 

@@ -1,0 +1,50 @@
+"""What a search may change: for each config field the values worth trying, its own value among them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dynedge.config import flatten, set_key
+from dynedge.training.settings import Config, Entry
+
+Settings = dict[str, Any]  # config field -> value
+
+# For models whose registry entry states no `search` of its own: whichever of these fields they have.
+USUAL: Mapping[str, tuple[Any, ...]] = {
+    "lr": (3e-4, 1e-3, 3e-3, 1e-2),
+    "row_lr": (1e-3, 3e-3, 1e-2, 3e-2),
+    "dropout": (0.0, 0.1, 0.3, 0.5),
+    "negatives": (10, 64, 512),
+}
+
+
+@dataclass(frozen=True)
+class Space:
+    """Every combination of the fields' values; the first of each is what the recipe has."""
+
+    recipe: Config
+    values: Mapping[str, tuple[Any, ...]]
+
+    def config(self, settings: Settings) -> Config:
+        config = self.recipe
+        for key, value in settings.items():
+            config = set_key(config, key, value)
+        return config
+
+    @property
+    def start(self) -> Settings:
+        return {key: values[0] for key, values in self.values.items()}
+
+    def changed(self, settings: Settings) -> Settings:
+        """What the recipe has otherwise."""
+        return {key: value for key, value in settings.items() if value != self.start[key]}
+
+
+def space_of(entry: Entry, recipe: Config) -> Space:
+    now = flatten(recipe)
+    stated = getattr(entry, "search", None) or {
+        key: USUAL[name] for key in now if (name := key.rpartition(".")[2]) in USUAL
+    }
+    return Space(recipe, {key: tuple(dict.fromkeys((now[key], *values))) for key, values in stated.items()})
