@@ -127,14 +127,31 @@ def test_what_is_learned_from_is_what_is_scored(config):
     """With so few items that all are candidates, the loss is that of the scores' own softmax."""
     log = make_log(events=150)
     model = make_memory(log, examples=10**6, windows=1, **config)
-    state, (window,) = model.start(), model.windows(log, len(log))
-    scores = model.score(window, None, model.start())
+    state, (lesson,) = model.start(), model.windows(log, len(log))
+    scores = model.score(lesson.window, None, model.start())
     wanted = torch.nn.functional.cross_entropy(scores, torch.from_numpy(log.item).long())
-    given = model.loss(window, state, Step(0, 0, 0))
+    given = model.loss(lesson, state, Step(0, 0, 0))
     assert given.log["loss"] == pytest.approx(float(wanted), rel=1e-4)
+    model.passed(lesson, state)
     ended = model.start()
-    model.score(window, None, ended)
+    model.score(lesson.window, None, ended)
     assert all(torch.equal(state[name], ended[name]) for name in state)
+
+
+def test_lessons_are_the_same_each_epoch_and_from_any_window_on():
+    """A run that is gone on with walks the events again; one that goes on by itself does not."""
+    log = make_log(events=150)
+    walked = make_memory(log, examples=50, windows=5)
+    first, again = list(walked.windows(log, 120)), list(walked.windows(log, 120))
+    assert all(one is other for one, other in zip(first, again, strict=True))
+    resumed = list(make_memory(log, examples=50, windows=5).windows(log, 120, 3))
+    for one, other in zip(first[3:], resumed, strict=True):
+        assert one.window.events == other.window.events
+        assert all(torch.equal(a, b) for a, b in zip(one.examples, other.examples, strict=True))
+    assert [lesson.end is not None for lesson in resumed] == [False, True]
+    assert all(torch.equal(first[-1].end[name], resumed[-1].end[name]) for name in first[-1].end)
+    shorter = list(walked.windows(log, 100))
+    assert shorter[-1].window.events.stop == 100
 
 
 def test_both_networks_learn():
@@ -144,8 +161,8 @@ def test_both_networks_learn():
     losses = []
     for epoch in range(6):
         state, total = model.start(), 0.0
-        for number, window in enumerate(model.windows(log, len(log))):
-            loss = model.loss(window, state, Step(0, epoch, number))
+        for number, lesson in enumerate(model.windows(log, len(log))):
+            loss = model.loss(lesson, state, Step(0, epoch, number))
             optimiser.zero_grad()
             loss.total.backward()
             assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
@@ -235,10 +252,11 @@ def test_a_rule_ranks_as_its_words_say(kind, unseen):
 def test_a_rule_learns_nothing():
     log = make_log()
     model = rules.create(rules.RuleConfig("next"), log, len(log), 0)
-    window = Window(log, range(len(log)))
     state, ended = model.start(), model.start()
-    assert not model.loss(window, state, Step(0, 0, 0)).total.requires_grad
-    model.score(window, None, ended)
+    for number, lesson in enumerate(model.windows(log, len(log))):
+        assert not model.loss(lesson, state, Step(0, 0, number)).total.requires_grad
+        model.passed(lesson, state)
+        model.observe(lesson.window, ended)
     assert all(torch.equal(state[name], ended[name]) for name in state)
     assert not [p for p in model.parameters() if p.requires_grad]
 

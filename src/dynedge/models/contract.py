@@ -96,6 +96,11 @@ class Reason:
     near: int  # the item of the user's last ones that it stands nearest to, or -1
 
 
+def told(number: Tensor) -> float | Tensor:
+    """A number to log: of a GPU a tensor, so that nobody waits for it before it is due."""
+    return number if number.is_cuda else float(number)
+
+
 class Model(nn.Module, ABC):
     """A system under the contract. `prepare` and `windows` touch no parameter, so they may run ahead in threads."""
 
@@ -115,7 +120,7 @@ class Model(nn.Module, ABC):
 
     @abstractmethod
     def loss(self, prepared: Any, state: State, step: Step) -> Loss:
-        """The loss of a training window; the state moves past it, without gradient."""
+        """The loss of a training window; the state moves past it, without gradient, but for what `passed` moves."""
 
     def draw(self, prepared: Any, step: Step) -> Tensor | None:
         """What `loss` draws for a window, where it can be drawn beforehand."""
@@ -124,6 +129,13 @@ class Model(nn.Module, ABC):
     def repeats(self, prepared: Any) -> bool:
         """Whether `loss` makes a GPU do the same for this window in each epoch, but for the numbers it reads."""
         return False
+
+    def passed(self, prepared: Any, state: State) -> None:
+        """A training window is done: whatever of the state is kept on the host moves past it.
+
+        `loss` is not called where a GPU repeats what was recorded of it; this is, each time. At the latest with the
+        last window the state is that at the end of the training events.
+        """
 
     def end_epoch(self, epoch: int) -> dict[str, float]:
         """Whatever is due between epochs (multipliers, copies); numbers to log."""

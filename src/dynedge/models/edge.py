@@ -22,6 +22,8 @@ from dynedge.events.log import EventLog
 from dynedge.models import memory, recurrence
 from dynedge.models.contract import Loss, Model, Reason, State, Step, Window
 from dynedge.models.memory import Memory, MemoryConfig
+from dynedge.models.memory.lessons import Lesson
+from dynedge.models.prepared import Prepared
 from dynedge.models.recurrence import Recurrence, RecurrenceConfig
 from dynedge.ops.ranks import ranks
 
@@ -36,10 +38,18 @@ class EdgeConfig:
     recurrence: RecurrenceConfig = field(default_factory=RecurrenceConfig)
     memory: MemoryConfig = field(default_factory=MemoryConfig)
     weights: tuple[float, ...] = option(
-        (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0),
+        (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0, 1.4),
         "of the recurrence: the one that ranks validation best is kept",
     )
     chosen_on: int = option(10_000, "validation events the weight is chosen on", least=1)
+
+
+@dataclass(frozen=True, eq=False)
+class Both:
+    """A training window, for each expert."""
+
+    evolved: Prepared
+    counted: Lesson
 
 
 class Edge(Model):
@@ -50,22 +60,40 @@ class Edge(Model):
         super().__init__()
         self.config, self.memory, self.recurrence = config, memory, recurrence
         self.register_buffer("weight", torch.zeros(()))
+        self._kept: dict[int, Both] = {}  # what a GPU repeats must be the same object each epoch
 
     # ---- training: each expert by itself
 
     def num_windows(self, train_end: int) -> int:
         return self.recurrence.num_windows(train_end)
 
-    def windows(self, log: EventLog, train_end: int, first: int = 0) -> Iterator[Any]:
-        return self.recurrence.windows(log, train_end, first)
+    def windows(self, log: EventLog, train_end: int, first: int = 0) -> Iterator[Both]:
+        parts = self.recurrence.windows(log, train_end, first), self.memory.windows(log, train_end, first)
+        for number, (evolved, counted) in enumerate(zip(*parts, strict=True), first):
+            both = self._kept.get(number)
+            if both is None or both.evolved is not evolved:
+                both = Both(evolved, counted)
+            if self.repeats(both):
+                self._kept[number] = both
+            yield both
 
     def start(self) -> State:
         return _join(self.memory.start(), self.recurrence.start())
 
-    def loss(self, prepared: Any, state: State, step: Step) -> Loss:
+    def draw(self, prepared: Both, step: Step) -> Tensor | None:
+        return self.recurrence.draw(prepared.evolved, step)
+
+    def repeats(self, prepared: Both) -> bool:
+        return self.recurrence.repeats(prepared.evolved)
+
+    def passed(self, prepared: Both, state: State) -> None:
+        with _parts(state) as (known, _):
+            self.memory.passed(prepared.counted, known)
+
+    def loss(self, prepared: Both, state: State, step: Step) -> Loss:
         with _parts(state) as (known, states):
-            counted = self.memory.loss(prepared.window, known, step)
-            evolved = self.recurrence.loss(prepared, states, step)
+            counted = self.memory.loss(prepared.counted, known, step)
+            evolved = self.recurrence.loss(prepared.evolved, states, step)
         return Loss(counted.total + evolved.total, {**evolved.log, "memory_loss": counted.log["loss"]})
 
     def end_epoch(self, epoch: int) -> dict[str, float]:
@@ -129,7 +157,6 @@ class Edge(Model):
     def peek(self, users: Tensor, times: Tensor, candidates: Tensor | None, state: State) -> Tensor:
         counted = self.memory.peek(users, times, candidates, _part(state, MEMORY))
         return self._fused(counted, self.recurrence.peek(users, times, candidates, _part(state, RECURRENCE)))
-
 
     def explain(self, user: int, time: float, items: Tensor, state: State) -> list[Reason]:
         """The states' share is their lift over the mean item's score, beside the memory's."""

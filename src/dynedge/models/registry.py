@@ -30,7 +30,7 @@ class Entry:
 
 
 MODELS: dict[str, Entry] = {
-    "edge": Entry(edge.EdgeConfig, edge.create, edge.restore),
+    "edge": Entry(edge.EdgeConfig, edge.create, edge.restore, devices=("cpu", "cuda")),
     "recurrence": Entry(
         recurrence.RecurrenceConfig,
         recurrence.create,

@@ -22,7 +22,6 @@ from torch import Tensor
 
 from dynedge.config import option
 from dynedge.events.log import EventLog
-from dynedge.models.contract import Loss, State, Step, Window
 from dynedge.models.layers import Shape
 from dynedge.models.memory import Memory, MemoryConfig
 from dynedge.models.memory.store import BY_LOG_EVENTS, FIRST, LATELY, PLAIN, SOURCES
@@ -50,7 +49,8 @@ class Rule(Memory):
         context = CONTEXTS[config.kind]
         kept = tuple(name for name in (context, "user" if config.unseen else None) if name)
         fades = config.half_life if context is None and config.half_life else 1e12
-        super().__init__(MemoryConfig(contexts=kept, half_lives=(fades,), gate=0, reshape=0, longest=1 << 30), shape)
+        config_of = MemoryConfig(contexts=kept, half_lives=(fades,), gate=0, reshape=0, longest=1 << 30, examples=0)
+        super().__init__(config_of, shape)
         if config.half_life and context:
             self.fading = self.fading._replace(by_log=fading(config.half_life))
         if config.kind == "next-five":
@@ -65,10 +65,6 @@ class Rule(Memory):
             self.mixture.start.data = torch.from_numpy(np.log(weight))
         self.mixture.seen.data.fill_(UNSEEN if config.unseen else 0.0)
         self.requires_grad_(False)
-
-    def loss(self, prepared: Window, state: State, step: Step) -> Loss:
-        self.observe(prepared, state)
-        return Loss(torch.zeros(()), {"loss": 0.0})
 
 
 COUNTS = MemoryConfig(contexts=("user", "last", "near"), gate=0, reshape=0, longest=1 << 30)

@@ -86,7 +86,9 @@ def _train(
     for window in range(course.window, len(cuts)):
         step = Step(config.seed, course.epoch, window)
         torch.manual_seed(step.generator().initial_seed())  # a layer that draws by itself (dropout) resumes too
-        unread.add(window, *steps.take(next(prepared), course.state, step))
+        ready = next(prepared)
+        unread.add(window, *steps.take(ready, course.state, step))
+        model.passed(ready, course.state)
         course.window = window + 1
         if keeper.look(windows=1):
             unread.go_on()

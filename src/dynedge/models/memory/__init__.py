@@ -16,10 +16,10 @@ from torch import Tensor
 
 from dynedge.config import option
 from dynedge.events.log import EventLog
-from dynedge.events.split import windows
-from dynedge.models.contract import Loss, Model, Reason, State, Step, Window
+from dynedge.models.contract import Loss, Model, Reason, State, Step, Window, told
 from dynedge.models.layers import Shape
 from dynedge.models.memory import learning, mixing, reasons, store
+from dynedge.models.memory.lessons import Lesson, Lessons
 from dynedge.models.memory.store import SOURCES, TABLES
 from dynedge.models.room import wide
 
@@ -39,20 +39,22 @@ class MemoryConfig:
     reshape: int = option(
         32, "hidden units that reshape known items' probabilities; 0: a factor for seen ones", least=0
     )
-    examples: int = option(6000, "events an epoch learns from, spread over the training events", least=1)
+    examples: int = option(12_000, "events it learns from, spread over the training events", least=0)
     windows: int = option(300, "training windows an epoch is cut into", least=1)
 
 
 class Memory(Model):
     grows = True
 
-    def __init__(self, config: MemoryConfig, shape: Shape) -> None:
+    def __init__(self, config: MemoryConfig, shape: Shape, seed: int = 0) -> None:
         super().__init__()
-        self.config, self.shape = config, shape
+        self.config, self.shape, self._seed = config, shape, seed
         self.keep = np.array([name in config.contexts for name in TABLES])
         self.fading = store.fadings(config.half_lives, config.longest)
         sources = 1 + len(config.half_lives) + SOURCES
         self.mixture = learning.Mixture(torch.zeros(sources), config.gate, config.reshape)
+        self._all_alike = learning.Mixture(torch.zeros(sources), 0, 0).weights()
+        self._lessons = Lessons(self.start, self._read, config.windows)
 
     @cached_property
     def _found(self) -> store.Found:
@@ -67,9 +69,8 @@ class Memory(Model):
     def num_windows(self, train_end: int) -> int:
         return self.config.windows
 
-    def windows(self, log: EventLog, train_end: int, first: int = 0) -> Iterator[Window]:
-        for cut in list(windows(train_end, self.config.windows))[first:]:
-            yield Window(log, cut)
+    def windows(self, log: EventLog, train_end: int, first: int = 0) -> Iterator[Lesson]:
+        return self._lessons.of(log, train_end, first)
 
     def prepare(self, window: Window) -> Window:
         return window
@@ -77,19 +78,26 @@ class Memory(Model):
     def start(self) -> State:
         return store.empty(self.shape.users, self.shape.items, len(self.config.half_lives))
 
-    def loss(self, prepared: Window, state: State, step: Step) -> Loss:
-        n, draw = len(prepared), np.random.default_rng([step.seed, step.epoch, step.window])
-        count = min(n, max(1, round(self.config.examples / self.config.windows)))
+    def _read(self, window: Window, number: int, state: State) -> learning.Examples:
+        """A window's examples; the state moves past it. Candidates are those that rank high if all sources count."""
+        n, draw = len(window), np.random.default_rng([self._seed, number])
+        count = min(n, -(-self.config.examples // self.config.windows))
         sampled = np.zeros(n, np.bool_)
         sampled[draw.choice(n, count, replace=False) if n else []] = True
-        weights = self.mixture.weights()
-        examples = learning.room(count if n else 0, len(weights.gate_start))
-        columns = prepared.user, prepared.item, prepared.time, sampled, draw.random(count)
+        examples = learning.room(count, len(self._all_alike.gate_start))
+        columns = window.user, window.item, window.time, sampled, draw.random(count)
         known = store.of(state, self.shape.items, n)
-        learning.collect(known, self.fading, self.keep, weights, *columns, self._found, examples)
-        mixed, reshaped = self.mixture.loss(examples)
-        total = (mixed + reshaped).sum() / max(count, 1)
-        return Loss(total, {"loss": float(reshaped.detach().sum()) / max(count, 1)})
+        learning.collect(known, self.fading, self.keep, self._all_alike, *columns, self._found, examples)
+        return learning.tensors(examples, self.mixture.start)
+
+    def loss(self, prepared: Lesson, state: State, step: Step) -> Loss:
+        mixed, reshaped = self.mixture.loss(prepared.examples)
+        count = max(len(reshaped), 1)
+        return Loss((mixed + reshaped).sum() / count, {"loss": told(reshaped.detach().sum() / count)})
+
+    def passed(self, prepared: Lesson, state: State) -> None:
+        if prepared.end is not None:
+            state.update(prepared.end)
 
     def observe(self, window: Window, state: State) -> None:
         known = store.of(state, self.shape.items, len(window))
@@ -106,7 +114,7 @@ class Memory(Model):
 
     def peek(self, users: Tensor, times: Tensor, candidates: Tensor | None, state: State) -> Tensor:
         out = torch.empty(len(users), self.shape.items)
-        known, columns = store.of(state, self.shape.items), (users.numpy(), times.double().numpy())
+        known, columns = store.of(state, self.shape.items), (users.cpu().numpy(), times.cpu().double().numpy())
         mixing.peek(known, self.fading, self.keep, self.mixture.weights(), *columns, self._found, out.numpy())
         return self._chosen(out, candidates)
 
@@ -114,7 +122,7 @@ class Memory(Model):
         if "user" not in self.config.contexts:
             return None
         out = torch.zeros(len(users), self.shape.items, dtype=torch.bool)
-        store.own_items(store.of(state, self.shape.items).user, users.numpy(), out.numpy())
+        store.own_items(store.of(state, self.shape.items).user, users.cpu().numpy(), out.numpy())
         return out
 
     def explain(self, user: int, time: float, items: Tensor, state: State) -> list[Reason]:
@@ -126,13 +134,13 @@ class Memory(Model):
         return [Reason(one, int(other)) for one, other in zip(named, near, strict=True)]
 
     def _chosen(self, out: Tensor, candidates: Tensor | None) -> Tensor:
-        return out.log_() if candidates is None else out.gather(1, candidates).log_()
+        return out.log_() if candidates is None else out.gather(1, candidates.cpu()).log_()
 
 
 def create(config: MemoryConfig, log: EventLog, train_end: int, seed: int) -> Memory:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return Memory(config, Shape.of(log))
+        return Memory(config, Shape.of(log), seed)
 
 
 def restore(config: MemoryConfig, log: EventLog, tensors: dict[str, Tensor]) -> Memory:

@@ -26,14 +26,17 @@ Array = npt.NDArray[Any]
 TOP, REST = 38, 24
 CANDIDATES = 2 + TOP + REST  # the true item, what no context knows, the top and the rest's draw
 NOT_THERE = np.float32(-1e9)
+PACE = 10.0  # a few hundred weights that everything hangs on learn this much faster than the recurrence's
 
 
 class Examples(NamedTuple):
-    facts: Array  # float32[m, FACTS]
-    there: Array  # bool[m, M]
-    share: Array  # float32[m, K, M]: what each source says of each candidate
-    inputs: Array  # float32[m, K, INPUTS]
-    bonus: Array  # float32[m, K]: the logarithm of how many a drawn one stands for; far below 0: no candidate
+    """Arrays while they are collected, then tensors."""
+
+    facts: Any  # float32[m, FACTS]
+    there: Any  # bool[m, M]
+    share: Any  # float32[m, K, M]: what each source says of each candidate
+    inputs: Any  # float32[m, K, INPUTS]
+    bonus: Any  # float32[m, K]: the logarithm of how many a drawn one stands for; far below 0: no candidate
 
 
 def room(events: int, sources: int) -> Examples:
@@ -44,6 +47,12 @@ def room(events: int, sources: int) -> Examples:
         np.zeros((events, CANDIDATES, INPUTS), np.float32),
         np.full((events, CANDIDATES), NOT_THERE),
     )
+
+
+def tensors(examples: Examples, like: Tensor) -> Examples:
+    """Where and as precise as the parameters are."""
+    found = (torch.from_numpy(part) for part in examples)
+    return Examples(*(part.to(like.device, None if part.dtype == torch.bool else like.dtype) for part in found))
 
 
 @numba.njit(nogil=True, cache=True)
@@ -154,12 +163,14 @@ class Mixture(nn.Module):
         self.shape_in = nn.Linear(INPUTS + FACTS, shape_hidden) if shape_hidden else None
         self.shape_out = nn.Parameter(torch.zeros(shape_hidden))
         self.seen = nn.Parameter(torch.zeros(1))
+        for parameter in self.parameters():
+            parameter.pace = PACE  # type: ignore[attr-defined]
 
     def weights(self) -> Weights:
         """As arrays, for the compiled walk."""
 
         def array(tensor: Tensor) -> Array:
-            return np.ascontiguousarray(tensor.detach().float().numpy())
+            return np.ascontiguousarray(tensor.detach().float().cpu().numpy())
 
         none = torch.zeros(0, FACTS), torch.zeros(0)
         gate_in = (self.gate_in.weight, self.gate_in.bias) if self.gate_in is not None else none
@@ -172,12 +183,11 @@ class Mixture(nn.Module):
 
     def loss(self, examples: Examples) -> tuple[Tensor, Tensor]:
         """([m], [m]): minus the logarithm of the true item's probability, before and after reshaping."""
-        there = torch.from_numpy(examples.there)
-        kind = self.start.dtype
-        facts, share, inputs, bonus = (
-            torch.from_numpy(part).to(kind)
-            for part in (examples.facts, examples.share, examples.inputs, examples.bonus)
-        )
+        with torch.autocast(self.start.device.type, enabled=False):  # shares are small numbers
+            return self._loss(examples)
+
+    def _loss(self, examples: Examples) -> tuple[Tensor, Tensor]:
+        facts, there, share, inputs, bonus = examples
         logits = self.start.expand(len(facts), -1)
         if self.gate_in is not None:
             logits = logits + self.gate_in(facts).relu() @ self.gate_out.T
