@@ -123,8 +123,14 @@ def test_whatever_a_model_states_can_be_set():
     for entry in MODELS.values():
         for name in entry.recipes or [next(key for key in MODELS if MODELS[key] is entry)]:
             recipe = choose(MODELS, name)[1]
-            space = space_of(entry, recipe)
+            space = space_of(entry, recipe, items=100_000)
             assert entry.plain or space.values
             for key, values in space.values.items():
                 assert values[0] == flatten(recipe)[key]
                 assert all(flatten(space.config({key: value}))[key] == value for value in values)
+
+
+def test_where_all_items_are_candidates_the_number_of_negatives_is_not_searched():
+    entry, recipe = choose(MODELS, "recurrence")
+    few, many = (space_of(entry, recipe, items).values for items in (4096, 4097))
+    assert many.keys() - few.keys() == {"model.negatives"}

@@ -42,9 +42,17 @@ class Space:
         return {key: value for key, value in settings.items() if value != self.start[key]}
 
 
-def space_of(entry: Entry, recipe: Config) -> Space:
+def space_of(entry: Entry, recipe: Config, items: int) -> Space:
+    """Of a log with so many items."""
     now = flatten(recipe)
     stated = getattr(entry, "search", None) or {
         key: USUAL[name] for key in now if (name := key.rpartition(".")[2]) in USUAL
     }
-    return Space(recipe, {key: tuple(dict.fromkeys((now[key], *values))) for key, values in stated.items()})
+    used = {key: values for key, values in stated.items() if not _idle(key, now, items)}
+    return Space(recipe, {key: tuple(dict.fromkeys((now[key], *values))) for key, values in used.items()})
+
+
+def _idle(key: str, now: Mapping[str, Any], items: int) -> bool:
+    """Whether a field changes nothing: nobody draws negatives where all items are candidates."""
+    owner, _, name = key.rpartition(".")
+    return name == "negatives" and now.get(f"{owner}.full_softmax_up_to", 0) >= items

@@ -50,7 +50,7 @@ def tune(
     tells the same again.
     """
     entry, _ = choose(models, recipe.name)
-    space = space_of(entry, recipe)
+    space = space_of(entry, recipe, log.num_items)
     if getattr(entry, "plain", False):
         raise UsageError(f"{recipe.name} learns nothing: there is nothing to tune.")
     if not recipe.training.ranges(log)[1]:
