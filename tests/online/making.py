@@ -1,4 +1,4 @@
-"""A small log, runs of several models on it, and events to send them: known people and new ones, some of them late."""
+"""A small log, runs of several models on it, and events to send them: known people, new ones, some late."""
 
 import numpy as np
 import torch

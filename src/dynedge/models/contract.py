@@ -185,6 +185,17 @@ class Model(nn.Module, ABC):
         """[n, d]: the evolving part of the vectors of these users (side 0) or items (1); None where there is none."""
         return None
 
+    def asked(self, user: int, time: float, state: State) -> tuple[Tensor, Tensor] | None:
+        """(base float[I], query float[D + 1]): of item i, `peek` says base[i] + query · its row of `item_rows`.
+
+        None of a model whose scores have no such form; who has it can be searched without looking at every row.
+        """
+        return None
+
+    def item_rows(self, items: Tensor, state: State) -> Tensor:
+        """float[n, D + 1]: what `asked` is about, of these items; the last column is a bias."""
+        raise NotImplementedError("only a model that has `asked` is asked for these")
+
     def explain(self, user: int, time: float, items: Tensor, state: State) -> list[Reason] | None:
         """Why each of these items int64[n] has the score that `peek` gives it; None of a model that cannot say."""
         return None

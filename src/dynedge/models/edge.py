@@ -151,6 +151,14 @@ class Edge(Model):
     def states(self, side: int, rows: Tensor, state: State) -> Tensor:
         return self.recurrence.states(side, rows, _part(state, RECURRENCE))
 
+    def item_rows(self, items: Tensor, state: State) -> Tensor:
+        return self.recurrence.item_rows(items, _part(state, RECURRENCE))
+
+    def asked(self, user: int, time: float, state: State) -> tuple[Tensor, Tensor]:
+        users, times = torch.tensor([user]), torch.tensor([time], dtype=torch.float64)
+        counted = self.memory.peek(users, times, None, _part(state, MEMORY))[0]
+        return counted, self.recurrence.asked(user, time, _part(state, RECURRENCE))[1] * self.weight
+
     def vectors(self, state: State) -> tuple[Tensor, Tensor]:
         return self.recurrence.vectors(_part(state, RECURRENCE))
 

@@ -369,6 +369,15 @@ class Recurrence(Model):
     def states(self, side: int, rows: Tensor, state: State) -> Tensor:
         return read_states([(self._side(side, state), rows)])
 
+    def item_rows(self, items: Tensor, state: State) -> Tensor:
+        states = self.states(1, items, state)
+        return torch.cat([states, states.new_zeros(len(items), 1) if self._ids is None else self._ids[items]], 1)
+
+    def asked(self, user: int, time: float, state: State) -> tuple[Tensor, Tensor]:
+        moment = torch.tensor([time], dtype=torch.float64, device=self.xi.device)
+        wanted = self._wanted(torch.tensor([user], device=self.xi.device), moment, state)[0]
+        return self.xi.new_zeros(self.shape.items), torch.cat([wanted, wanted.new_ones(1)])
+
     def vectors(self, state: State) -> tuple[Tensor, Tensor]:
         """States; an item's is followed by its id's vector where candidates are scored by that too."""
         counts = self.shape.users, self.shape.items
@@ -377,11 +386,15 @@ class Recurrence(Model):
         )
         return users, items if self._ids is None else torch.cat([items, self._ids[:, :-1]], 1)
 
-    def peek(self, users: Tensor, times: Tensor, candidates: Tensor | None, state: State) -> Tensor:
+    def _wanted(self, users: Tensor, times: Tensor, state: State) -> Tensor:
         head = [read_states([(self._side(0, state), users)]), self.items(state["last_item"][users])]
         if self.config.time_gaps:
             head.append(self._gaps(times, state["user_time"][users]))
-        wanted, d = self.head(torch.cat(head, 1)), self.config.dim
+        found: Tensor = self.head(torch.cat(head, 1))
+        return found
+
+    def peek(self, users: Tensor, times: Tensor, candidates: Tensor | None, state: State) -> Tensor:
+        wanted, d = self._wanted(users, times, state), self.config.dim
         found = wanted[:, :d] @ read_states([(self._side(1, state), self._numbers(self.shape.items))]).T
         if self.config.candidate_id:
             found = found + torch.addmm(self.candidate[:, -1], wanted[:, d:], self.candidate[:, :-1].T)

@@ -115,6 +115,7 @@ class Engine:
             position = about.position
             _restore(live, about, tensors)
         self._catch_up(live, joined_at, position, self.journal.end)
+        live.make_searchable()
         return live, fingerprint
 
     def _catch_up(self, live: Live, joined_at: tuple[int, float], position: int, end: int) -> int:
@@ -140,6 +141,7 @@ class Engine:
             position = 0
             while self.journal.end - position > TOGETHER:
                 position = self._catch_up(live, joined_at, position, self.journal.end)
+            live.make_searchable()
             with self.lock:
                 # The writer moves the states under this lock, right after its commit: `end` may be one commit ahead
                 # of what it has moved past, so the position it stands at is the one to reach.

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from dynedge.models.contract import State, Window
 from dynedge.online.clock import Clock
 from dynedge.online.journal import Event
 from dynedge.online.names import Names
+from dynedge.online.sketch import Sketch
 from dynedge.progress import Progress
 from dynedge.training.files import group, joined, read_tensors, write_tensors
 from dynedge.training.known import Array, Known
@@ -35,6 +37,7 @@ from dynedge.training.settings import Entry
 
 WALK = 4096  # events taken in together
 SCORES = 1 << 22  # held at once: users × items
+SKETCHED = 4096  # items from which a sketch pays
 NOBODY = -1  # in the place of an item: there is none to recommend
 
 
@@ -46,6 +49,7 @@ class Live:
         self.model, self.state, self.known = trained.model, trained.state, known
         self.users, self.items = Names(trained.log.user_ids), Names(trained.log.item_ids)
         self._size = len(self.users), len(self.items)  # what the model has rows for
+        self._sketch: Sketch | None = None
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str], models: Mapping[str, Entry]) -> Live:
@@ -103,6 +107,10 @@ class Live:
         with precision(self.config.training):
             self.model.observe(Window(log, piece), self.state)
         self.known.add(log, piece)
+        if self._sketch is not None:
+            self._sketch.update(
+                self.model, self.state, np.unique(log.item[piece.start : piece.stop]).astype(np.int64)
+            )
 
     @cached_property
     def clock(self) -> Clock:
@@ -138,6 +146,8 @@ class Live:
             self.model.grow(users, items, self.state)
             self.known.grow(items)
             self.clock.grow(users, items)
+            if self._sketch is not None:
+                self._sketch.grow(self.model, self.state, items)
             self._size = users, items
 
     def walk_to(self, log: EventLog, time: float | None = None, *, quiet: bool = True) -> int:
@@ -165,6 +175,25 @@ class Live:
         return max(stop - start, 0)
 
     # ---- answers
+
+    @torch.no_grad()
+    def make_searchable(self, at_least: int = SKETCHED) -> None:
+        """From now on the best of many items are found by a sketch of them, where the model's scores allow it."""
+        many = len(self.items) >= at_least and self.device.type == "cpu" and len(self.users)
+        if many and self.model.asked(0, self.known.time, self.state) is not None:
+            self._sketch = Sketch(self.model, self.state, len(self.items))
+
+    @contextmanager
+    def supposing(self, event: Event) -> Iterator[None]:
+        """Inside, an event has happened that did not: of users and items that are known."""
+        kept = self.state, self.known, self.clock, self._sketch
+        self.state, self.known, self.clock = self.state.clone(), self.known.copy(), self.clock.copy()
+        self._sketch = None
+        try:
+            self.observe([event])
+            yield
+        finally:
+            self.state, self.known, self.clock, self._sketch = kept
 
     def recommend(
         self,
@@ -198,6 +227,9 @@ class Live:
 
     @torch.no_grad()
     def _best(self, users: Tensor, k: int, moment: float, filter_seen: bool) -> tuple[Array, Array]:
+        if self._sketch is not None:
+            found = [self._searched(user, k, moment, filter_seen) for user in users.tolist()]
+            return np.stack([items for items, _ in found]), np.stack([scores for _, scores in found])
         users = users.to(self.device)
         times = torch.full((len(users),), moment, dtype=torch.float64, device=self.device)
         with precision(self.config.training):
@@ -208,6 +240,15 @@ class Live:
         best, items = scores.topk(min(k, scores.shape[1]))
         items = items.masked_fill(best == -torch.inf, NOBODY)
         return np.asarray(items.cpu()), np.asarray(best.cpu())
+
+    def _searched(self, user: int, k: int, moment: float, filter_seen: bool) -> tuple[Array, Array]:
+        asked = self.model.asked(user, moment, self.state)
+        assert asked is not None and self._sketch is not None
+        base, query = asked
+        if filter_seen:
+            base = base.masked_fill(self._seen(torch.tensor([user]))[0], -torch.inf)
+        best, items = self._sketch.best(base, query, min(k, len(self.items)), self.model, self.state)
+        return np.asarray(items.masked_fill(best == -torch.inf, NOBODY)), np.asarray(best)
 
     def _seen(self, users: Tensor) -> Tensor:
         seen = self.model.seen(users, self.state)

@@ -35,6 +35,11 @@ def _sentence(error: RequestValidationError) -> str:
     return f"{where or 'the body'}: {first['msg'][:1].lower()}{first['msg'][1:]}."
 
 
+def _spoken(error: HTTPException) -> str:
+    plain = {404: "there is nothing here; /docs lists what is.", 405: "this path is not for that method; see /docs."}
+    return plain.get(error.status_code) or f"{str(error.detail).rstrip('.')}."
+
+
 def add_to(app: FastAPI) -> None:
     def told(kind: type[Exception], answer: Any) -> None:
         async def handler(_: Request, error: Any) -> Response:
@@ -43,7 +48,7 @@ def add_to(app: FastAPI) -> None:
         app.add_exception_handler(kind, handler)
 
     told(RequestValidationError, lambda error: problem(422, _sentence(error)))
-    told(HTTPException, lambda error: problem(error.status_code, str(error.detail), error.headers))
+    told(HTTPException, lambda error: problem(error.status_code, _spoken(error), error.headers))
     told(UnknownError, lambda error: problem(404, str(error)))
     told(DynedgeError, lambda error: problem(422, str(error)))
     told(BusyError, lambda error: busy())

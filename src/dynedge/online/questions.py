@@ -9,7 +9,6 @@ import numpy as np
 import torch
 
 from dynedge.errors import DynedgeError, UsageError
-from dynedge.models.contract import State
 from dynedge.online.journal import Event
 from dynedge.online.live import NOBODY, Live
 from dynedge.online.names import Own
@@ -29,11 +28,12 @@ def recommendations(
     Whoever is unknown gets the popular list, with shares of all events as scores.
     """
     rows = [live.users.find(user) for user in users]
-    known = np.array([row for row in rows if row >= 0], np.int64)
-    lists = iter(zip(*live.recommend(known, k, moment(live, time), filter_seen=filter_seen), strict=True))
+    known = np.array(sorted({row for row in rows if row >= 0}), np.int64)
+    lists = zip(*live.recommend(known, k, moment(live, time), filter_seen=filter_seen), strict=True)
+    own = dict(zip(known.tolist(), lists, strict=True))
     found = []
     for user, row in zip(users, rows, strict=True):
-        items, scores = next(lists) if row >= 0 else live.popular(k)
+        items, scores = own[row] if row >= 0 else live.popular(k)
         best = [
             {"item_id": live.items[int(item)], "score": float(score)}
             for item, score in zip(items, scores, strict=True)
@@ -72,13 +72,8 @@ def what_if(live: Live, event: Event, k: int, *, filter_seen: bool = False) -> T
     if live.items.find(event.item) < 0:
         raise UnknownError(f"nobody knows the item {event.item!r}.")
     before = recommendations(live, [event.user], k, event.time, filter_seen=filter_seen)[0]
-    kept = live.state, live.known, live.clock
-    live.state, live.known, live.clock = State(live.state).clone(), live.known.copy(), live.clock.copy()
-    try:
-        live.observe([event])
+    with live.supposing(event):
         after = recommendations(live, [event.user], k, event.time, filter_seen=filter_seen)[0]
-    finally:
-        live.state, live.known, live.clock = kept
     ranks = {item["item_id"]: rank for rank, item in enumerate(before["items"], 1)}
     moved = [item | {"rank_before": ranks.get(item["item_id"])} for item in after["items"]]
     return {"user_id": before["user_id"], "before": before["items"], "after": moved}

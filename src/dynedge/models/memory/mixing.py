@@ -21,6 +21,7 @@ Array = npt.NDArray[Any]
 
 INPUTS = SOURCES + ABOUT + 2  # of the reshaping network, for each item; and the facts
 FLOOR = 1e-3  # a source's share below this is as good as none
+PIECE = 2048  # items
 SEEN = SOURCES  # where the inputs say that the item is one of the user's own
 
 
@@ -82,15 +83,19 @@ def inputs(store: Store, found: Found, slot: int, out: Array) -> None:
 @numba.njit(nogil=True, cache=True)
 def _popular(store: Store, weight: Array, out: Array) -> None:
     """out[i]: what is the same for every context."""
-    items = len(out)
-    for i in range(items):
-        out[i] = weight[0] / items
-    for h in range(len(store.popular_total)):
+    items, half_lives = len(out), len(store.popular_total)
+    factor = np.zeros(half_lives, np.float32)
+    for h in range(half_lives):
         if store.popular_total[h] > 0:
-            factor = np.float32(weight[1 + h] / store.popular_total[h])
-            row = store.popular[h]
-            for i in range(items):
-                out[i] += factor * row[i]
+            factor[h] = weight[1 + h] / store.popular_total[h]
+    for start in range(0, items, PIECE):  # a piece of `out` stays in the first-level cache
+        stop = min(start + PIECE, items)
+        for i in range(start, stop):
+            out[i] = weight[0] / items
+        for h in range(half_lives):
+            row, of_row = store.popular[h], factor[h]
+            for i in range(start, stop):
+                out[i] += of_row * row[i]
 
 
 @numba.njit(nogil=True, cache=True)

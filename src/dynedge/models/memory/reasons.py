@@ -40,7 +40,7 @@ def explain(
     out: Array,
     near: Array,
 ) -> None:
-    """out[k, m]: what source m gives of item k's probability; near[k]: the last item of the user it is nearest to, or -1.
+    """out[k, m]: what source m gives of item k's probability; near[k]: the last item it is nearest to, or -1.
 
     Sources are every item alike, the half-lives, the contexts'.
     """
