@@ -17,6 +17,8 @@ USUAL: Mapping[str, tuple[Any, ...]] = {
     "row_lr": (1e-3, 3e-3, 1e-2, 3e-2),
     "dropout": (0.0, 0.1, 0.3, 0.5),
     "negatives": (10, 64, 512),
+    "windows": (150, 300, 600),
+    "window_events": (256, 512, 1024),
 }
 
 
