@@ -55,10 +55,11 @@ def _text(found: dict[str, Any]) -> str:
         f"each item ranked among {among(found['protocol'], found['items'])}"
     ]
     if rows:
-        legend = "intervals are of resampled users; of several seeds, every event counts with its mean"
         parts.append(_table(rows))
         parts.append(
-            f"{LEGEND}; less the best: than {found['best']}, event by event; {legend}\nruns: {found['runs']}"
+            f"{LEGEND}; less the best: than {found['best']}, event by event\n"
+            "intervals are of resampled users; of several seeds, every event counts with its mean\n"
+            f"runs: {found['runs']}"
         )
     if failed:
         parts.append("\n".join(["failed:", *failed]))
