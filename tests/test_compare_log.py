@@ -161,6 +161,7 @@ def test_mistakes(verb, log, tmp_path):
     run = tmp_path / "run"
     assert verb("train", log, "--out", run, "--epochs", "1")[0] == 0
     refused(2, "--models knows no 'toi'; did you mean toy? Known: toy, toy-wide.", log, "--models", "toy,toi")
+    refused(2, "--models names nobody", log, "--models", ",")
     refused(2, "is a log; compare takes runs, or one log alone", log, run)
     refused(2, "is a log; compare takes runs, or one log alone", log, log)
     refused(2, "--models is for one log", run, run, "--models", "toy")

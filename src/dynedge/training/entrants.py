@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dynedge.config import set_key
-from dynedge.errors import DataError
+from dynedge.errors import DataError, UsageError
 from dynedge.training.run import config_from_toml
 from dynedge.training.settings import Config, Entry, choose
 
@@ -35,6 +35,8 @@ def entrants(models: Mapping[str, Entry], names: Sequence[str], epochs: int | No
             config = _config(models, name, epochs)
             entry, _ = choose(models, config.name)
             found[name] = Entrant(name, {name: config}, plain=getattr(entry, "plain", False))
+    if not found:
+        raise UsageError("--models names nobody; for example: --models all, or --models edge,counts,rule")
     return list(found.values())
 
 

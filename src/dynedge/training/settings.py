@@ -97,6 +97,11 @@ def choose(models: Mapping[str, Entry], name: str, flag: str = "--model") -> tup
     raise UsageError(str(unknown_key(name, known, flag)).replace("has no", "knows no"))
 
 
+def only(models: Mapping[str, Entry], name: str) -> dict[str, Entry]:
+    """The entry of a model or a recipe alone, to be sent to another process."""
+    return {key: entry for key, entry in models.items() if name in (key, *entry.recipes)}
+
+
 def key_of(config: Config, name: str, told_as: str) -> str:
     """The dotted name of the field that a short name means: of the training, or somewhere in the model's config."""
     found = [key for key in flatten(config) if key.split(".")[-1] == name]

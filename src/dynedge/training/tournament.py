@@ -23,7 +23,7 @@ from dynedge.training.entrants import TOML, Entrant, entrants
 from dynedge.training.evaluation import Ranked, check_protocol, kept_ranks, rank_run
 from dynedge.training.interrupt import Stop
 from dynedge.training.run import STATE, Run, is_run, read_config
-from dynedge.training.settings import Config, Entry, choose, settled
+from dynedge.training.settings import Config, Entry, choose, only, settled
 from dynedge.training.standings import standings
 from dynedge.training.train import train_run
 
@@ -124,9 +124,8 @@ def _play(
             left = _left(due, took)
             print(f"{match.recipe}, seed {match.seed}: {len(due)} to go{left}", file=sys.stderr, flush=True)
             began = time.monotonic()
-            own = {key: one for key, one in models.items() if match.config.name in (key, *one.recipes)}
             try:
-                apart(_train_and_rank, own, match, log.path, protocol)
+                apart(_train_and_rank, only(models, match.config.name), match, log.path, protocol)
                 took[match.recipe] = time.monotonic() - began
             except Failed as why:
                 failed[match.recipe] = f"seed {match.seed}: {why}" if match.seed else str(why)

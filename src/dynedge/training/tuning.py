@@ -28,7 +28,7 @@ from dynedge.training.interrupt import Stop
 from dynedge.training.proposals import Trial, proposer
 from dynedge.training.run import CONFIG, Run
 from dynedge.training.runlog import METRICS
-from dynedge.training.settings import Config, Entry, choose, settled
+from dynedge.training.settings import Config, Entry, choose, only, settled
 from dynedge.training.space import Settings, Space, space_of
 from dynedge.training.train import train_run
 
@@ -79,11 +79,10 @@ def _try(
         if before["settings"] == settings:
             return {**before, **trial, "seconds": 0.0}
     config = space.config(settings)
-    own = {key: entry for key, entry in models.items() if config.name in (key, *entry.recipes)}
     run.parent.mkdir(exist_ok=True)
     began = time.monotonic()
     try:
-        apart(_train, own, config, run, log.path)
+        apart(_train, only(models, config.name), config, run, log.path)
         found = _outcome(run)
     except Failed as why:
         print(f"failed: {why}", file=sys.stderr, flush=True)
