@@ -87,8 +87,9 @@ class Edge(Model):
         return self.recurrence.repeats(prepared.evolved)
 
     def passed(self, prepared: Both, state: State) -> None:
-        with _parts(state) as (known, _):
+        with _parts(state) as (known, states):
             self.memory.passed(prepared.counted, known)
+            self.recurrence.passed(prepared.evolved, states)
 
     def loss(self, prepared: Both, state: State, step: Step) -> Loss:
         with _parts(state) as (known, states):
@@ -157,14 +158,18 @@ class Edge(Model):
     def asked(self, user: int, time: float, state: State) -> tuple[Tensor, Tensor]:
         users, times = torch.tensor([user]), torch.tensor([time], dtype=torch.float64)
         counted = self.memory.peek(users, times, None, _part(state, MEMORY))[0]
-        return counted, self.recurrence.asked(user, time, _part(state, RECURRENCE))[1] * self.weight
+        added, query = self.recurrence.asked(user, time, _part(state, RECURRENCE))
+        return self._fused(counted, added) if added.any() else counted, query * self.weight
 
     def vectors(self, state: State) -> tuple[Tensor, Tensor]:
         return self.recurrence.vectors(_part(state, RECURRENCE))
 
     def peek(self, users: Tensor, times: Tensor, candidates: Tensor | None, state: State) -> Tensor:
         counted = self.memory.peek(users, times, candidates, _part(state, MEMORY))
-        return self._fused(counted, self.recurrence.peek(users, times, candidates, _part(state, RECURRENCE)))
+        device = self.weight.device
+        some = None if candidates is None else candidates.to(device)
+        evolved = self.recurrence.peek(users.to(device), times.to(device), some, _part(state, RECURRENCE))
+        return self._fused(counted, evolved)
 
     def explain(self, user: int, time: float, items: Tensor, state: State) -> list[Reason]:
         """The states' share is their lift over the mean item's score, beside the memory's."""
