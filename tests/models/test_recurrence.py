@@ -50,6 +50,17 @@ def one_by_one(model, log, events):
     gru, d = model.gru, model.config.dim
     start = [[model.psi[s][row] if (row := int(r)) >= 0 else model.xi[s] for r in model._psi_row(s)] for s in (0, 1)]
     state, time, last, found = [list(side) for side in start], [{}, {}], {}, []
+    had = {user: [] for user in range(log.num_users)}  # (item, time), oldest first
+
+    def bonus(user, item, now):
+        """By how many of the user's events ago, how often, and how long ago: in 2/3 octaves, to 4, in tens."""
+        times = [at for other, at in had[user] if other == item]
+        if not times:
+            return torch.zeros((), dtype=torch.float64)
+        ago = len(had[user]) - max(k for k, (other, _) in enumerate(had[user]) if other == item)  # 1: the last
+        since = now - times[-1]
+        late, often = min(int(1.5 * np.log2(ago)), 11), min(len(times), 4) - 1
+        return model.bonus[(late * 4 + often) * 8 + (0 if since <= 0 else min(1 + int(np.log10(1 + since)), 7))]
 
     def gap(now, before):
         return [float(np.log1p(now - before)), 1.0] if before is not None else [0.0, 0.0]
@@ -66,6 +77,9 @@ def one_by_one(model, log, events):
         score = torch.stack([wanted[:d] @ vector for vector in state[1]])
         if model.config.candidate_id:
             score = score + model.candidate[:, :-1] @ wanted[d:] + model.candidate[:, -1]
+        if model.bonus is not None:
+            score = score + torch.stack([bonus(ids[0], item, now) for item in range(log.num_items)])
+        had[ids[0]].append((ids[1], now))
         found.append(score)
         old = [state[s][ids[s]] for s in (0, 1)]
         for s in (0, 1):
@@ -87,7 +101,7 @@ def one_by_one(model, log, events):
 
 SWITCHES = [
     {},
-    {"time_gaps": False, "candidate_id": False},
+    {"time_gaps": False, "candidate_id": False, "history": False},
     {"item_id": False, "categories": False, "event_features": False},
     {"active_users": 5, "active_items": 4},
 ]

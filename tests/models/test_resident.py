@@ -30,12 +30,8 @@ class Stream:
         assert event == "copied"
 
 
-class Plan:
-    def __len__(self) -> int:
-        return 5
-
-    def since(self, first: int) -> Iterator[int]:
-        return iter(range(first, 5))
+def planned(first: int) -> Iterator[tuple[int, int]]:
+    return zip(range(first, 5), range(first, 5), strict=True)
 
 
 def test_as_many_windows_stay_as_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,14 +51,14 @@ def test_as_many_windows_stay_as_there_is_room_for(monkeypatch: pytest.MonkeyPat
         return SimpleNamespace(number=planned[0], item=buffer)
 
     resident, first = Resident(torch.device("cuda", 0), working=5), []
-    for window in resident.windows(Plan(), indexed, 0):
+    for window in resident.windows(5, planned, indexed, 0):
         first.append(window)
         free[0] -= 2  # what the window takes
     assert [resident.keeps(window) for window in first] == [True, True, True, False, False]
     assert released == [3, 4]
-    again = list(resident.windows(Plan(), indexed, 0))
+    again = list(resident.windows(5, planned, indexed, 0))
     assert [one is two for one, two in zip(first, again, strict=True)] == [True, True, True, False, False]
-    assert [window.number for window in resident.windows(Plan(), indexed, 2)] == [2, 3, 4]
+    assert [window.number for window in resident.windows(5, planned, indexed, 2)] == [2, 3, 4]
 
 
 def test_what_cannot_fit_is_refused_before_training(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

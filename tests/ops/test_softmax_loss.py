@@ -6,7 +6,7 @@ import torch
 
 from dynedge.models.candidates import find
 from dynedge.ops import parallel
-from dynedge.ops.softmax_loss import CHUNK, cpu, reference, softmax_loss
+from dynedge.ops.softmax_loss import CHUNK, Bonus, cpu, reference, softmax_loss
 from dynedge.plan.links import Linker
 from dynedge.plan.schedule import build
 
@@ -60,6 +60,29 @@ def test_error_and_gradients(name):
         gradients(softmax_loss, *made, 0.3), gradients(reference.softmax_loss, *made, 0.3), strict=True
     ):
         torch.testing.assert_close(got, right, rtol=1e-10, atol=1e-10)
+
+
+def make_bonus(n, items, dtype=torch.float64, seed=1):
+    """Some events have none, some have one for every item, their true ones and those that move among them."""
+    rng = np.random.default_rng(seed)
+    there = rng.random((n, items)) < rng.choice([0.0, 0.3, 1.0], (n, 1))
+    event, item = (torch.from_numpy(part) for part in there.nonzero())
+    start = torch.from_numpy(np.concatenate(([0], there.sum(1).cumsum())))
+    return Bonus(start, event, item, torch.randn(len(event), dtype=dtype, requires_grad=True))
+
+
+@pytest.mark.parametrize("name", ["full", "full, ids", "tiles"])
+def test_bonuses_are_added_and_get_their_gradient(name):
+    tensors, columns, true = make(**CASES[name])
+    bonus = make_bonus(len(true[0]), columns.count)
+
+    def with_bonus(compute):
+        error = compute(*tensors, *([None] * (4 - len(tensors))), columns, *true, bonus)
+        return error.detach(), *torch.autograd.grad(0.3 * error, [*tensors, bonus.value])
+
+    for got, right in zip(with_bonus(softmax_loss), with_bonus(reference.softmax_loss), strict=True):
+        torch.testing.assert_close(got, right, rtol=1e-10, atol=1e-10)
+    assert not torch.equal(with_bonus(softmax_loss)[0], gradients(softmax_loss, tensors, columns, true)[0])
 
 
 @pytest.mark.parametrize("name", ["sampled, ids", "full"])

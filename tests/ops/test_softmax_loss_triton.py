@@ -12,7 +12,7 @@ from ops.interpreted import DEVICE
 from torch import Tensor
 
 from dynedge.models.candidates import find
-from dynedge.ops.softmax_loss import CHUNK, reference
+from dynedge.ops.softmax_loss import CHUNK, Bonus, reference
 from dynedge.ops.softmax_loss.triton import Drawn, softmax_loss
 from dynedge.plan.links import Linker
 from dynedge.plan.schedule import NO_ROW, build
@@ -55,6 +55,31 @@ def test_error_and_gradients(n: int, count: int, items: int, d: int, active: flo
         error = operator(*tensors[:3], tensors[3] if ids else None, *rest)
         grads = torch.autograd.grad(0.5 * error, tensors)
         return [_dense(grad).double().cpu() for grad in (error.detach(), *grads)]
+
+    expected = gradients(reference.softmax_loss, torch.float64, columns, item, row)
+    with torch.autocast(DEVICE, torch.bfloat16) if low else nullcontext():
+        found = gradients(softmax_loss, torch.float32, drawn, item, row, after)
+    for got, right in zip(found, expected, strict=True):
+        bound = (BFLOAT16 if low else FLOAT32) * float(right.abs().max()) if right.numel() else 0
+        torch.testing.assert_close(got, right, rtol=0, atol=bound)
+
+
+@pytest.mark.parametrize("low", [False, True], ids=["float32", "bfloat16"])
+def test_bonuses_are_added_and_get_their_gradient(low: bool) -> None:
+    """Of true items, of items that move inside a chunk, of others; some events have none."""
+    n, items, d = 200, 20, 8
+    torch.manual_seed(0)
+    columns, drawn, item, row, after, rows = window(n, items, items, 0.2)
+    there = torch.rand(n, items) < torch.rand(n, 1)
+    there[::3] = False
+    event, named = (part.to(DEVICE) for part in there.nonzero(as_tuple=True))
+    start = torch.cat([torch.zeros(1, dtype=torch.int64), there.sum(1).cumsum(0)]).to(DEVICE)
+    inputs = [torch.randn(*shape) for shape in ((n, d), (rows, d), (len(columns.outside), d), (len(event),))]
+
+    def gradients(operator: Any, kind: torch.dtype, *rest: Any) -> list[Tensor]:
+        tensors = [tensor.to(DEVICE, kind).requires_grad_() for tensor in inputs]
+        error = operator(*tensors[:3], None, *rest, Bonus(start, event, named, tensors[3]))
+        return [part.double().cpu() for part in (error.detach(), *torch.autograd.grad(0.5 * error, tensors))]
 
     expected = gradients(reference.softmax_loss, torch.float64, columns, item, row)
     with torch.autocast(DEVICE, torch.bfloat16) if low else nullcontext():

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from dynedge.models.contract import Window
+from dynedge.models.had import Had
 from dynedge.models.upload import placed
 from dynedge.ops.gpu import fast
 from dynedge.plan.schedule import NO_ROW, Schedule
@@ -62,6 +63,7 @@ class Prepared:
     place: Tensor  # [W]: 2 · where its event's features are (`item_place` if by item, else the event) + side
     past: tuple[Tensor, Tensor]  # [n]: the previous event of the same user and item, active or not; below 0: none
     last: tuple[Last, Last]
+    had: Had | None  # for training: what the events' users had had before
 
 
 def index(
@@ -74,6 +76,7 @@ def index(
     number: int = -1,
     first_phi: int = 0,
     plain: bool = False,
+    had: Had | None = None,
 ) -> Prepared:
     """`by_item`: an event's features are its item's alone, and so made once an item; `like` says where and in what.
 
@@ -101,6 +104,7 @@ def index(
         window=Window(window.log, window.events) if by_levels else window,  # without its columns
         schedule=None if by_levels else schedule,
         number=number,
+        had=had,
         levels=levels,
         dnodes=len(schedule.codes),
         first_phi=first_phi,

@@ -23,6 +23,7 @@ from torch.nn import functional as F
 from dynedge.config import option
 from dynedge.errors import UsageError
 from dynedge.events.log import EventLog
+from dynedge.models import had
 from dynedge.models.candidates import find, rows_before
 from dynedge.models.contract import Loss, Model, State, Step, Window, told
 from dynedge.models.layers import CoupledGRU, Head, ItemFeatures, Shape
@@ -34,7 +35,7 @@ from dynedge.ops.all_scores import all_scores
 from dynedge.ops.gpu import fast
 from dynedge.ops.read_states import Side, read_states
 from dynedge.ops.rows_linear import Part, rows_linear
-from dynedge.ops.softmax_loss import CHUNK, Columns, softmax_loss
+from dynedge.ops.softmax_loss import CHUNK, Bonus, Columns, softmax_loss
 from dynedge.ops.some_scores import Moves, some_scores
 from dynedge.plan.levels import NO_CUT
 from dynedge.plan.links import Linker
@@ -68,13 +69,14 @@ class RecurrenceConfig:
     event_features: bool = option(True, "the event's own features")
     time_gaps: bool = option(True, "the logarithm of the time since the entity's last event")
     candidate_id: bool = option(True, "a candidate is scored by its id and a bias too, not by its state alone")
+    history: bool = option(True, "a bonus for items the user has had, where all items are candidates")
     dropout: float = option(0.3, "share of what a user wants that training leaves out, at random, each time", least=0)
     evolve_active: bool = option(True, "after training, active entities evolve too, from ψ")
 
 
 # The paper's model to the letter: (200, 100) and 160 d-nodes a window, found by Algorithm 2 and tied by the penalty;
 # ten negatives an event drawn uniformly (shared by a chunk of events, so ten a chunk); an item's id and categories
-# are features of the event and of the last item; states alone are scored; no time gaps.
+# are features of the event and of the last item; states alone are scored; no time gaps, no list of what users had.
 PAPER = RecurrenceConfig(
     active_users=200,
     active_items=100,
@@ -85,6 +87,7 @@ PAPER = RecurrenceConfig(
     full_softmax_up_to=0,
     time_gaps=False,
     candidate_id=False,
+    history=False,
     dropout=0.0,
 )
 
@@ -119,7 +122,15 @@ class Recurrence(Model):
         self.head = Head(d + self.items.width + gap, 2 * d, 2 * d if config.candidate_id else d)
         if config.candidate_id:
             self.candidate = nn.Parameter(torch.zeros(shape.items, d + 1))  # an id's vector, and its bias
+        # What is added for items the user has had, by bucket: few numbers with much to say, which learn faster.
+        self.bonus = nn.Parameter(torch.zeros(had.BUCKETS)) if config.history and self._full else None
+        if self.bonus is not None:
+            self.bonus.pace = 10.0  # type: ignore[attr-defined]
         self.ties = Ties(dnodes, self.xi.detach()[0].expand(dnodes, d), config.solver, config.alpha)
+
+    @property
+    def _full(self) -> bool:
+        return self.shape.items <= self.config.full_softmax_up_to
 
     # ---- windows
 
@@ -140,23 +151,36 @@ class Recurrence(Model):
         return self.config.windows
 
     def windows(self, log: EventLog, train_end: int, first: int = 0) -> Iterator[Prepared]:
-        def indexed(planned: tuple[int, Planned]) -> Prepared:
+        def indexed(planned: tuple[int, Planned, had.Had | None]) -> Prepared:
             window = Window(log, planned[1].events)
-            return self._index(window, planned[1].schedule, self._past(window), planned[0])
+            return self._index(window, planned[1].schedule, self._past(window), planned[0], planned[2])
+
+        def planned(first: int) -> Iterator[tuple[int, Planned, had.Had | None]]:
+            known, begun = had.nothing(), False
+            for number, one in enumerate(self.plan.since(first), first):
+                if self.bonus is None:
+                    yield number, one, None
+                    continue
+                if not begun:
+                    had.take_in(Window(log, range(one.events.start)), known)
+                    begun = True
+                yield number, one, had.before(Window(log, one.events), known, self.xi.device)
 
         if not fast(self.xi):
-            return ahead(indexed, enumerate(self.plan.since(first), first), threads=1)
-        return self._resident.windows(self.plan, indexed, first)
+            return ahead(indexed, planned(first), threads=1)
+        return self._resident.windows(len(self.plan), planned, indexed, first)
 
     def prepare(self, window: Window) -> Prepared:
         past = self._past(window)
         linked = past if self.config.evolve_active else self._links(window)
         return self._index(window, build(window.user, window.item, linked, NO_CUT), past)
 
-    def _index(self, window: Window, schedule: Schedule, past: Array, number: int = -1) -> Prepared:
+    def _index(
+        self, window: Window, schedule: Schedule, past: Array, number: int = -1, lists: had.Had | None = None
+    ) -> Prepared:
         by_item = self.event is None and not self.config.time_gaps
         first_phi = self._first_phi[number] if number >= 0 else 0
-        return index(window, schedule, past, by_item, self.xi, number=number, first_phi=first_phi)
+        return index(window, schedule, past, by_item, self.xi, number=number, first_phi=first_phi, had=lists)
 
     @cached_property
     def _resident(self) -> Resident:
@@ -190,6 +214,8 @@ class Recurrence(Model):
             state[f"{name}_moved"] = torch.zeros(count, dtype=torch.bool, device=device)
             state[f"{name}_time"] = torch.full((count,), -1.0, dtype=torch.float64, device=device)
         state["last_item"] = torch.full((self.shape.users,), -1, device=device)
+        if self.bonus is not None:
+            state.update(had.nothing())
         return state
 
     @torch.no_grad()
@@ -303,7 +329,7 @@ class Recurrence(Model):
 
     def draw(self, prepared: Prepared, step: Step) -> Tensor | None:
         """int64[m, C]: the negatives of each chunk; none where all items are candidates."""
-        if self.shape.items <= self.config.full_softmax_up_to:
+        if self._full:
             return None
         shape, device = (-(-len(prepared.window) // CHUNK), self.config.negatives), self.xi.device
         return torch.randint(self.shape.items, shape, generator=step.generator(device), device=device)
@@ -314,13 +340,15 @@ class Recurrence(Model):
 
     def _error(self, prepared: Prepared, wanted: Tensor, arena: Tensor, state: State, step: Step) -> Tensor:
         """The sum over the window's events; by all items, or by those drawn."""
-        n, full = len(prepared.window), self.shape.items <= self.config.full_softmax_up_to
+        n, full = len(prepared.window), self._full
         true = prepared.item, prepared.reads[1]
+        bonus = None if self.bonus is None or prepared.had is None else prepared.had.bonus(self.bonus)
         if prepared.levels is None:
             negatives = self.draw(prepared, step)
             some = self._all_items(n) if negatives is None else negatives.int().cpu().numpy()
             columns = self._columns(prepared, some)
-            return softmax_loss(wanted, arena, self._outside(columns.outside, state), self._ids, columns, *true)
+            outside = self._outside(columns.outside, state)
+            return softmax_loss(wanted, arena, outside, self._ids, columns, *true, bonus)
         from dynedge.ops.softmax_loss.triton import Drawn
         from dynedge.ops.softmax_loss.triton import softmax_loss as by_triton
 
@@ -335,7 +363,8 @@ class Recurrence(Model):
             elsewhere = prepared.rows + self._numbers(len(others)).view(items.shape)
         rows = rows_before(prepared, items, CHUNK * self._numbers(chunks))
         candidates = Drawn(items, torch.where(rows >= 0, rows, elsewhere), full)
-        return by_triton(wanted, arena, self._outside(others, state), self._ids, candidates, *true, prepared.after)
+        outside = self._outside(others, state)
+        return by_triton(wanted, arena, outside, self._ids, candidates, *true, prepared.after, bonus)
 
     def loss(self, prepared: Prepared, state: State, step: Step) -> Loss:
         n = max(len(prepared.window), 1)
@@ -350,14 +379,24 @@ class Recurrence(Model):
         self._advance(prepared, arena, state)
         return Loss(total / n, {"loss": told(error.detach() / n), "residual": told(residual)})
 
+    def passed(self, prepared: Prepared, state: State) -> None:
+        if self.bonus is not None:
+            had.take_in(prepared.window, state)
+
     def score(self, prepared: Prepared, candidates: Tensor | None, state: State) -> Tensor:
         arena, _, wanted = self._run(prepared, state)
-        if candidates is not None and (arena.is_cuda or FEW * candidates.shape[1] < self.shape.items):
+        if (
+            self.bonus is None
+            and candidates is not None
+            and (arena.is_cuda or FEW * candidates.shape[1] < self.shape.items)
+        ):
             moves = Moves(prepared.roots[1], prepared.item_starts, prepared.item_events, prepared.after)
             found = some_scores(wanted, candidates, self._side(1, state), self._ids, moves, arena)
         else:
             states = read_states([(self._side(1, state), self._numbers(self.shape.items))])
             found = all_scores(wanted, states, self._ids, prepared.item, prepared.after, arena)
+            if self.bonus is not None:
+                _add(had.before(prepared.window, state, found.device).bonus(self.bonus), found)
             found = found if candidates is None else found.gather(1, candidates)
         self._advance(prepared, arena, state)
         return found
@@ -365,6 +404,7 @@ class Recurrence(Model):
     def observe(self, window: Window, state: State) -> None:
         prepared = self.prepare(window)
         self._advance(prepared, self._evolve(prepared, state)[0], state)
+        self.passed(prepared, state)
 
     def states(self, side: int, rows: Tensor, state: State) -> Tensor:
         return read_states([(self._side(side, state), rows)])
@@ -376,7 +416,11 @@ class Recurrence(Model):
     def asked(self, user: int, time: float, state: State) -> tuple[Tensor, Tensor]:
         moment = torch.tensor([time], dtype=torch.float64, device=self.xi.device)
         wanted = self._wanted(torch.tensor([user], device=self.xi.device), moment, state)[0]
-        return self.xi.new_zeros(self.shape.items), torch.cat([wanted, wanted.new_ones(1)])
+        added = self.xi.new_zeros(1, self.shape.items)
+        if self.bonus is not None:
+            users = torch.tensor([user])
+            _add(had.now(users, moment, state, added.device).bonus(self.bonus.detach()), added)
+        return added[0], torch.cat([wanted, wanted.new_ones(1)])
 
     def vectors(self, state: State) -> tuple[Tensor, Tensor]:
         """States; an item's is followed by its id's vector where candidates are scored by that too."""
@@ -398,7 +442,15 @@ class Recurrence(Model):
         found = wanted[:, :d] @ read_states([(self._side(1, state), self._numbers(self.shape.items))]).T
         if self.config.candidate_id:
             found = found + torch.addmm(self.candidate[:, -1], wanted[:, d:], self.candidate[:, :-1].T)
+        if self.bonus is not None:
+            _add(had.now(users, times, state, found.device).bonus(self.bonus), found)
         return found if candidates is None else found.gather(1, candidates)
+
+
+def _add(bonus: Bonus, scores: Tensor) -> None:
+    """In place, to float[n, I]."""
+    at = bonus.event, bonus.item
+    scores[at] = scores[at] + bonus.value.to(scores.dtype)
 
 
 def make_plan(config: RecurrenceConfig, log: EventLog, train_end: int) -> Plan:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
 from dynedge.errors import UsageError
 from dynedge.models.prepared import Prepared
-from dynedge.plan.planner import Plan, Planned, ahead
+from dynedge.plan.planner import ahead
 
 if TYPE_CHECKING:
     from dynedge.models.recurrence import Recurrence
+
+Planned = TypeVar("Planned")
 
 GIB = 2**30
 THREADS = 8  # that index windows and copy them over, beside those that plan
@@ -28,22 +30,27 @@ class Resident:
         self._full = False
 
     def windows(
-        self, plan: Plan, indexed: Callable[[tuple[int, Planned]], Prepared], first: int
+        self,
+        count: int,
+        planned: Callable[[int], Iterable[Planned]],
+        indexed: Callable[[Planned], Prepared],
+        first: int,
     ) -> Iterator[Prepared]:
+        """The windows from number `first` on: those kept, then those that `indexed` makes of what is planned."""
         number = first
         while number in self._kept:
             yield self._kept[number]
             number += 1
-        if number == len(plan):
+        if number == count:
             return
         stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
 
-        def copied(planned: tuple[int, Planned]) -> tuple[Prepared, torch.cuda.Event]:
+        def copied(one: Planned) -> tuple[Prepared, torch.cuda.Event]:
             with torch.cuda.stream(stream):
-                prepared = indexed(planned)
+                prepared = indexed(one)
                 return prepared, stream.record_event()
 
-        for prepared, ready in ahead(copied, enumerate(plan.since(number), number), threads=THREADS):
+        for prepared, ready in ahead(copied, planned(number), threads=THREADS):
             torch.cuda.current_stream().wait_event(ready)
             self._full = self._full or not self._room()
             if self._full:  # one buffer: its memory is free again when its readers are done
@@ -75,7 +82,8 @@ def working_memory(model: Recurrence) -> int:
     config, events = model.config, max((stats.events for stats in model.plan.stats), default=0)
     sampled = config.negatives if model.shape.items > config.full_softmax_up_to else model.shape.items
     chunk = 2 * (sampled + 128) * config.dim * 4 / 128
-    return int(2 * events * (80 * config.dim + 48 * config.dim + chunk) + GIB)
+    added = 8 * model.shape.items if model.bonus is not None else 0
+    return int(2 * events * (80 * config.dim + 48 * config.dim + chunk + added) + GIB)
 
 
 def check_memory(model: Recurrence) -> None:

@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -86,7 +87,7 @@ def _train(
     for window in range(course.window, len(cuts)):
         step = Step(config.seed, course.epoch, window)
         torch.manual_seed(step.generator().initial_seed())  # a layer that draws by itself (dropout) resumes too
-        ready = next(prepared)
+        ready: Any = next(prepared)
         unread.add(window, *steps.take(ready, course.state, step))
         model.passed(ready, course.state)
         course.window = window + 1

@@ -80,7 +80,7 @@ class Steps:
         if self._state is None:
             self._state = State(state)
         for name, tensor in self._state.items():
-            if state[name] is not tensor:
+            if tensor.is_cuda and state[name] is not tensor:
                 tensor.copy_(state[name])
                 state[name] = tensor
 

@@ -7,7 +7,7 @@ I items, R rows of the arena.
 A column is a candidate's state during some of the chunk's events: event k reads it if since < k ≤ until. Its vector
 is a row of the pool [arena | outside] and, with `ids`, beside it the item's own vector, with a bias on top. The error
 of an event is −log softmax of its true item among itself and the candidates it reads that are other items. With all
-items as candidates it is the full softmax.
+items as candidates, in order, it is the full softmax, and then there may be a bonus for some of an event's items.
 """
 
 from __future__ import annotations
@@ -17,20 +17,27 @@ from collections.abc import Callable
 from torch import Tensor
 
 from dynedge.ops.softmax_loss import cpu, reference
-from dynedge.ops.softmax_loss.columns import CHUNK, Columns
+from dynedge.ops.softmax_loss.columns import CHUNK, Bonus, Columns
 
-__all__ = ["CHUNK", "Columns", "softmax_loss"]
+__all__ = ["CHUNK", "Bonus", "Columns", "softmax_loss"]
 
 BY_DEVICE: dict[str, Callable[..., Tensor]] = {"cpu": cpu.softmax_loss}
 
 
 def softmax_loss(
-    wanted: Tensor, arena: Tensor, outside: Tensor, ids: Tensor | None, columns: Columns, item: Tensor, row: Tensor
+    wanted: Tensor,
+    arena: Tensor,
+    outside: Tensor,
+    ids: Tensor | None,
+    columns: Columns,
+    item: Tensor,
+    row: Tensor,
+    bonus: Bonus | None = None,
 ) -> Tensor:
     """The sum of the events' errors, a scalar; `item` and `row` int64[n] are the true items and their rows.
 
-    wanted [n, D], arena [R, d], outside [.., d], ids [I, d + 1] or None. Differentiable once in all four; the
-    gradient of ids is sparse unless every item is a candidate.
+    wanted [n, D], arena [R, d], outside [.., d], ids [I, d + 1] or None. Differentiable once in all four, and in the
+    bonus's values; the gradient of ids is sparse unless every item is a candidate.
     """
     compute = BY_DEVICE.get(wanted.device.type, reference.softmax_loss)
-    return compute(wanted, arena, outside, ids, columns, item, row)
+    return compute(wanted, arena, outside, ids, columns, item, row, bonus)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -20,3 +21,12 @@ class Columns:
     until: Tensor  # [m, A]: the last event that reads it
     candidate: Tensor  # [m, A]: which of the C it is
     outside: Tensor  # items the window never meets; their states stay what they were at its start
+
+
+class Bonus(NamedTuple):
+    """What is added to an event's scores of some items: event k's are those from start[k] to start[k + 1] − 1."""
+
+    start: Tensor  # int64[n + 1]
+    event: Tensor  # int64[L], rising
+    item: Tensor  # int64[L], each at most once an event
+    value: Tensor  # [L]

@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 from dynedge.ops.parallel import in_parts
 from dynedge.ops.products import VECTOR_BYTES
 from dynedge.ops.softmax_loss import cpu_kernels as kernels
-from dynedge.ops.softmax_loss.columns import CHUNK, Columns
+from dynedge.ops.softmax_loss.columns import CHUNK, Bonus, Columns
 
 Array = npt.NDArray[Any]
 
@@ -24,9 +24,17 @@ AT_ONCE = 2**22  # numbers of the columns' gradients kept before they are added 
 
 
 def softmax_loss(
-    wanted: Tensor, arena: Tensor, outside: Tensor, ids: Tensor | None, columns: Columns, item: Tensor, row: Tensor
+    wanted: Tensor,
+    arena: Tensor,
+    outside: Tensor,
+    ids: Tensor | None,
+    columns: Columns,
+    item: Tensor,
+    row: Tensor,
+    bonus: Bonus | None = None,
 ) -> Tensor:
-    error: Tensor = _SoftmaxLoss.apply(wanted, arena, outside, ids, columns, item, row)  # type: ignore[no-untyped-call]
+    value = None if bonus is None else bonus.value
+    error: Tensor = _SoftmaxLoss.apply(wanted, arena, outside, ids, value, columns, item, row, bonus)  # type: ignore[no-untyped-call]
     return error
 
 
@@ -38,13 +46,16 @@ class _SoftmaxLoss(torch.autograd.Function):
         arena: Tensor,
         outside: Tensor,
         ids: Tensor | None,
+        value: Tensor | None,
         columns: Columns,
         item: Tensor,
         row: Tensor,
+        bonus: Bonus | None,
     ) -> Tensor:
         rows, own_ids, vectors = _named_ids(ids, columns, item)
         inputs = *(_array(tensor) for tensor in (wanted, arena, outside)), vectors
-        error, grads = _compute(inputs, columns, item, row, own_ids, any(ctx.needs_input_grad))
+        added = _added(bonus, value, wanted)
+        error, grads = _compute(inputs, columns, item, row, own_ids, added, any(ctx.needs_input_grad))
         ctx.grads = [torch.from_numpy(grad) for grad in grads]
         if ids is not None and rows is not None and grads:
             ctx.grads[3] = torch.sparse_coo_tensor(
@@ -55,9 +66,16 @@ class _SoftmaxLoss(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        needed = ctx.needs_input_grad[:4]
+        needed = ctx.needs_input_grad[:5]
         grads = (own * grad if need else None for own, need in zip(ctx.grads, needed, strict=True))
-        return *grads, None, None, None
+        return *grads, None, None, None, None
+
+
+def _added(bonus: Bonus | None, value: Tensor | None, wanted: Tensor) -> tuple[Array, Array, Array]:
+    """Where each event's bonuses start, their items, their values."""
+    if bonus is None or value is None:
+        return np.zeros(len(wanted) + 1, np.int64), np.zeros(0, np.int64), _array(wanted.new_zeros(0))
+    return bonus.start.numpy(), bonus.item.numpy(), _array(value)
 
 
 def _named_ids(
@@ -74,9 +92,15 @@ def _named_ids(
 
 
 def _compute(
-    inputs: tuple[Array, ...], columns: Columns, item: Tensor, row: Tensor, own_ids: tuple[Array, Array], back: bool
+    inputs: tuple[Array, ...],
+    columns: Columns,
+    item: Tensor,
+    row: Tensor,
+    own_ids: tuple[Array, Array],
+    added: tuple[Array, Array, Array],
+    back: bool,
 ) -> tuple[float, list[Array]]:
-    """(the summed error, gradients of wanted, arena, outside and the rows of ids, if asked for)."""
+    """(the summed error, gradients of wanted, arena, outside, the rows of ids and the bonuses, if asked for)."""
     wanted, arena, outside, ids = inputs
     ids = ids.astype(wanted.dtype, copy=False)
     n, width = wanted.shape
@@ -86,7 +110,7 @@ def _compute(
     at_once = max(1, min(AT_ONCE // (full * width), chunks))
     indices = columns.item.numpy(), columns.row.numpy(), columns.since.numpy(), columns.until.numpy()
     true = item.numpy(), row.numpy(), own_ids[1]
-    error, pull = np.empty(n, np.float64), np.empty(n, wanted.dtype)
+    error, pull, to_added = np.empty(n, np.float64), np.empty(n, wanted.dtype), np.zeros_like(added[2])
     to_wanted = np.empty_like(wanted) if back else wanted[:0]
     to_columns = np.empty((at_once, full, width) if back else (0, full, width), wanted.dtype)
     to_bias = np.empty((len(to_columns), full), wanted.dtype)
@@ -94,15 +118,16 @@ def _compute(
     for first in range(0, chunks, at_once):
         last = min(first + at_once, chunks)
         work = (last - first) * CHUNK * (1 + full // 64)
-        made = error, pull, to_wanted, to_columns, to_bias
+        made = error, pull, to_wanted, to_columns, to_bias, to_added
         in_parts(
-            kernels.chunks, work, first, last, back, wanted, arena, outside, ids, *indices, own_ids[0], *true, *made
+            *(kernels.chunks, work, first, last, back, wanted, arena, outside, ids),
+            *(*indices, own_ids[0], *true, columns.count, *added, *made),
         )
         if back:
             lists = indices[1], own_ids[0], true[1], true[2]
             work = (last - first) * (CHUNK + count) // 8
             in_parts(kernels.scatter, work, first, last, wanted, *lists, pull, to_columns, to_bias, *grads)
-    return float(error.sum()), [to_wanted, *grads] if back else []
+    return float(error.sum()), [to_wanted, *grads, to_added] if back else []
 
 
 def _array(tensor: Tensor) -> Array:

@@ -42,16 +42,21 @@ def chunks(
     item: Array,
     row: Array,
     own_id: Array,
+    candidates: int,
+    added_start: Array,
+    added_item: Array,
+    added: Array,
     error: Array,
     pull: Array,
     to_wanted: Array,
     to_columns: Array,
     to_bias: Array,
+    to_added: Array,
 ) -> None:
     """Chunks first to last − 1: the errors [n] of their events, and gradients if asked.
 
     pull [n] is ∂error/∂score of the true item, to_wanted [n, D]; to_columns [.., Ā, D] and to_bias [.., Ā] are
-    those of the columns, from chunk `first` on. ids has no rows where there are none.
+    those of the columns, from chunk `first` on; to_added [L] of the bonuses. ids has no rows where there are none.
     """
     count, width = row_of.shape[1], wanted.shape[1]
     lanes = VECTOR_BYTES // wanted.itemsize
@@ -59,6 +64,7 @@ def chunks(
     vectors, turned = np.zeros((full, width), wanted.dtype), np.zeros((width, min(full, TILE)), wanted.dtype)
     bias, block = np.zeros(full, wanted.dtype), np.empty((CHUNK, full), wanted.dtype)
     every, lane = np.arange(CHUNK), np.empty(lanes, wanted.dtype)
+    place = np.full(candidates if len(added) else 0, -1, np.int64)
     for c in range(first + part, last, parts):
         low, size = c * CHUNK, min(CHUNK, len(wanted) - c * CHUNK)
         for a in range(count):
@@ -75,7 +81,13 @@ def chunks(
         for i in range(size):
             k = low + i
             score = _score(wanted[k], arena[row[k]], ids, own_id[k])
+            low_l, high_l = added_start[k], added_start[k + 1]
+            if high_l > low_l:
+                score += _add(block[i], added, added_item, low_l, high_l, place, item_of[c], candidates, item[k])
             error[k], pull[k] = _softmax(block[i], lane, score, k, item[k], item_of[c], since[c], until[c])
+            if backward and high_l > low_l:
+                _back(to_added, block[i], added_item, low_l, high_l, place, item_of[c], candidates, item[k], pull[k])
+            place[added_item[low_l:high_l]] = -1
         if backward:
             _backward(
                 block[:size], low, wanted, arena, ids, row, own_id, pull, vectors, to_wanted, to_columns[c - first]
@@ -85,6 +97,52 @@ def chunks(
                 for i in range(size):
                     total += block[i, a]
                 to_bias[c - first, a] = total
+
+
+@numba.njit(nogil=True, cache=True)
+def _add(
+    scores: Array,
+    added: Array,
+    items: Array,
+    low: int,
+    high: int,
+    place: Array,
+    item_of: Array,
+    count: int,
+    true: int,
+) -> Any:
+    """Bonuses low to high − 1 go to their items' columns, which are the first in order of items, and those of what
+    moves; `place` says where each item's is. Returns the true item's."""
+    for j in range(low, high):
+        scores[items[j]] += added[j]
+        place[items[j]] = j
+    for a in range(count, len(item_of)):
+        if place[item_of[a]] >= 0:
+            scores[a] += added[place[item_of[a]]]
+    return added[place[true]] if place[true] >= 0 else added.dtype.type(0)
+
+
+@numba.njit(nogil=True, cache=True)
+def _back(
+    to_added: Array,
+    scores: Array,
+    items: Array,
+    low: int,
+    high: int,
+    place: Array,
+    item_of: Array,
+    count: int,
+    true: int,
+    pull: float,
+) -> None:
+    """The way back of `_add`: scores are ∂error/∂score by now."""
+    for j in range(low, high):
+        to_added[j] = scores[items[j]]
+    for a in range(count, len(item_of)):
+        if place[item_of[a]] >= 0:
+            to_added[place[item_of[a]]] += scores[a]
+    if place[true] >= 0:
+        to_added[place[true]] += pull
 
 
 @numba.njit(nogil=True, cache=True)

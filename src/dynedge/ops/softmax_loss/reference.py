@@ -6,11 +6,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dynedge.ops.softmax_loss.columns import CHUNK, Columns
+from dynedge.ops.softmax_loss.columns import CHUNK, Bonus, Columns
 
 
 def softmax_loss(
-    wanted: Tensor, arena: Tensor, outside: Tensor, ids: Tensor | None, columns: Columns, item: Tensor, row: Tensor
+    wanted: Tensor,
+    arena: Tensor,
+    outside: Tensor,
+    ids: Tensor | None,
+    columns: Columns,
+    item: Tensor,
+    row: Tensor,
+    bonus: Bonus | None = None,
 ) -> Tensor:
     d, count = arena.shape[1], columns.count
     negative = scores(wanted, torch.cat([arena, outside]), ids, columns)
@@ -18,6 +25,9 @@ def softmax_loss(
     if ids is not None:
         own = F.embedding(item, ids, sparse=count < len(ids))
         positive = positive + (wanted[:, d:] * own[:, :-1]).sum(1) + own[:, -1]
+    if bonus is not None:
+        added = torch.zeros_like(negative).index_put((bonus.event, bonus.item), bonus.value)
+        negative, positive = negative + added, positive + added.gather(1, item[:, None]).squeeze(1)
     same = columns.item[:, :count].repeat_interleave(CHUNK, 0)[: len(item)] == item[:, None]
     logits = torch.cat([positive[:, None], negative.masked_fill(same, -torch.inf)], 1)
     return F.cross_entropy(logits, torch.zeros_like(item), reduction="sum")

@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 
 from dynedge.ops.row_sums.triton import row_sums
 from dynedge.ops.softmax_loss import triton_kernels as kernels
-from dynedge.ops.softmax_loss.columns import CHUNK
+from dynedge.ops.softmax_loss.columns import CHUNK, Bonus
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,9 +38,16 @@ def softmax_loss(
     item: Tensor,
     row: Tensor,
     after: Tensor,
+    bonus: Bonus | None = None,
 ) -> Tensor:
-    """As the package's, for candidates `drawn`; after int[n]: the row event k's item is read from then on, or −1."""
-    error: Tensor = _SoftmaxLoss.apply(wanted, arena, outside, ids, drawn, item, row, after)  # type: ignore[no-untyped-call]
+    """As the package's, for candidates `drawn`; after int[n]: the row event k's item is read from then on, or −1.
+
+    Bonuses are laid out as a table [n, I] for the kernel, where no item of an event has to be looked for.
+    """
+    added = None
+    if bonus is not None:
+        added = arena.new_zeros(len(wanted), drawn.items.shape[1]).index_put((bonus.event, bonus.item), bonus.value)
+    error: Tensor = _SoftmaxLoss.apply(wanted, arena, outside, ids, added, drawn, item, row, after)  # type: ignore[no-untyped-call]
     return error
 
 
@@ -52,6 +59,7 @@ class _SoftmaxLoss(torch.autograd.Function):
         arena: Tensor,
         outside: Tensor,
         ids: Tensor | None,
+        added: Tensor | None,
         drawn: Drawn,
         item: Tensor,
         row: Tensor,
@@ -68,23 +76,25 @@ class _SoftmaxLoss(torch.autograd.Function):
         entries = n + programs * (count + CHUNK)
         grad_state = arena.new_empty(entries, d)
         grad_id = arena.new_empty(entries if ids is not None else 0, d + 1)
+        grad_added = arena.new_empty(0 if added is None else n, count)
         if programs:
             kernels.chunks[(programs,)](
                 *(wanted.contiguous(), arena.contiguous(), outside.contiguous(), arena if ids is None else ids),
-                *(drawn.items, drawn.rows, item, row, after),
-                *(errors, grad_wanted, grad_state, grad_id, n, count, rows),
+                *(arena if added is None else added, drawn.items, drawn.rows, item, row, after),
+                *(errors, grad_wanted, grad_state, grad_id, grad_added, n, count, rows),
                 d=d,
                 CHUNK=CHUNK,
                 BQ=block,
                 BA=min(64, max(16, triton.next_power_of_2(count))),
                 BK=width,
                 IDS=ids is not None,
+                ADDED=added is not None,
                 KIND=tl.bfloat16 if low else tl.float32,
                 PRECISION="tf32x3" if not low else "ieee" if arena.is_cuda else "rounded",
                 num_warps=8,
                 num_stages=1,
             )
-        ctx.save_for_backward(grad_wanted, grad_state, grad_id, item, row, after)
+        ctx.save_for_backward(grad_wanted, grad_state, grad_id, grad_added, item, row, after)
         ctx.drawn, ctx.repeats = drawn, CHUNK // block
         ctx.sizes = rows, len(outside), None if ids is None else len(ids)
         return errors.sum()
@@ -92,7 +102,7 @@ class _SoftmaxLoss(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        grad_wanted, grad_state, grad_id, item, row, after = ctx.saved_tensors
+        grad_wanted, grad_state, grad_id, grad_added, item, row, after = ctx.saved_tensors
         rows, outside, ids = ctx.sizes
         chunks = len(ctx.drawn.items)
         pool = _summed(grad_state, _keys(row, ctx.drawn.rows, after, ctx.repeats), rows + outside).mul_(grad)
@@ -106,7 +116,8 @@ class _SoftmaxLoss(torch.autograd.Function):
                 moved[grad_id[-len(moved) :, -1] == 0] = -1
                 shape = ids, grad_id.shape[1]
                 for_ids = torch.sparse_coo_tensor(named[None], grad_id * grad, shape, check_invariants=False)
-        return grad_wanted * grad.to(grad_wanted.dtype), pool[:rows], pool[rows:], for_ids, *[None] * 4
+        for_added = grad_added.mul_(grad) if ctx.needs_input_grad[4] else None
+        return grad_wanted * grad.to(grad_wanted.dtype), pool[:rows], pool[rows:], for_ids, for_added, *[None] * 4
 
 
 def _keys(true: Tensor, drawn: Tensor, moved: Tensor, repeats: int) -> Tensor:

@@ -56,6 +56,7 @@ def chunks(
     arena,
     outside,
     ids,
+    added,
     items,
     rows,
     true_item,
@@ -65,6 +66,7 @@ def chunks(
     grad_wanted,
     grad_state,
     grad_id,
+    grad_added,
     n,
     count,
     first_outside,
@@ -74,12 +76,13 @@ def chunks(
     BA: tl.constexpr,
     BK: tl.constexpr,
     IDS: tl.constexpr,
+    ADDED: tl.constexpr,
     KIND: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     """errors[program]: the sum over its events; grad_wanted [n, D]; grad_state [n + P · C + P · CHUNK, d]: of the
     true items' states, then of each program's candidates at the chunk's start, then of what its chunk's events wrote;
-    grad_id [.., d + 1] alike. P programs."""
+    grad_id [.., d + 1] alike. P programs. With bonuses, added [n, C] and its gradient, candidate c is item c."""
     program = tl.program_id(0).to(tl.int64)
     programs = tl.num_programs(0).to(tl.int64)
     chunk = program * BQ // CHUNK
@@ -99,6 +102,9 @@ def chunks(
         right_id = tl.load(ids + true[:, None] * (d + 1) + col, mask=whole, other=0.0)
         positive += tl.sum(q_id * right_id, 1) + tl.load(ids + true * (d + 1) + d, mask=mine, other=0.0)
 
+    if ADDED:
+        positive += tl.load(added + k * count + true, mask=mine, other=0.0)
+
     # The chunk's events as what they write: read from the next event on, by those before the item moves again.
     e = chunk * CHUNK + tl.arange(0, CHUNK)
     e_item = tl.load(true_item + e, mask=e < n, other=-1).to(tl.int64)
@@ -114,6 +120,10 @@ def chunks(
         drawn += tl.sum(((e_item[:, None] == item[None, :]) & (e_row >= 0)[:, None]).to(tl.float32), 1)
         state, vector, bias = _candidates(arena, outside, ids, item, place, there, first_outside, col, d, IDS)
         found = _scores(q, q_id, state, vector, bias, IDS, KIND, PRECISION)
+        if ADDED:
+            found += tl.load(
+                added + k[:, None] * count + item[None, :], mask=mine[:, None] & there[None, :], other=0.0
+            )
         reads = k[:, None] <= _first_moves(e, e_item, e_row, item)[None, :]
         reads = reads & (item[None, :] != true[:, None]) & there[None, :] & mine[:, None]
         found = tl.where(reads, found, float("-inf"))
@@ -125,6 +135,9 @@ def chunks(
     if any_moved:
         state, vector, bias = _candidates(arena, outside, ids, e_item, e_row, moved, first_outside, col, d, IDS)
         found = _scores(q, q_id, state, vector, bias, IDS, KIND, PRECISION) + tl.log(tl.maximum(drawn, 1.0))[None, :]
+        if ADDED:
+            there = mine[:, None] & moved[None, :]
+            found += tl.load(added + k[:, None] * count + e_item[None, :], mask=there, other=0.0)
         again = (e_item[:, None] == e_item[None, :]) & (e[:, None] > e[None, :]) & (e_row >= 0)[:, None]
         last = tl.min(tl.where(again, e[:, None], 2147483647), 0)
         reads = (e[None, :] < k[:, None]) & (k[:, None] <= last[None, :]) & moved[None, :]
@@ -150,9 +163,16 @@ def chunks(
         place = tl.load(rows + at, mask=there, other=0).to(tl.int64)
         state, vector, bias = _candidates(arena, outside, ids, item, place, there, first_outside, col, d, IDS)
         found = _scores(q, q_id, state, vector, bias, IDS, KIND, PRECISION)
+        if ADDED:
+            found += tl.load(
+                added + k[:, None] * count + item[None, :], mask=mine[:, None] & there[None, :], other=0.0
+            )
         reads = k[:, None] <= _first_moves(e, e_item, e_row, item)[None, :]
         reads = reads & (item[None, :] != true[:, None]) & there[None, :] & mine[:, None]
         share = tl.where(reads, tl.exp(found - top[:, None]), 0.0)
+        if ADDED:
+            whose = mine[:, None] & there[None, :]
+            tl.store(grad_added + k[:, None] * count + item[None, :], share, mask=whose)
         grad += _dot(share, state, KIND, PRECISION)
         to = n + program * count + low + tl.arange(0, BA)
         filled = there[:, None] & (col < d)
@@ -167,11 +187,17 @@ def chunks(
     if any_moved:
         state, vector, bias = _candidates(arena, outside, ids, e_item, e_row, moved, first_outside, col, d, IDS)
         found = _scores(q, q_id, state, vector, bias, IDS, KIND, PRECISION) + tl.log(tl.maximum(drawn, 1.0))[None, :]
+        if ADDED:
+            there = mine[:, None] & moved[None, :]
+            found += tl.load(added + k[:, None] * count + e_item[None, :], mask=there, other=0.0)
         again = (e_item[:, None] == e_item[None, :]) & (e[:, None] > e[None, :]) & (e_row >= 0)[:, None]
         last = tl.min(tl.where(again, e[:, None], 2147483647), 0)
         reads = (e[None, :] < k[:, None]) & (k[:, None] <= last[None, :]) & moved[None, :]
         reads = reads & (e_item[None, :] != true[:, None]) & mine[:, None]
         share = tl.where(reads, tl.exp(found - top[:, None]), 0.0)
+        if ADDED:
+            tl.debug_barrier()  # after what the loop above stored there: nought
+            tl.store(grad_added + k[:, None] * count + e_item[None, :], share, mask=reads)
         grad += _dot(share, state, KIND, PRECISION)
         tl.store(grad_state + to[:, None] * d + col, _dot(tl.trans(share), q, KIND, PRECISION), mask=filled)
         if IDS:
@@ -184,6 +210,9 @@ def chunks(
         if IDS:
             tl.store(grad_id + to[:, None] * (d + 1) + col, tl.zeros([CHUNK, BK], tl.float32), mask=filled)
             tl.store(grad_id + to * (d + 1) + d, tl.zeros([CHUNK], tl.float32))
+    if ADDED:
+        tl.debug_barrier()
+        tl.store(grad_added + k * count + true, tl.exp(positive - top) - 1, mask=mine)
     tl.store(grad_wanted + k[:, None] * WIDTH + col, grad, mask=whole)
     if IDS:
         tl.store(grad_wanted + k[:, None] * WIDTH + d + col, grad_of_id, mask=whole)
