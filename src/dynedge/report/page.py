@@ -11,6 +11,7 @@ from dynedge import __version__
 from dynedge.errors import UsageError
 from dynedge.progress import clock, quantity
 from dynedge.report.svg import Scale, axes, chart, dot, labels, line, path, text
+from dynedge.training.files import write_text
 
 Row = dict[str, Any]
 
@@ -29,7 +30,7 @@ def check_folder(folder: Path) -> None:
 def write_page(found: Row, folder: Path) -> Path:
     """`found` as `dynedge compare LOG --json` prints it."""
     folder.mkdir(exist_ok=True)
-    (folder / NAME).write_text(page(found), encoding="utf-8")
+    write_text(folder / NAME, page(found))
     return folder / NAME
 
 
