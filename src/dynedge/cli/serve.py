@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -27,6 +27,14 @@ def serve(
     token_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help=f"A token that requests must carry; or ${TOKEN}.")
     ] = None,
+    source: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Follow a Redis Stream: redis://HOST:PORT/DB?stream=events&group=dynedge"),
+    ] = None,
+    replay: Annotated[
+        Path | None, typer.Option(metavar="LOG", help="Play what the run does not know of a log into the service.")
+    ] = None,
+    rate: Annotated[float, typer.Option(help="Events a second of --replay.", min=0.1)] = 20.0,
 ) -> None:
     """Serve a run: events go in and are never lost, states move with them, recommendations come out.
 
@@ -44,7 +52,18 @@ def serve(
     run = Path(os.path.abspath(run))
     folder = data or run.with_name(run.name + ".data")
     print(f"opening {run}, with what {folder} has …", file=sys.stderr)
-    listen(Engine(run, folder, MODELS), host, port, token)
+    engine = Engine(run, folder, MODELS)
+    sources: list[Any] = []
+    if source is not None:
+        from dynedge.online.redis_source import RedisSource
+
+        sources.append(RedisSource(engine, source))
+    if replay is not None:
+        from dynedge.events.log import read_log
+        from dynedge.online.replay import Replay
+
+        sources.append(Replay(engine, read_log(replay), rate))
+    listen(engine, host, port, token, sources)
 
 
 def _token(file: Path | None) -> str | None:

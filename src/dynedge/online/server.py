@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time as clock
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 
 from fastapi import FastAPI, Query
 from fastapi import Path as InPath
@@ -23,6 +22,7 @@ from dynedge import __version__
 from dynedge.errors import UsageError
 from dynedge.events.moments import seconds
 from dynedge.online import bodies, problems, questions
+from dynedge.online.checking import checked
 from dynedge.online.engine import Engine
 from dynedge.online.facts import facts
 from dynedge.online.guard import Guard
@@ -32,8 +32,6 @@ from dynedge.online.metrics import Metrics
 from dynedge.online.questions import UnknownError
 
 PAGE = Path(__file__).parent / "page"
-AHEAD = 86400.0  # seconds that an event may be ahead of this machine's clock
-LATEST = 7_258_118_400.0  # the year 2200, as for files
 MOST_SHOWN = 200
 
 Id = Annotated[str, InPath(min_length=1, max_length=256)]
@@ -47,10 +45,26 @@ COMMON: dict[int | str, dict[str, Any]] = {
 WRITES = COMMON | dict.fromkeys((400, 413, 507), COMMON[422])
 
 
-def make_app(engine: Engine, token: str | None = None, hosts: tuple[str, ...] = ()) -> FastAPI:
+class Source(Protocol):
+    """A thread that brings events from elsewhere."""
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+def make_app(
+    engine: Engine, token: str | None = None, hosts: tuple[str, ...] = (), sources: Sequence[Source] = ()
+) -> FastAPI:
+    """The service; it starts and stops its sources, and closes the engine at its end."""
+
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        for source in sources:
+            source.start()
         yield
+        for source in sources:
+            await asyncio.to_thread(source.stop)
         asking.shutdown()
         looking.shutdown()
         await asyncio.to_thread(engine.close)
@@ -80,8 +94,8 @@ def make_app(engine: Engine, token: str | None = None, hosts: tuple[str, ...] = 
     @app.post("/events", response_model=bodies.Receipt, responses=WRITES)
     async def events(body: bodies.EventsIn) -> Response:
         """One or up to 1,000 events, in the order in which they happened. Answered once they are durable."""
-        checked = [_checked(engine.live, event) for event in body.events]
-        receipt = await asyncio.wrap_future(engine.submit(checked))
+        given = [checked(engine.live, event) for event in body.events]
+        receipt = await asyncio.wrap_future(engine.submit(given))
         return JSONResponse(vars(receipt))
 
     # ---- recommendations
@@ -242,24 +256,6 @@ def make_app(engine: Engine, token: str | None = None, hosts: tuple[str, ...] = 
         return _page_file(name)
 
     return app
-
-
-def _checked(live: Live, event: bodies.EventIn) -> Event:
-    """Whatever could be wrong with an event is found here: what is in the journal can be taken in."""
-    user, item = str(event.user_id), str(event.item_id)
-    time = seconds(event.timestamp, live.time_unit, "timestamp")
-    if not 0 <= time <= min(LATEST, clock.time() + AHEAD):
-        raise UsageError(
-            f"timestamp {event.timestamp!r} is before 1970 or in the future; is its unit {live.time_unit}?"
-        )
-    width = live.ids.features.shape[1]
-    if event.features is not None and len(event.features) != width:
-        raise UsageError(f"features: {len(event.features)} of them, and the run was trained with {width}.")
-    if not live.model.grows:
-        for names, own, side in ((live.users, user, "user"), (live.items, item, "item")):
-            if names.find(own) < 0:
-                raise UsageError(f"the {side} {own!r} is new, and {live.config.name} knows those of its log only.")
-    return Event(user, item, time, tuple(event.features or ()), event.event_id)
 
 
 def _row(live: Live, side: int, told: str) -> int:

@@ -6,18 +6,19 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Sequence
 
 import uvicorn
 
 from dynedge.errors import UsageError
 from dynedge.online.engine import Engine
 from dynedge.online.guard import LOOPBACK
-from dynedge.online.server import make_app
+from dynedge.online.server import Source, make_app
 
 SWITCH = 0.0005  # seconds after which a thread makes room for another: answers are short, and so should waits be
 
 
-def listen(engine: Engine, host: str, port: int, token: str | None) -> None:
+def listen(engine: Engine, host: str, port: int, token: str | None, sources: Sequence[Source] = ()) -> None:
     """Until SIGTERM or SIGINT; SIGHUP opens the run anew."""
     sys.setswitchinterval(SWITCH)
     signal.signal(signal.SIGHUP, lambda *_: threading.Thread(target=_swap, args=(engine,), daemon=True).start())
@@ -25,7 +26,8 @@ def listen(engine: Engine, host: str, port: int, token: str | None) -> None:
         address = f"{f'[{host}]' if ':' in host else host}:{opened.getsockname()[1]}"
         print(f"http://{address}  {engine.live.folder.name}, {engine.journal.end:,} events so far", flush=True)
         hosts = LOOPBACK if host in LOOPBACK else ()
-        config = uvicorn.Config(make_app(engine, token, hosts), log_level="warning", access_log=False, lifespan="on")
+        app = make_app(engine, token, hosts, sources)
+        config = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="on")
         uvicorn.Server(config).run(sockets=[opened])
 
 

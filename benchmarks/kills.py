@@ -1,0 +1,71 @@
+"""A service under load, killed again and again: is every acknowledged event there, once, and every bit the same?
+
+    python benchmarks/kills.py                               # 1,000,000 events, 20 kills
+    python benchmarks/kills.py --events 50000 --kills 20
+
+A run is trained on a small made-up log. Clients send events in requests of up to 2 × --together, 5 % of them a
+second time; the service is killed (SIGKILL) at random moments and started again, and clients repeat whatever they got
+no answer to. In the end the journal is compared with what was sent, and the states with those of a run that took in
+the journal's events without interruption.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from machine import machine
+
+from dynedge.models.registry import MODELS
+from dynedge.online.engine import Engine
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from online.killing import storm
+from online.making import bits, make_events, make_run, open_live
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--events", type=int, default=1_000_000)
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--clients", type=int, default=3)
+    parser.add_argument("--together", type=int, default=250, help="events a request, on the mean")
+    parser.add_argument("--every", type=int, default=50_000, help="events between snapshots")
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="kills-") as folder:
+        place = Path(folder)
+        run, data = make_run(place, "edge"), place / "data"
+        events = make_events(place, args.events)
+        print(f"{machine()}; {args.events:,} events by {args.clients} clients, {args.kills} kills")
+        began = time.perf_counter()
+        storming = {"clients": args.clients, "together": args.together, "every": args.every, "seed": args.seed}
+        found = storm(run, data, events, args.kills, **storming, say=print)
+        took = time.perf_counter() - began
+        again = f"{found['sent_twice']:,} events were sent twice"
+        starts = sorted(found["starts"])
+        print(
+            f"{took:.0f} s, {args.events / took:,.0f} events/s; {again}; {found['kills']} kills; "
+            f"starts took {starts[len(starts) // 2]:.2f} s on the median, {starts[-1]:.2f} s at most"
+        )
+        engine = Engine(run, data, MODELS)
+        kept = [event for piece in engine.journal.since(0) for event in piece]
+        uninterrupted = open_live(run)
+        uninterrupted.observe(kept)
+        checks = {
+            "all events acknowledged": found["acknowledged"] == {event.event_id for event in events},
+            "each in the journal exactly once, as it was sent": sorted(kept) == sorted(events),
+            "states equal to an uninterrupted run's, bit for bit": bits(engine.live) == bits(uninterrupted),
+        }
+        engine.close()
+    for what, held in checks.items():
+        print(f"{'yes' if held else 'NO '}  {what}")
+    sys.exit(0 if all(checks.values()) else 1)
+
+
+if __name__ == "__main__":
+    main()
