@@ -55,6 +55,7 @@ STEPS = {
     "+ all items or 512 as negatives": ["model.negatives=512", "model.full_softmax_up_to=4096"],
     "+ candidates by id and bias": ["model.candidate_id=true"],
     "+ time gaps": ["model.time_gaps=true"],
+    "+ what the user has had": ["model.history=true"],
     "+ dropout": ["model.dropout=0.3"],
 }
 SWITCHES: dict[str, Variant] = {}
@@ -68,15 +69,17 @@ SWITCHES |= {
     "memory without own": ("memory", ["model.contexts=user,last,pair,near"]),
     "memory without near": ("memory", ["model.contexts=user,last,pair,own"]),
 }
+SWITCHES["edge without what the user has had"] = ("edge", ["model.recurrence.history=false"])
 CUTS: dict[str, Variant] = {
     f"K={k}, n*={users or '∞'}/{items or '∞'}": (
         "edge-paper",
         [f"model.dnodes={k}", f"model.active_users={users or 'none'}", f"model.active_items={items or 'none'}"],
     )
-    for users, items in ((0, 0), (800, 400), (200, 100))
+    for users, items in ((0, 0), (200, 100))
     for k in (0, 20, 160, 640)
 }
-SOLVERS = {
+SOLVERS: dict[str, Variant] = {"nothing cut": ("recurrence", [])}
+SOLVERS |= {
     f"a quarter of the depth, {name}": ("recurrence", [f"model.solver={solver}", f"model.alpha={alpha}"])
     for name, solver, alpha in (
         ("refresh", "refresh", 1),
@@ -140,7 +143,7 @@ def one(args: argparse.Namespace) -> None:
     name, settings = WHAT[args.what][args.only]
     log = read_log(args.logs / args.names)
     _, config = choose(MODELS, name)
-    if args.what == "solvers":
+    if args.what == "solvers" and settings:
         settings = [*settings, f"model.depth={quarter(args.logs / args.names)}"]
     told = [f"training.seed={args.seed}", f"training.split={SPLIT}", f"training.valid_events={args.valid_events}"]
     if name not in RECIPES:

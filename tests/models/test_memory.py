@@ -15,6 +15,7 @@ from dynedge.models.layers import Shape
 from dynedge.models.memory import MemoryConfig, store, table
 from dynedge.models.memory.store import BY_CONTEXT, BY_LOG, FIRST, FIVE_FADE, NEAR_FADE, NEAR_POWER, REACH, RING
 from dynedge.models.recurrence import RecurrenceConfig
+from dynedge.ranking.protocol import walk
 
 HALF_LIVES = (1e12, 30.0, 4.0)
 
@@ -292,10 +293,12 @@ def test_a_recurrence_that_only_hurts_gets_no_weight():
 
     model.weight.fill_(1.0)
     model.recurrence.score = misleading
-    assert model.calibrate(log, range(300, 400), state.clone()) == {"weight": 0.0}
+    assert model.calibrate(log, range(300, 400), state.clone())[0] == {"weight": 0.0}
 
     def knowing(prepared, candidates, states):
         return -misleading(prepared, candidates, states)
 
     model.recurrence.score = knowing
-    assert model.calibrate(log, range(300, 400), state.clone())["weight"] > 0
+    told, ranks = model.calibrate(log, range(300, 400), state.clone())
+    assert told["weight"] > 0
+    assert np.array_equal(ranks, walk(model, log, range(300, 400), state.clone()))

@@ -141,9 +141,12 @@ class Model(nn.Module, ABC):
         """Whatever is due between epochs (multipliers, copies); numbers to log."""
         return {}
 
-    def calibrate(self, log: EventLog, events: range, state: State) -> dict[str, float]:
-        """Choose what is to be chosen on validation events, after an epoch; numbers to log. The state is a copy."""
-        return {}
+    def calibrate(self, log: EventLog, events: range, state: State) -> tuple[dict[str, float], Array | None]:
+        """Choose what is to be chosen on validation events, after an epoch. The state is a copy.
+
+        Numbers to log, and the events' ranks (ops/ranks.py) by what was chosen, where they are at hand.
+        """
+        return {}, None
 
     def facts(self) -> dict[str, Any]:
         """What a person may want to see of how training was laid out; plain values, kept in the run folder."""

@@ -20,7 +20,7 @@ from torch import Tensor
 from dynedge.config import option
 from dynedge.events.log import EventLog
 from dynedge.models import memory, recurrence
-from dynedge.models.contract import Loss, Model, Reason, State, Step, Window
+from dynedge.models.contract import Array, Loss, Model, Reason, State, Step, Window
 from dynedge.models.memory import Memory, MemoryConfig
 from dynedge.models.memory.lessons import Lesson
 from dynedge.models.prepared import Prepared
@@ -41,7 +41,6 @@ class EdgeConfig:
         (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0, 1.4),
         "of the recurrence: the one that ranks validation best is kept",
     )
-    chosen_on: int = option(10_000, "validation events the weight is chosen on", least=1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,23 +105,25 @@ class Edge(Model):
     # ---- fusion
 
     @torch.no_grad()
-    def calibrate(self, log: EventLog, events: range, state: State) -> dict[str, float]:
-        """Choose the recurrence's weight: the mean reciprocal rank of the first events decides."""
+    def calibrate(self, log: EventLog, events: range, state: State) -> tuple[dict[str, float], Array | None]:
+        """Choose the recurrence's weight: the mean reciprocal rank decides."""
         known, states = _part(state, MEMORY), _part(state, RECURRENCE)
         weights = sorted({0.0, *self.config.weights})
-        found = np.zeros(len(weights))
-        events = events[: self.config.chosen_on]
+        found = np.empty((len(weights), len(events)))
         rows = max(1, min(PIECE // max(self.memory.shape.items, 1), 5000))
         for start in range(events.start, events.stop, rows):
             window = Window(log, range(start, min(start + rows, events.stop)))
             counted = self.memory.score(window, None, known)
             evolved = self.recurrence.score(self.recurrence.prepare(window), None, states)
             true, counted = torch.from_numpy(window.item).long().to(evolved.device), counted.to(evolved)
+            place = slice(start - events.start, start - events.start + len(window))
             for k, weight in enumerate(weights):
-                found[k] += (1 / ranks(counted + weight * evolved, true)).sum()
-        if events:
-            self.weight.fill_(weights[int(found.argmax())])
-        return {"weight": float(self.weight)}
+                found[k, place] = ranks(counted + weight * evolved, true)
+        if not events:
+            return {"weight": float(self.weight)}, None
+        best = int((1 / found).mean(1).argmax())
+        self.weight.fill_(weights[best])
+        return {"weight": float(self.weight)}, found[best]
 
     def _fused(self, counted: Tensor, evolved: Tensor) -> Tensor:
         return torch.add(counted.to(evolved), evolved * self.weight)
@@ -133,7 +134,8 @@ class Edge(Model):
     def score(self, prepared: Any, candidates: Tensor | None, state: State) -> Tensor:
         with _parts(state) as (known, states):
             counted = self.memory.score(prepared.window, candidates, known)
-            evolved = self.recurrence.score(prepared, candidates, states)
+            some = None if candidates is None else candidates.to(self.weight.device)
+            evolved = self.recurrence.score(prepared, some, states)
         return self._fused(counted, evolved)
 
     def observe(self, window: Window, state: State) -> None:

@@ -152,8 +152,9 @@ def _validate(course: Course, log: EventLog, valid: range, config: TrainingConfi
     began, tally = time.perf_counter(), course.tally
     course.model.eval()
     with precision(config):
-        chosen = course.model.calibrate(log, valid, course.state.clone())
-        ranks = walk(course.model, log, valid, course.state.clone(), after=lambda events: keeper.look())
+        chosen, ranks = course.model.calibrate(log, valid, course.state.clone())
+        if ranks is None:
+            ranks = walk(course.model, log, valid, course.state.clone(), after=lambda events: keeper.look())
     return {
         "epoch": course.epoch + 1,
         **tally.means(),
