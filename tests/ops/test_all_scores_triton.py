@@ -8,7 +8,7 @@ import torch
 from ops.interpreted import DEVICE
 
 from dynedge.events.log import EventLog
-from dynedge.models.candidates import rows_before
+from dynedge.models.candidates import NEVER, rows_and_moves
 from dynedge.models.contract import Window
 from dynedge.models.prepared import index
 from dynedge.ops.all_scores import reference
@@ -41,5 +41,8 @@ def test_rows_before(active: float) -> None:
     past = Linker(np.zeros(8, bool), np.zeros(14, bool))(user, item)
     ready = index(Window(log, range(60)), schedule, past, True, torch.zeros(1))
     items, events = rng.integers(0, 14, (60, 5)), np.arange(60)
-    found = rows_before(ready, torch.from_numpy(items), torch.from_numpy(events))
+    found, moves = rows_and_moves(ready, torch.from_numpy(items), torch.from_numpy(events))
     assert np.array_equal(found.numpy(), schedule.rows_before(items, events[:, None]))
+    for (k, c), move in np.ndenumerate(moves.numpy()):
+        own = np.flatnonzero((item[k:] == items[k, c]) & ~linker.active_item[items[k, c] % 10])
+        assert move == (k + own[0] if len(own) else NEVER)

@@ -30,7 +30,8 @@ def window(n: int, count: int, items: int, active: float) -> tuple[Any, ...]:
     every = np.broadcast_to(np.arange(items, dtype=np.int32), (shape[0], items))
     chosen = every if count == items else rng.integers(0, items, shape).astype(np.int32)
     columns = find(schedule, item, np.ascontiguousarray(chosen), items, DEVICE)
-    drawn = Drawn(columns.item[:, :count].contiguous(), columns.row[:, :count].contiguous(), count == items)
+    parts = columns.item, columns.row, columns.until.clamp(max=2**31 - 1).int()
+    drawn = Drawn(*(part[:, :count].contiguous() for part in parts), count == items)
     after = np.full(n, NO_ROW, np.int32)
     after[schedule.item_events] = schedule.item_rows
     lists = item.astype(np.int64), schedule.reads[:, 1].astype(np.int64), after

@@ -23,6 +23,7 @@ from dynedge.plan.schedule import NO_ROW, Schedule
 Array = npt.NDArray[Any]
 
 FOREVER = np.iinfo(np.int64).max
+NEVER = np.iinfo(np.int32).max  # no event has that number
 
 
 def find(
@@ -41,26 +42,34 @@ def rows_before(prepared: Prepared, items: Tensor, events: Tensor) -> Tensor:
 
     As Schedule.rows_before, by searches alone, so that nothing waits for the device.
     """
+    return rows_and_moves(prepared, items, events)[0]
+
+
+def rows_and_moves(prepared: Prepared, items: Tensor, events: Tensor) -> tuple[Tensor, Tensor]:
+    """The same, and int32[m, C]: the first event from there on that moves the candidate, or NEVER."""
     starts = events[:, None]
     _, entry, psi_users, psi = prepared.roots
     first_item = len(prepared.roots[0])
     rows = torch.full_like(items, NO_ROW)
+    moves = torch.full_like(items, NEVER, dtype=torch.int32)
     if len(entry):
         slot = torch.searchsorted(entry, items).clamp_(max=len(entry) - 1)
         lengths = prepared.item_starts.diff()
         numbers = torch.arange(len(entry), device=items.device)
         slots = torch.repeat_interleave(numbers, lengths, output_size=len(prepared.item_events))
-        n = len(prepared.item)
+        n, known = len(prepared.item), entry[slot] == items
         written = torch.searchsorted(
             slots * n + prepared.item_events, slot * n + starts
         )  # states before, of all slots
         last = prepared.after[prepared.item_events[(written - 1).clamp_min_(0)]]
         now = torch.where(written > prepared.item_starts[slot], last, first_item + slot)
-        rows = torch.where(entry[slot] == items, now, rows)
+        rows = torch.where(known, now, rows)
+        following = prepared.item_events[written.clamp(max=len(prepared.item_events) - 1)].int()
+        moves = torch.where(known & (written < prepared.item_starts[slot + 1]), following, moves)
     if len(psi):
         slot = torch.searchsorted(psi, items).clamp_(max=len(psi) - 1)
         rows = torch.where(psi[slot] == items, first_item + len(entry) + len(psi_users) + slot, rows)
-    return rows
+    return rows, moves
 
 
 @numba.njit(nogil=True, cache=True)

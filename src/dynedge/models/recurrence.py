@@ -24,7 +24,7 @@ from dynedge.config import option
 from dynedge.errors import UsageError
 from dynedge.events.log import EventLog
 from dynedge.models import had
-from dynedge.models.candidates import find, rows_before
+from dynedge.models.candidates import find, rows_and_moves
 from dynedge.models.contract import Loss, Model, State, Step, Window, told
 from dynedge.models.layers import CoupledGRU, Head, ItemFeatures, Shape
 from dynedge.models.prepared import Prepared, index
@@ -361,8 +361,8 @@ class Recurrence(Model):
             assert drawn is not None
             items, others = drawn, drawn.flatten()
             elsewhere = prepared.rows + self._numbers(len(others)).view(items.shape)
-        rows = rows_before(prepared, items, CHUNK * self._numbers(chunks))
-        candidates = Drawn(items, torch.where(rows >= 0, rows, elsewhere), full)
+        rows, moves = rows_and_moves(prepared, items, CHUNK * self._numbers(chunks))
+        candidates = Drawn(items, torch.where(rows >= 0, rows, elsewhere), moves, full)
         outside = self._outside(others, state)
         return by_triton(wanted, arena, outside, self._ids, candidates, *true, prepared.after, bonus)
 

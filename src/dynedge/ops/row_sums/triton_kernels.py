@@ -23,7 +23,7 @@ def within(values, source, keys, part, count, stride, D: tl.constexpr, BM: tl.co
     same = ((key[:, None] == key[None, :]) & head[:, None] & there[None, :]).to(tl.float32)
     for k in tl.static_range(0, D, BK):
         col = k + tl.arange(0, BK)[None, :]
-        value = tl.load(values + row + col, mask=there[:, None] & (col < D), other=0.0).to(tl.float32)
+        value = tl.load(values + row + col, mask=(key >= 0)[:, None] & (col < D), other=0.0).to(tl.float32)
         total = tl.dot(same, value, input_precision="ieee")
         tl.store(part + i.to(tl.int64)[:, None] * D + col, total, mask=head[:, None] & (col < D))
 

@@ -26,6 +26,7 @@ class Drawn:
 
     items: Tensor  # int[m, C]
     rows: Tensor  # int[m, C]: at the chunk's start
+    moves: Tensor  # int32[m, C]: the first event from there on that moves it; beyond all events: none
     every: bool  # whether the candidates of each chunk are all items
 
 
@@ -80,7 +81,7 @@ class _SoftmaxLoss(torch.autograd.Function):
         if programs:
             kernels.chunks[(programs,)](
                 *(wanted.contiguous(), arena.contiguous(), outside.contiguous(), arena if ids is None else ids),
-                *(arena if added is None else added, drawn.items, drawn.rows, item, row, after),
+                *(arena if added is None else added, drawn.items, drawn.rows, drawn.moves, item, row, after),
                 *(errors, grad_wanted, grad_state, grad_id, grad_added, n, count, rows),
                 d=d,
                 CHUNK=CHUNK,
@@ -115,17 +116,17 @@ class _SoftmaxLoss(torch.autograd.Function):
                 moved = named[-chunks * ctx.repeats * CHUNK :]  # most are no candidates
                 moved[grad_id[-len(moved) :, -1] == 0] = -1
                 shape = ids, grad_id.shape[1]
-                for_ids = torch.sparse_coo_tensor(named[None], grad_id * grad, shape, check_invariants=False)
+                for_ids = torch.sparse_coo_tensor(named[None].long(), grad_id * grad, shape, check_invariants=False)
         for_added = grad_added.mul_(grad) if ctx.needs_input_grad[4] else None
         return grad_wanted * grad.to(grad_wanted.dtype), pool[:rows], pool[rows:], for_ids, for_added, *[None] * 4
 
 
 def _keys(true: Tensor, drawn: Tensor, moved: Tensor, repeats: int) -> Tensor:
-    """int64: whose gradient each row of the kernel's is; −1: nobody's."""
+    """int32: whose gradient each row of the kernel's is; −1: nobody's."""
     chunks = len(drawn)
     padded = torch.nn.functional.pad(moved, (0, chunks * CHUNK - len(moved)), value=-1).view(chunks, CHUNK)
     parts = drawn.repeat_interleave(repeats, 0), padded.repeat_interleave(repeats, 0)
-    return torch.cat([true.long(), *(part.flatten().long() for part in parts)])
+    return torch.cat([true.int(), *(part.flatten().int() for part in parts)])
 
 
 def _summed(values: Tensor, keys: Tensor, size: int) -> Tensor:

@@ -43,13 +43,6 @@ def _scores(q, q_id, state, vector, bias, IDS: tl.constexpr, KIND: tl.constexpr,
     return found
 
 
-@triton.jit
-def _first_moves(e, e_item, e_row, item):
-    """For each candidate, the first event of the chunk that moves it."""
-    moves = (e_item[:, None] == item[None, :]) & (e_row >= 0)[:, None]
-    return tl.min(tl.where(moves, e[:, None], 2147483647), 0)
-
-
 @triton.jit(do_not_specialize=["n", "count", "first_outside"])
 def chunks(
     wanted,
@@ -59,6 +52,7 @@ def chunks(
     added,
     items,
     rows,
+    moves,
     true_item,
     true_row,
     after,
@@ -91,17 +85,17 @@ def chunks(
     col = tl.arange(0, BK)[None, :]
     whole = mine[:, None] & (col < d)
     WIDTH: tl.constexpr = 2 * d if IDS else d
-    q = tl.load(wanted + k[:, None] * WIDTH + col, mask=whole, other=0.0).to(tl.float32)
     true = tl.load(true_item + k, mask=mine, other=-1).to(tl.int64)
     row = tl.load(true_row + k, mask=mine, other=0).to(tl.int64)
-    right = tl.load(arena + row[:, None] * d + col, mask=whole, other=0.0)
-    positive = tl.sum(q * right, 1)
-    q_id, right_id = q, right
+    at_q, at_right = wanted + k[:, None] * WIDTH + col, arena + row[:, None] * d + col
+    q = tl.load(at_q, mask=whole, other=0.0)
+    positive = tl.sum(q.to(tl.float32) * tl.load(at_right, mask=whole, other=0.0), 1)
+    q_id, at_right_id = q, ids + true[:, None] * (d + 1) + col
     if IDS:
-        q_id = tl.load(wanted + k[:, None] * WIDTH + d + col, mask=whole, other=0.0).to(tl.float32)
-        right_id = tl.load(ids + true[:, None] * (d + 1) + col, mask=whole, other=0.0)
-        positive += tl.sum(q_id * right_id, 1) + tl.load(ids + true * (d + 1) + d, mask=mine, other=0.0)
-
+        q_id = tl.load(at_q + d, mask=whole, other=0.0)
+        positive += tl.sum(q_id.to(tl.float32) * tl.load(at_right_id, mask=whole, other=0.0), 1)
+        positive += tl.load(ids + true * (d + 1) + d, mask=mine, other=0.0)
+    q, q_id = q.to(KIND), q_id.to(KIND)
     if ADDED:
         positive += tl.load(added + k * count + true, mask=mine, other=0.0)
 
@@ -110,6 +104,7 @@ def chunks(
     e_item = tl.load(true_item + e, mask=e < n, other=-1).to(tl.int64)
     e_row = tl.load(after + e, mask=e < n, other=-1).to(tl.int64)
     drawn = tl.zeros([CHUNK], tl.float32)  # how often an event's item was drawn
+    end = (chunk + 1) * CHUNK
 
     top, total = positive, tl.full([BQ], 1.0, tl.float32)
     for low in range(0, count, BA):
@@ -117,15 +112,16 @@ def chunks(
         at = chunk * count + low + tl.arange(0, BA)
         item = tl.load(items + at, mask=there, other=-2).to(tl.int64)
         place = tl.load(rows + at, mask=there, other=0).to(tl.int64)
-        drawn += tl.sum(((e_item[:, None] == item[None, :]) & (e_row >= 0)[:, None]).to(tl.float32), 1)
+        until = tl.load(moves + at, mask=there, other=2147483647)
+        if tl.min(until, 0) < end:
+            drawn += tl.sum(((e_item[:, None] == item[None, :]) & (e_row >= 0)[:, None]).to(tl.float32), 1)
         state, vector, bias = _candidates(arena, outside, ids, item, place, there, first_outside, col, d, IDS)
         found = _scores(q, q_id, state, vector, bias, IDS, KIND, PRECISION)
         if ADDED:
             found += tl.load(
                 added + k[:, None] * count + item[None, :], mask=mine[:, None] & there[None, :], other=0.0
             )
-        reads = k[:, None] <= _first_moves(e, e_item, e_row, item)[None, :]
-        reads = reads & (item[None, :] != true[:, None]) & there[None, :] & mine[:, None]
+        reads = (k[:, None] <= until[None, :]) & (item[None, :] != true[:, None]) & there[None, :] & mine[:, None]
         found = tl.where(reads, found, float("-inf"))
         higher = tl.maximum(top, tl.max(found, 1))
         total = total * tl.exp(top - higher) + tl.sum(tl.exp(found - higher[:, None]), 1)
@@ -150,11 +146,13 @@ def chunks(
     tl.store(errors + program, tl.sum(tl.where(mine, top - positive, 0.0), 0))
 
     missing = tl.where(mine, tl.exp(positive - top) - 1, 0.0)[:, None]
-    grad = missing * right
-    grad_of_id = missing * right_id
-    tl.store(grad_state + k[:, None] * d + col, missing * q, mask=whole)
+    grad = missing * tl.load(at_right, mask=whole, other=0.0)
+    grad_of_id = grad
+    tl.store(grad_state + k[:, None] * d + col, missing * tl.load(at_q, mask=whole, other=0.0), mask=whole)
     if IDS:
-        tl.store(grad_id + k[:, None] * (d + 1) + col, missing * q_id, mask=whole)
+        grad_of_id = missing * tl.load(at_right_id, mask=whole, other=0.0)
+        asked = tl.load(at_q + d, mask=whole, other=0.0)
+        tl.store(grad_id + k[:, None] * (d + 1) + col, missing * asked, mask=whole)
         tl.store(grad_id + k[:, None] * (d + 1) + d, missing, mask=mine[:, None])
     for low in range(0, count, BA):
         there = low + tl.arange(0, BA) < count
@@ -167,8 +165,8 @@ def chunks(
             found += tl.load(
                 added + k[:, None] * count + item[None, :], mask=mine[:, None] & there[None, :], other=0.0
             )
-        reads = k[:, None] <= _first_moves(e, e_item, e_row, item)[None, :]
-        reads = reads & (item[None, :] != true[:, None]) & there[None, :] & mine[:, None]
+        until = tl.load(moves + at, mask=there, other=2147483647)
+        reads = (k[:, None] <= until[None, :]) & (item[None, :] != true[:, None]) & there[None, :] & mine[:, None]
         share = tl.where(reads, tl.exp(found - top[:, None]), 0.0)
         if ADDED:
             whose = mine[:, None] & there[None, :]
