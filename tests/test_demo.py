@@ -17,4 +17,7 @@ def test_the_demo_goes_the_whole_way(monkeypatch, tmp_path, capsys):
         assert f"\n{user}" in said
     pictures = sorted(path.name for path in (tmp_path / "demo").glob("*.png"))
     assert pictures == ["compare.png", "edge.png", "log.png", "plan.png"]
+    assert (
+        said.splitlines()[-1] == f"  dynedge serve {tmp_path / 'demo' / 'edge'} --replay {tmp_path / 'demo' / 'log'}"
+    )
     assert cli.run(["demo", "--out", str(tmp_path / "demo")]) == 3, "it does not write over what is there"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import shlex
+import sys
 import tempfile
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -42,6 +43,10 @@ def demo(
         f"\nLook at {out / 'log.png'} (who is active, and when), {out / 'plan.png'} (what d-nodes do), "
         f"{out / 'edge.png'} (how it learned) and {out / 'compare.png'} (EDGE beside the rules)."
     )
+    typed = sys.argv[0] if Path(sys.argv[0]).name == "dynedge" else "dynedge"
+    command = [typed, "serve", f"{out / 'edge'}", "--replay", f"{out / 'log'}"]
+    print(f"\nAnd watch it live: this opens a page on {out / 'edge'}, with the rest of the log played into it:")
+    print(f"  {shlex.join(command)}")
 
 
 def _verbs(out: Path) -> Iterator[list[str]]:

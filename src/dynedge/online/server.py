@@ -16,7 +16,7 @@ from typing import Annotated, Any, Protocol
 
 from fastapi import FastAPI, Query
 from fastapi import Path as InPath
-from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, Response
 
 from dynedge import __version__
 from dynedge.errors import UsageError
@@ -242,10 +242,10 @@ def make_app(
             return problems.problem(503, f"the service has to be started anew ({engine.broken}).", problems.RETRY)
         return JSONResponse({"status": "ready", "position": engine.journal.end, "run": engine.live.folder.name})
 
-    @app.get("/metrics")
+    @app.get("/metrics", response_class=PlainTextResponse)
     async def prometheus() -> Response:
         """For Prometheus."""
-        return Response(metrics.text(), media_type="text/plain; version=0.0.4")
+        return PlainTextResponse(metrics.text())
 
     @app.get("/", include_in_schema=False)
     async def page() -> Response:
