@@ -34,12 +34,9 @@ LEVEL_TENSORS = "parents", "children", "blocks", "offsets", "psi_keys", "psi_rea
 # A launch takes the CPU 30 µs, and a row some 2 ns of the GPU: a level of 32,768 rows is worth one of its own.
 NARROW, MIDDLE, WIDE = (0, 16, 1, 8), (1536, 64, 1, 8), (32768, 64, 4, 8)
 COLUMNS = 64  # of a state that a program takes at once
-ALONE = 16, 32  # no more rows of a side: one program does both sides,
-BLOCKS = 16, 32  # and holds so many rows of each
+ALONE = 16  # no more rows of a side: one program does both sides,
 ALONE_BYTES = 96 * 1024  # if it can hold the weights of both
-# Stretches of fewer levels of the first, or of the second of those kinds join what is next to them: a launch more
-# takes longer than they gain.
-SHORT = 64, 4
+SHORT = 16  # fewer of such levels join what is next to them: a launch more takes longer than they gain
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,12 +84,11 @@ def level_numbers(schedule: Schedule) -> dict[str, Any]:
 def runs(blocks: Array) -> list[Run]:
     """Each wide level alone, others of a kind together."""
     sides = np.diff(blocks).reshape(-1, 2).max(1, initial=0)
-    kinds = np.searchsorted((ALONE[0] + 1, ALONE[1] + 1, MIDDLE[0], WIDE[0]), sides, side="right")
-    for kind, least in enumerate(SHORT):
-        for first, last in _stretches(kinds):
-            if kinds[first] == kind and last - first < least:
-                kinds[first:last] += 1
-    return [(first, last, int(sides[first:last].max())) for first, last in _stretches(kinds, alone=4)]
+    kinds = np.searchsorted((ALONE + 1, MIDDLE[0], WIDE[0]), sides, side="right")
+    for first, last in _stretches(kinds):
+        if kinds[first] == 0 and last - first < SHORT:
+            kinds[first:last] = 1
+    return [(first, last, int(sides[first:last].max())) for first, last in _stretches(kinds, alone=3)]
 
 
 def _stretches(kinds: Array, alone: int = -1) -> list[tuple[int, int]]:
@@ -205,9 +201,8 @@ def _launch(name: str, runs: list[Run], d: int, kind: torch.dtype, first_written
     arrived = torch.zeros(len(runs), dtype=torch.int32, device=device)
     for number, (first, last, rows) in enumerate(runs):
         levels = first, last, first_written
-        if holds and rows <= ALONE[1]:
-            block = BLOCKS[rows > ALONE[0]]
-            getattr(alone, name)[(1,)](*tensors, *levels, BM=block, **shape, num_warps=8, num_stages=1)
+        if holds and rows <= ALONE:
+            getattr(alone, name)[(1,)](*tensors, *levels, BM=16, **shape, num_warps=8, num_stages=1)
             continue
         _, block, at_once, warps = WIDE if rows >= WIDE[0] else MIDDLE if rows >= MIDDLE[0] else NARROW
         programs = 2 * tiles * min(triton.cdiv(rows, block), max(1, _room(device) * at_once // (2 * tiles)))
@@ -229,7 +224,7 @@ def _apart(runs: list[Run], holds: bool, back: bool) -> list[Run]:
     """A launch a level where programs wait for each other: in Triton's interpreter one runs after the other."""
 
     def split(first: int, last: int, rows: int) -> list[Run]:
-        if holds and rows <= ALONE[1]:
+        if holds and rows <= ALONE:
             return [(first, last, rows)]
         levels = range(first, last)
         return [(level, level + 1, rows) for level in (reversed(levels) if back else levels)]
