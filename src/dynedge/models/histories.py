@@ -90,20 +90,28 @@ class Rings:
 
     def _read(self, entity: Tensor, earlier: Tensor, state: State) -> History:
         """Where the newest `earlier` columns are not in the rings yet."""
-        events = state[self._name("events")][entity][:, None]
-        ago = torch.arange(self.length, device=entity.device) - earlier[:, None]
-        there, slot = (ago >= 0) & (ago < events), (events - 1 - ago) % self.length
+        there, slot = self.slots(entity, earlier, state)
         partner, time = (state[self._name(part)][entity[:, None], slot] for part in ("partners", "times"))
         return History(partner.long().masked_fill_(~there, NONE), time.masked_fill_(~there, NONE))
 
+    def slots(self, entity: Tensor, earlier: Tensor, state: State) -> tuple[Tensor, Tensor]:
+        """(bool[n, L], int64[n, L]): whether the event j + 1 ago is in the rings, and in which slot."""
+        events = state[self._name("events")][entity][:, None]
+        ago = torch.arange(self.length, device=entity.device) - earlier[:, None]
+        return (ago >= 0) & (ago < events), (events - 1 - ago) % self.length
+
     def advance(self, indexed: Indexed, state: State) -> None:
         """The rings move past the window."""
-        events = state[self._name("events")]
-        entity, kept, last = indexed.entity, indexed.kept, indexed.last
-        at = entity[kept], (events[entity[kept]] + indexed.earlier[kept]) % self.length
+        events, entity, last = state[self._name("events")], indexed.entity, indexed.last
+        at, kept = self.places(indexed, state), indexed.kept
         state[self._name("partners")][at] = indexed.partner[kept].int()
         state[self._name("times")][at] = indexed.time[kept]
         events[entity[last]] += indexed.earlier[last] + 1
+
+    def places(self, indexed: Indexed, state: State) -> tuple[Tensor, Tensor]:
+        """Entity and slot of the events that are kept, before the rings move past the window."""
+        entity = indexed.entity[indexed.kept]
+        return entity, (state[self._name("events")][entity] + indexed.earlier[indexed.kept]) % self.length
 
 
 def inside_window(entity: Array, entities: int, length: int) -> tuple[Array, Array, Array]:

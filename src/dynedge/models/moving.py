@@ -38,6 +38,7 @@ class Asked(NamedTuple):
 
     wanted: Tensor  # [n, D]: what each event's user asks for, from what was before it
     arena: Tensor  # [R, d]: vectors in the numbering of the window's schedule; those of items are read
+    more: tuple[Tensor, ...] = ()  # what `advance` needs besides
 
 
 class Moving(Model):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dynedge.models import ctdne, deepcoevolve, dynaernn, edge, jodie, memory, recurrence, rules
+from dynedge.models import ctdne, deepcoevolve, dynaernn, edge, gcmc, jodie, memory, recurrence, rules, tgat
 from dynedge.models.contract import Model
 from dynedge.models.dien import DIEN, DIENConfig
 from dynedge.models.gru4rec import GRU4Rec, GRU4RecConfig
@@ -55,5 +55,7 @@ MODELS: dict[str, Entry] = {
     "mimn": Entry(MIMNConfig, MIMN.create, MIMN.restore, devices=("cpu", "cuda")),
     "ctdne": Entry(ctdne.CtdneConfig, ctdne.create, ctdne.restore),
     "dynaernn": Entry(dynaernn.DynAERNNConfig, dynaernn.create, dynaernn.restore, devices=("cpu", "cuda")),
+    "gcmc": Entry(gcmc.GCMCConfig, gcmc.create, gcmc.restore, gcmc.RECIPES, devices=("cpu", "cuda")),
+    "tgat": Entry(tgat.TGATConfig, tgat.create, tgat.restore, devices=("cpu", "cuda")),
     "rule": Entry(rules.RuleConfig, rules.create, rules.restore, rules.RECIPES, training=rules.TRAINING, plain=True),
 }

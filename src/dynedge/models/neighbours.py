@@ -1,0 +1,65 @@
+"""Models that make the vector of a user or an item from whom it met last: what GCMC, its variants and TGAT share.
+
+Legend: n events of a window, L neighbours kept of each entity (models/histories.py), R rows of the arena.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dynedge.models.contract import State, Window
+from dynedge.models.histories import History, Indexed, Rings
+from dynedge.models.layers import Shape
+from dynedge.models.moving import Asked, Moving
+from dynedge.models.prepared import Prepared
+
+
+@dataclass(frozen=True, eq=False)
+class Met(Prepared):
+    """A window, with what its users and its items met before each event."""
+
+    met: tuple[Indexed, Indexed]
+
+
+class Neighbours(Moving):
+    def __init__(self, shape: Shape, windows: int, negatives: int, full_up_to: int, neighbours: int) -> None:
+        super().__init__(shape, windows, negatives, full_up_to)
+        self.rings = tuple(Rings(side, count, neighbours) for side, count in enumerate((shape.users, shape.items)))
+
+    def start(self) -> State:
+        users, items = (rings.start(self.like.device) for rings in self.rings)
+        return State(users | items)
+
+    def prepare(self, window: Window) -> Met:
+        users, items = (rings.index(window, self.like.device) for rings in self.rings)
+        return Met(**vars(super().prepare(window)), met=(users, items))
+
+    def histories(self, prepared: Prepared, state: State) -> list[History]:
+        """Before each event, of its user and of its item."""
+        assert isinstance(prepared, Met)
+        return [rings.before(indexed, state) for rings, indexed in zip(self.rings, prepared.met, strict=True)]
+
+    def now(self, side: int, entities: Tensor, state: State) -> History:
+        return self.rings[side].now(entities, state)
+
+    @torch.no_grad()
+    def advance(self, prepared: Prepared, asked: Asked, state: State) -> None:
+        assert isinstance(prepared, Met)
+        for rings, indexed in zip(self.rings, prepared.met, strict=True):
+            rings.advance(indexed, state)
+
+
+def after(history: History, partner: Tensor, time: Tensor) -> History:
+    """What the histories before some events are when the events are over."""
+    columns = ((history.partner, partner), (history.time, time))
+    return History(*(torch.cat([new[:, None], old[:, :-1]], 1) for old, new in columns))
+
+
+def arena(prepared: Prepared, at_start: Tensor, moved: Tensor) -> Tensor:
+    """[R, d]: the vectors of the window's items at its start, and those they have after its events."""
+    users, items = (len(ids) for ids in prepared.roots[:2])
+    rows = torch.cat([torch.arange(users, users + items, device=moved.device), prepared.after])
+    return moved.new_zeros(prepared.rows, moved.shape[1]).index_copy(0, rows, torch.cat([at_start, moved]))
