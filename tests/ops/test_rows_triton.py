@@ -83,6 +83,21 @@ def test_dense_step_and_square_sum() -> None:
     torch.testing.assert_close(found.cpu(), adam.square_sum(grads), rtol=1e-6, atol=0)
 
 
+@pytest.mark.parametrize("rows", [7, 50, 4000])
+def test_rows_named_twice_are_summed(rows: int) -> None:
+    """Of tables with fewer rows than are named, and with more; rows below 0 are nobody's."""
+    torch.manual_seed(0)
+    named, values = torch.randint(-1, min(rows, 40), (90,)), torch.randn(90, 5)
+    grad = torch.sparse_coo_tensor(named[None], values, (rows, 5), check_invariants=False)
+    found = adam_triton.coalesce(grad.to(DEVICE))
+    keys, sums = found._indices()[0].cpu(), found._values().cpu()
+    right = torch.zeros(rows, 5).index_add(0, named[named >= 0], values[named >= 0])
+    heads = (keys >= 0) & torch.cat([torch.ones(1, dtype=torch.bool), keys[1:] != keys[:-1]])
+    assert sorted(keys[heads].tolist()) == named[named >= 0].unique().tolist()
+    torch.testing.assert_close(torch.zeros(rows, 5).index_copy(0, keys[heads], sums[heads]), right)
+    assert not sums[~heads].any()
+
+
 @pytest.mark.parametrize("d", [5, 64, 100])
 def test_read_states(d: int) -> None:
     """Rows of their own, ψ and ξ; two groups and rows below them."""

@@ -11,7 +11,7 @@ from torch import Tensor
 from dynedge.ops.adam import reference
 from dynedge.ops.adam import triton_kernels as kernels
 from dynedge.ops.adam.reference import BETA1, BETA2, EPSILON
-from dynedge.ops.row_sums.triton import sums_at_heads
+from dynedge.ops.row_sums.triton import row_sums, sums_at_heads
 
 BLOCK = 16  # rows a program takes
 NUMBERS = 1024  # of a whole parameter
@@ -34,12 +34,21 @@ def dense_step(
 
 
 def coalesce(grad: Tensor) -> Tensor:
-    """Sorted; of equal rows the first has the sum. Flagged as coalesced, so that torch asks no further."""
+    """Sorted; of equal rows the first has the sum. Flagged as coalesced, so that torch asks no further.
+
+    A table with fewer rows than are named comes whole: the rows that nobody named are −1.
+    """
     if grad.sparse_dim() != 1 or grad.dense_dim() != 1:
         return reference.coalesce(grad)
-    named = grad._indices()[0]
-    keys, order = torch.sort(named.int() if len(grad) < 2**31 else named, stable=True)  # half the bytes to sort
-    sums = sums_at_heads(grad._values().contiguous(), order, keys)
+    named, values, rows = grad._indices()[0], grad._values().contiguous(), len(grad)
+    keys, order = torch.sort(named.int() if rows < 2**31 else named, stable=True)  # half the bytes to sort
+    if rows < len(keys):
+        sums = torch.zeros((rows, values.shape[1]), device=values.device)
+        row_sums(values, order, keys, sums)
+        touched = torch.full((rows + 1,), -1, device=values.device)  # the last is nobody's
+        keys = touched.index_copy_(0, torch.where(named >= 0, named, rows), named)[:rows]
+    else:
+        sums = sums_at_heads(values, order, keys)
     return torch.sparse_coo_tensor(keys[None].long(), sums, grad.shape, check_invariants=False, is_coalesced=True)
 
 
@@ -52,7 +61,7 @@ def square_sum(grads: Sequence[Tensor]) -> Tensor:
 def row_step(
     value: Tensor, rows: Tensor, grad: Tensor, mean: Tensor, square: Tensor, steps: Tensor, lr: float, scale: Tensor
 ) -> None:
-    """As the package's, in float32; rows are sorted; the first of equal ones counts, and none below 0."""
+    """As the package's, in float32; equal rows stand together; the first counts, and none below 0."""
     if not len(rows):
         return
     d = value[0].numel()

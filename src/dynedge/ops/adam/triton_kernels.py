@@ -47,7 +47,7 @@ def rows(
     BM: tl.constexpr,
     BK: tl.constexpr,
 ):
-    """A step of the rows `keys`, sorted; of equal ones the first counts, and those below 0 do not."""
+    """A step of the rows `keys`; equal ones stand together: the first counts, and those below 0 do not."""
     i = tl.program_id(0) * BM + tl.arange(0, BM)
     there = i < count
     key = tl.load(keys + i, mask=there, other=-1).to(tl.int64)

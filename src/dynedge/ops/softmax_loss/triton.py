@@ -22,7 +22,10 @@ from dynedge.ops.softmax_loss.columns import CHUNK, Bonus
 
 @dataclass(frozen=True, eq=False)
 class Drawn:
-    """The candidates of a window's chunks, and where their states are: rows of the pool [arena | outside]."""
+    """The candidates of a window's chunks, and where their states are: rows of the pool [arena | outside].
+
+    `outside` has a row for every item or, where they are drawn, one for each of the m · C.
+    """
 
     items: Tensor  # int[m, C]
     rows: Tensor  # int[m, C]: at the chunk's start
@@ -106,7 +109,16 @@ class _SoftmaxLoss(torch.autograd.Function):
         grad_wanted, grad_state, grad_id, grad_added, item, row, after = ctx.saved_tensors
         rows, outside, ids = ctx.sizes
         chunks = len(ctx.drawn.items)
-        pool = _summed(grad_state, _keys(row, ctx.drawn.rows, after, ctx.repeats), rows + outside).mul_(grad)
+        if ctx.drawn.every:
+            pool = _summed(grad_state, _keys(row, ctx.drawn.rows, after, ctx.repeats), rows + outside).mul_(grad)
+            for_arena, for_outside = pool[:rows], pool[rows:]
+        else:  # each drawn candidate that the window does not meet has a row of `outside` of its own
+            met = ctx.drawn.rows < rows
+            inside = torch.where(met, ctx.drawn.rows, -1)
+            for_arena = _summed(grad_state, _keys(row, inside, after, ctx.repeats), rows).mul_(grad)
+            own = grad_state[len(row) :][: ctx.repeats * outside].view(chunks, ctx.repeats, *met.shape[1:], -1)
+            factor = torch.where(met, torch.zeros_like(grad), grad)[..., None]
+            for_outside = (own.sum(1) if ctx.repeats > 1 else own[:, 0]).mul(factor).flatten(0, 1)
         for_ids = None
         if ids is not None:
             named = _keys(item, ctx.drawn.items, torch.where(after >= 0, item, -1), ctx.repeats)
@@ -118,7 +130,7 @@ class _SoftmaxLoss(torch.autograd.Function):
                 shape = ids, grad_id.shape[1]
                 for_ids = torch.sparse_coo_tensor(named[None].long(), grad_id * grad, shape, check_invariants=False)
         for_added = grad_added.mul_(grad) if ctx.needs_input_grad[4] else None
-        return grad_wanted * grad.to(grad_wanted.dtype), pool[:rows], pool[rows:], for_ids, for_added, *[None] * 4
+        return grad_wanted * grad.to(grad_wanted.dtype), for_arena, for_outside, for_ids, for_added, *[None] * 4
 
 
 def _keys(true: Tensor, drawn: Tensor, moved: Tensor, repeats: int) -> Tensor:
