@@ -150,7 +150,7 @@ def _curves(rows: Sequence[Row], kinds: dict[str, str]) -> list[str]:
         return []
     most = max(len(seed["valid"]) for row in shown for seed in row["seeds"])
     top = max(max(seed["valid"]) for row in shown for seed in row["seeds"])
-    x, y = Scale(1, most, 40, 232), Scale(0.0, top * 1.05, 128, 8)
+    x, y = Scale(1, most, 40, 232, whole=True), Scale(0.0, top * 1.05, 128, 8)
     figures = "".join(
         f"<figure><figcaption>{escape(row['model'])}</figcaption>"
         f"{_curve(row, kinds.get(row['model'], 'other'), x, y)}</figure>\n"
@@ -163,7 +163,7 @@ def _curves(rows: Sequence[Row], kinds: dict[str, str]) -> list[str]:
 
 
 def _curve(row: Row, kind: str, x: Scale, y: Scale) -> str:
-    parts = axes(x, y, lambda value: f"{value:g}" if value == int(value) else "")
+    parts = axes(x, y)
     for seed in row["seeds"]:
         points = [(x(at + 1), y(value)) for at, value in enumerate(seed["valid"])]
         kept = seed["valid"].index(max(seed["valid"]))

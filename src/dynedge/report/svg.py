@@ -12,13 +12,17 @@ LETTER, BOLD, LINE = 6.6, 7.6, 13.0  # about the width of a letter of a label, p
 
 @dataclass(frozen=True)
 class Scale:
-    """Values from `low` to `high` onto pixels from `start` to `stop`, by their logarithm if `log`."""
+    """Values from `low` to `high` onto pixels from `start` to `stop`, by their logarithm if `log`.
+
+    If `whole`, only whole numbers are ticks.
+    """
 
     low: float
     high: float
     start: float
     stop: float
     log: bool = False
+    whole: bool = False
 
     def __call__(self, value: float) -> float:
         of = math.log if self.log else float
@@ -26,7 +30,8 @@ class Scale:
         return self.start + share * (self.stop - self.start)
 
     def ticks(self) -> list[float]:
-        return _log_ticks(self.low, self.high) if self.log else _ticks(self.low, self.high)
+        found = _log_ticks(self.low, self.high) if self.log else _ticks(self.low, self.high)
+        return [at for at in found if not self.whole or at == int(at)]
 
 
 def _ticks(low: float, high: float, about: int = 5) -> list[float]:
