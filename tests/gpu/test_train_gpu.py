@@ -62,8 +62,8 @@ def train(
 def test_the_loss_curve_is_the_cpus_and_so_is_the_verdict(
     name: str, log: EventLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In float32 both do the same sums in another order, and training passes rounding on: 0.5 % of the loss over 3
-    epochs. bfloat16 rounds products to 3 digits: 2 %. Test MRR differs by no more than between seeds."""
+    """In float32 both do the same sums in another order, and training passes rounding on: 0.2 % of the loss over 3
+    epochs. bfloat16 rounds products to 3 digits: 1 %. Test MRR differs by no more than between seeds."""
     runs = [train(log, name, "cpu", "float32", seed) for seed in range(3)]
     (losses, verdict), verdicts = runs[0], [mrr for _, mrr in runs]
 
@@ -73,7 +73,7 @@ def test_the_loss_curve_is_the_cpus_and_so_is_the_verdict(
         return None if log.num_items <= model.config.full_softmax_up_to else drawn.cuda()
 
     monkeypatch.setattr(Recurrence, "draw", as_on_a_cpu)
-    for kind, bound in (("float32", 5e-3), ("bfloat16", 2e-2)):
+    for kind, bound in (("float32", 2e-3), ("bfloat16", 1e-2)):
         found, mrr = train(log, name, "cuda", kind)
         print(
             f"{name} {kind}: off by {[a / b - 1 for a, b in zip(found, losses, strict=True)]}, MRR {mrr} {verdicts}"
