@@ -30,8 +30,8 @@ def trained(name, recipe, log):
     end = len(log) * 3 // 4
     torch.manual_seed(0)
     config = entry.recipes.get(recipe) or entry.config()
-    if hasattr(config, "length"):  # of histories: short ones say as much here, sooner
-        config = replace(config, length=SHORT)
+    short = {name: SHORT for name in ("length", "neighbours") if hasattr(config, name)}
+    config = replace(config, **short)  # of histories: short ones say as much here, sooner
     model = entry.create(config, log, end, 0)
     optimiser = [torch.optim.SGD([parameter], 0.1) for parameter in model.parameters()]
     state = model.start()

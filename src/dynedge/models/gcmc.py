@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dynedge.config import option
+from dynedge.errors import UsageError
 from dynedge.events.log import EventLog
 from dynedge.models.contract import State
 from dynedge.models.histories import NONE
@@ -95,6 +96,8 @@ class Gat(nn.Module):
 
     def __init__(self, config: GCMCConfig) -> None:
         super().__init__()
+        if config.dim % config.heads:
+            raise UsageError(f"gcmc-gat: {config.heads} heads do not divide a width of {config.dim}; change one.")
         self.heads, width = config.heads, config.dim // config.heads
         self.turn = nn.ModuleList(nn.Linear(config.dim, config.dim, bias=False) for _ in range(2))
         self.pull = nn.Parameter(torch.randn(2, config.heads, width) * width**-0.5)

@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dynedge.config import option
+from dynedge.errors import UsageError
 from dynedge.events.log import EventLog
 from dynedge.models.contract import State
 from dynedge.models.histories import SIDES, History, Indexed
@@ -69,11 +70,11 @@ class Attention(nn.Module):
         self, own: Tensor, x: Tensor, now: Tensor, known: list[Tensor], since: Tensor, there: Tensor
     ) -> Tensor:
         """[q, d] of h_v and x_v [q, d], Φ(0) [q, T], of neighbours h and f side by side [q, L, ..], Φ [q, L, T]."""
-        count, length = there.shape
+        (count, length), width = there.shape, own.shape[1] // self.heads
         rows = [(part.flatten(0, 1).contiguous(), None) for part in (*known, since)]
-        pairs = rows_linear(rows, self.pair.weight, self.pair.bias).view(count, length, 2, self.heads, -1)
+        pairs = rows_linear(rows, self.pair.weight, self.pair.bias).view(count, length, 2, self.heads, width)
         query = rows_linear([(own, None), (now, None)], self.query.weight, self.query.bias)
-        pull = (pairs[:, :, 0] * query.view(count, 1, self.heads, -1)).sum(3) * pairs.shape[-1] ** -0.5
+        pull = (pairs[:, :, 0] * query.view(count, 1, self.heads, width)).sum(3) * width**-0.5
         pull = pull.masked_fill(~there[..., None], torch.finfo(pull.dtype).min)
         share = pull.softmax(1) * there[..., None]  # nobody there: nothing comes
         heard = (share[..., None] * pairs[:, :, 1]).sum(1).flatten(1)
@@ -87,6 +88,8 @@ class TGAT(Neighbours):
     rate: Tensor  # ω [T]
 
     def __init__(self, config: TGATConfig, shape: Shape) -> None:
+        if config.dim % config.heads:
+            raise UsageError(f"tgat: {config.heads} heads do not divide a width of {config.dim}; change one of them.")
         asked = config.windows, config.negatives, config.full_softmax_up_to
         super().__init__(shape, *asked, config.neighbours)
         self.config, d = config, config.dim
