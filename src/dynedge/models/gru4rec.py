@@ -22,20 +22,20 @@ from torch.nn import functional as F
 
 from dynedge.config import option
 from dynedge.models.layers import Shape
-from dynedge.models.sequences import Array, Dropout, SequenceConfig, SequenceModel, in_order, vectors_of
+from dynedge.models.sequences import Array, Dropout, VectorConfig, VectorModel, in_order, vectors_of
 
 LOSSES = "softmax", "bpr-max", "top1-max"
 
 
 @dataclass(frozen=True)
-class GRU4RecConfig(SequenceConfig):
+class GRU4RecConfig(VectorConfig):
     """A GRU over the last items."""
 
     loss: str = option("softmax", "which loss", choices=LOSSES)
     penalty: float = option(0.5, "λ of bpr-max: how much negatives' scores are kept small", least=0)
 
 
-class GRU4Rec(SequenceModel):
+class GRU4Rec(VectorModel):
     def __init__(self, config: GRU4RecConfig, shape: Shape, categories: Array) -> None:
         super().__init__(config, shape, categories)
         d = config.dim

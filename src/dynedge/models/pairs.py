@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dynedge.models.layers import Shape
-from dynedge.models.sequences import LEAST, Array, SequenceModel
+from dynedge.models.sequences import LEAST, SEARCH, Array, SequenceModel
 
+PAIR_SEARCH = SEARCH | {"model.length": (5, 10, 20), "model.negatives": (15, 31, 127)}
 BLOCK = 4096  # pairs judged at once, when nothing is learned
 
 

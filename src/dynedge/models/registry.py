@@ -11,7 +11,9 @@ from dynedge.models.contract import Model
 from dynedge.models.dien import DIEN, DIENConfig
 from dynedge.models.gru4rec import GRU4Rec, GRU4RecConfig
 from dynedge.models.mimn import MIMN, MIMNConfig
+from dynedge.models.pairs import PAIR_SEARCH
 from dynedge.models.sasrec import SASRec, SASRecConfig
+from dynedge.models.sequences import LEARNING, VECTOR_SEARCH
 from dynedge.models.sum_pooling import SumPooling, SumPoolingConfig
 
 
@@ -48,11 +50,46 @@ MODELS: dict[str, Entry] = {
     "deepcoevolve": Entry(
         deepcoevolve.DeepCoevolveConfig, deepcoevolve.create, deepcoevolve.restore, devices=("cpu", "cuda")
     ),
-    "sum-pooling": Entry(SumPoolingConfig, SumPooling.create, SumPooling.restore, devices=("cpu", "cuda")),
-    "gru4rec": Entry(GRU4RecConfig, GRU4Rec.create, GRU4Rec.restore, devices=("cpu", "cuda")),
-    "sasrec": Entry(SASRecConfig, SASRec.create, SASRec.restore, devices=("cpu", "cuda")),
-    "dien": Entry(DIENConfig, DIEN.create, DIEN.restore, devices=("cpu", "cuda")),
-    "mimn": Entry(MIMNConfig, MIMN.create, MIMN.restore, devices=("cpu", "cuda")),
+    "sum-pooling": Entry(
+        SumPoolingConfig,
+        SumPooling.create,
+        SumPooling.restore,
+        devices=("cpu", "cuda"),
+        training={"sum-pooling": LEARNING},
+        search=VECTOR_SEARCH,
+    ),
+    "gru4rec": Entry(
+        GRU4RecConfig,
+        GRU4Rec.create,
+        GRU4Rec.restore,
+        devices=("cpu", "cuda"),
+        training={"gru4rec": LEARNING},
+        search=VECTOR_SEARCH,
+    ),
+    "sasrec": Entry(
+        SASRecConfig,
+        SASRec.create,
+        SASRec.restore,
+        devices=("cpu", "cuda"),
+        training={"sasrec": LEARNING},
+        search=VECTOR_SEARCH,
+    ),
+    "dien": Entry(
+        DIENConfig,
+        DIEN.create,
+        DIEN.restore,
+        devices=("cpu", "cuda"),
+        training={"dien": LEARNING},
+        search=PAIR_SEARCH,
+    ),
+    "mimn": Entry(
+        MIMNConfig,
+        MIMN.create,
+        MIMN.restore,
+        devices=("cpu", "cuda"),
+        training={"mimn": LEARNING},
+        search=PAIR_SEARCH,
+    ),
     "ctdne": Entry(ctdne.CtdneConfig, ctdne.create, ctdne.restore),
     "dynaernn": Entry(dynaernn.DynAERNNConfig, dynaernn.create, dynaernn.restore, devices=("cpu", "cuda")),
     "gcmc": Entry(gcmc.GCMCConfig, gcmc.create, gcmc.restore, gcmc.RECIPES, devices=("cpu", "cuda")),

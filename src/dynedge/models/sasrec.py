@@ -17,18 +17,18 @@ from torch import Tensor, nn
 
 from dynedge.config import option
 from dynedge.models.layers import Shape
-from dynedge.models.sequences import Array, Dropout, SequenceConfig, SequenceModel, vectors_of
+from dynedge.models.sequences import Array, Dropout, VectorConfig, VectorModel, vectors_of
 
 
 @dataclass(frozen=True)
-class SASRecConfig(SequenceConfig):
+class SASRecConfig(VectorConfig):
     """Self-attention over the last items."""
 
     blocks: int = option(2, "blocks of attention", least=1)
     heads: int = option(1, "attention heads; they divide dim", least=1)
 
 
-class SASRec(SequenceModel):
+class SASRec(VectorModel):
     def __init__(self, config: SASRecConfig, shape: Shape, categories: Array) -> None:
         super().__init__(config, shape, categories)
         self.places = nn.Parameter(0.1 * torch.randn(config.length, config.dim))

@@ -45,9 +45,19 @@ class SequenceConfig:
     negatives: int = option(512, "items drawn for each step, beside the true ones", least=1)
     full_softmax_up_to: int = option(4096, "with no more items than this, all are candidates", least=0)
     categories: bool = option(True, "an item's vector is its id's and its categories', summed; false: its id's")
-    temperature: float = option(0.0, "scores are cosines divided by it; 0: plain inner products", least=0)
     dropout: float = option(0.2, "share of what is made of a history that training leaves out, at random", least=0)
     piece: int = option(512, "events scored at once, so that memory is bounded", least=1)
+
+
+LEARNING = {"row_lr": 3e-3}  # of the training's fields: vectors that learn at the usual 1e-2 are fitted, not learned
+SEARCH = {
+    "training.lr": (3e-4, 1e-3, 3e-3),
+    "training.row_lr": (1e-3, 3e-3, 1e-2),
+    "model.length": (5, 10, 20, 50),
+    "model.dropout": (0.0, 0.2, 0.5),
+    "model.shuffled": (True, False),
+}
+VECTOR_SEARCH = SEARCH | {"model.temperature": (0.05, 0.07, 0.1, 0.2)}
 
 
 class Examples(NamedTuple):
@@ -89,12 +99,9 @@ class SequenceModel(Model):
     def read(self, history: Tensor, there: Tensor, vectors: Tensor) -> Any:
         """What is made of n histories; `history` int64[n, L] are rows of `vectors` [m, d], `there` bool[n, L]."""
 
+    @abstractmethod
     def rate(self, reading: Any, vectors: Tensor) -> Tensor:
         """[n, C]: how well candidates fit, by their vectors: [C, d] for all, or [n, C, d] for each event its own."""
-        if self.config.temperature:
-            reading = F.normalize(reading, dim=-1) / self.config.temperature
-            vectors = F.normalize(vectors, dim=-1)
-        return reading @ vectors.T if vectors.dim() == 2 else torch.bmm(vectors, reading[..., None])[..., 0]
 
     def error(self, true: Tensor, others: Tensor) -> Tensor:
         """[n]: the loss of each event by the score of its item [n] and the others' [n, C]; −inf is nobody."""
@@ -205,6 +212,23 @@ class SequenceModel(Model):
                 scores = self._rate(reading, F.embedding(which, vectors), bias[which])
             found[rows] = scores[: rows.stop - at]
         return found
+
+
+@dataclass(frozen=True)
+class VectorConfig(SequenceConfig):
+    """What models can be told that make one vector of a history."""
+
+    temperature: float = option(0.07, "scores are cosines divided by it; 0: plain inner products", least=0)
+
+
+class VectorModel(SequenceModel):
+    """A reading is a vector [n, d], and scores are its products with those of the candidates."""
+
+    def rate(self, reading: Tensor, vectors: Tensor) -> Tensor:
+        if self.config.temperature:
+            reading = F.normalize(reading, dim=-1) / self.config.temperature
+            vectors = F.normalize(vectors, dim=-1)
+        return reading @ vectors.T if vectors.dim() == 2 else torch.bmm(vectors, reading[..., None])[..., 0]
 
 
 class Dropout(nn.Module):
