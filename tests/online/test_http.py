@@ -1,18 +1,21 @@
 """The service over HTTP, as a client meets it."""
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
 from online.making import bits, make_events, make_run, open_live
 from starlette.testclient import TestClient
 
+from dynedge.errors import UsageError
 from dynedge.models.registry import MODELS
-from dynedge.online import guard
+from dynedge.online import guard, questions, traces
 from dynedge.online.engine import BusyError, Engine
 from dynedge.online.guard import LOOPBACK
 from dynedge.online.journal import DiskFullError
 from dynedge.online.server import make_app
+from dynedge.online.together import Together, Wanted
 
 TIME = "2024-03-01T12:00:00Z"
 
@@ -124,7 +127,8 @@ def test_a_hypothetical_event_is_answered_and_forgotten(client, known):
     assert problem(client.post(f"/users/{user}/what-if", json={"item_id": "nothing"}), 404)
 
 
-def test_looking_into_it(client, known):
+def test_looking_into_it(client, known, monkeypatch):
+    monkeypatch.setattr(traces, "PAUSE", 0.0)
     user, item = known
     odd = "a/b?c d"
     for k in range(3):
@@ -238,3 +242,26 @@ def test_a_rule_has_no_states_and_says_so(place, tmp_path):
         assert "no vectors" in problem(client.get(f"/items/{item}/similar"), 422)
         assert "no states" in problem(client.get(f"/users/{user}/drift"), 422)
         assert client.get(f"/users/{user}/recommendations").json()["known"]
+
+
+def test_questions_that_wait_are_answered_together(place, tmp_path):
+    engine = Engine(make_run(place, "edge"), tmp_path / "data", MODELS)
+    users = [engine.live.users[row] for row in range(8)] + ["nobody"]
+    alone = [questions.recommendations(engine.live, [user], 4)[0] for user in users]
+    asked, plain = [], engine.live.recommend
+    engine.live.recommend = lambda rows, *given, **more: asked.append(len(rows)) or plain(rows, *given, **more)
+    with ThreadPoolExecutor(1) as pool:
+        together = Together(engine, pool)
+        with engine.lock:  # nobody is answered yet
+            answers = [together.ask(user, Wanted(4, None, False)) for user in users]
+            wrong = together.ask(users[0], Wanted(0, None, False))
+        found = [answer.result() for answer in answers]
+        with pytest.raises(UsageError):
+            wrong.result()
+    assert asked == [8, 1]
+    for told, before in zip(found, alone, strict=True):
+        assert (told["user_id"], told["known"]) == (before["user_id"], before["known"])
+        assert [item["item_id"] for item in told["items"]] == [item["item_id"] for item in before["items"]]
+        scores = [item["score"] for item in before["items"]]
+        assert [item["score"] for item in told["items"]] == pytest.approx(scores, abs=1e-5)
+    engine.close()

@@ -46,7 +46,7 @@ class Live:
 
     def __init__(self, folder: Path, trained: Trained, known: Known) -> None:
         self.folder, self.config, self.ids = folder, trained.config, trained.log
-        self.model, self.state, self.known = trained.model, trained.state, known
+        self.model, self.state, self.known = trained.model.eval(), trained.state, known
         self.users, self.items = Names(trained.log.user_ids), Names(trained.log.item_ids)
         self._size = len(self.users), len(self.items)  # what the model has rows for
         self._sketch: Sketch | None = None
@@ -96,7 +96,6 @@ class Live:
                 f"an event at {written(float(log.time[events.start]))} comes before the newest one that "
                 f"{self.folder} knows, at {written(self.known.time)}: events are taken in in the order of time."
             )
-        self.model.eval()
         with Progress(f"walking {self.folder.name} forward", len(events), quiet=quiet) as progress:
             for start in range(events.start, events.stop, WALK):
                 piece = range(start, min(start + WALK, events.stop))
@@ -134,7 +133,6 @@ class Live:
         log = EventLog(
             user, item, time, self.ids.user_ids, self.ids.item_ids, features, label=late.astype(np.float32)
         )
-        self.model.eval()
         for start in range(0, len(log), WALK):
             self._move(log, range(start, min(start + WALK, len(log))))
         return log
@@ -216,7 +214,6 @@ class Live:
                 f"time {written(moment)} is before the newest event that {self.folder} knows, at "
                 f"{written(self.known.time)}; it answers for that moment or a later one."
             )
-        self.model.eval()
         shape, rows = (len(users), min(k, len(self.items))), max(1, SCORES // max(len(self.items), 1))
         items, scores = np.empty(shape, np.int64), np.empty(shape, np.float32)
         for start in range(0, len(users), rows):

@@ -30,6 +30,7 @@ from dynedge.online.journal import Event
 from dynedge.online.live import Live
 from dynedge.online.metrics import Metrics
 from dynedge.online.questions import UnknownError
+from dynedge.online.together import Together, Wanted
 
 PAGE = Path(__file__).parent / "page"
 MOST_SHOWN = 200
@@ -70,6 +71,7 @@ def make_app(
         await asyncio.to_thread(engine.close)
 
     asking, looking = ThreadPoolExecutor(1, "dynedge-questions"), ThreadPoolExecutor(1, "dynedge-looking")
+    together = Together(engine, asking)
     metrics, told_facts = Metrics(engine), dict[int, Any]()
     app = FastAPI(title="dynedge", version=__version__, lifespan=lifespan, responses=COMMON)
     app.add_middleware(Guard, token=token, hosts=hosts, told=metrics.tell)
@@ -106,12 +108,8 @@ def make_app(
     ) -> Response:
         """The user's best items at `time`, or at the newest event's. `why`: what each item's score comes from."""
         at = moment(time)
-
-        def question(live: Live) -> questions.Told:
-            found = questions.recommendations(live, [id], k, at, filter_seen=filter_seen)[0]
-            return questions.explained(live, found, at) if why else found
-
-        return JSONResponse(await ask(question))
+        found = await asyncio.wrap_future(together.ask(id, Wanted(k, at, filter_seen)))
+        return JSONResponse(await ask(questions.explained, found, at) if why else found)
 
     @app.post("/recommendations", response_model=bodies.RecommendedMany, responses=WRITES)
     async def many_recommendations(body: bodies.AskedIn) -> Response:

@@ -18,6 +18,7 @@ from dynedge.training.known import Array
 
 KEPT = 1 << 16  # states, of users and of items
 SAMPLED = 256  # events of one move whose states are kept
+PAUSE = 0.02  # seconds after a move was looked at before the next one is
 SECONDS = 120  # of rates
 LOOKED_AT = 20_000  # entities whose spread gives the two directions of the picture
 
@@ -27,6 +28,7 @@ class Traces:
         self.moved = [0, 0]  # states of users and of items, since the service started
         self._rates: deque[list[int]] = deque(maxlen=SECONDS)  # [second, events, states]
         self._sides: list[_Path | None] = [None, None]
+        self._next = 0.0
 
     @torch.no_grad()
     def begin(self, live: Live) -> None:
@@ -41,8 +43,12 @@ class Traces:
         """These events moved the states to where they are now."""
         sides = np.unique(events.user), np.unique(events.item)
         self._count(len(events), len(sides[0]) + len(sides[1]))
+        self.moved[0] += len(sides[0])
+        self.moved[1] += len(sides[1])
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + PAUSE
         for side, rows in enumerate((events.user[-SAMPLED:], events.item[-SAMPLED:])):
-            self.moved[side] += len(sides[side])
             path = self._sides[side]
             if path is not None and len(rows):
                 last, first = np.unique(rows[::-1], return_index=True)
