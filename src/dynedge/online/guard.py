@@ -18,7 +18,7 @@ from dynedge.online.problems import busy, problem
 
 LONGEST = 1 << 20  # bytes of a body
 TOO_LONG = f"the body has more than {LONGEST:,} bytes; send fewer events at once."
-AT_ONCE = 64  # requests
+AT_ONCE = 32  # requests
 OPEN = "/health", "/ready"  # to anyone, and never refused for being busy
 LOOPBACK = "127.0.0.1", "localhost", "::1"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import socket
 import sys
@@ -21,6 +22,7 @@ SWITCH = 0.0005  # seconds after which a thread makes room for another: answers 
 def listen(engine: Engine, host: str, port: int, token: str | None, sources: Sequence[Source] = ()) -> None:
     """Until SIGTERM or SIGINT; SIGHUP opens the run anew."""
     sys.setswitchinterval(SWITCH)
+    gc.freeze()  # what is there now stays: collections need not look at it again
     signal.signal(signal.SIGHUP, lambda *_: threading.Thread(target=_swap, args=(engine,), daemon=True).start())
     with _bound(host, port) as opened:
         address = f"{f'[{host}]' if ':' in host else host}:{opened.getsockname()[1]}"

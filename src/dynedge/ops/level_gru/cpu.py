@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from dynedge.ops import parallel
+from dynedge.ops.forward import run
 from dynedge.ops.level_gru import cpu_kernels as kernels
 from dynedge.ops.parallel import Kernel, in_pair, in_parts
 from dynedge.plan.schedule import Schedule
@@ -33,7 +34,7 @@ def level_gru(
     """The written states [W, d]; shapes as in the package's docstring."""
     if roots.dtype not in (torch.float32, torch.float64):
         raise TypeError(f"level_gru on a CPU computes in float32 or float64, not {roots.dtype}.")
-    written: Tensor = _LevelGRU.apply(roots, pre, w_own, w_other, b_own, schedule)  # type: ignore[no-untyped-call]
+    written: Tensor = run(_LevelGRU, roots, pre, w_own, w_other, b_own, schedule)
     return written
 
 

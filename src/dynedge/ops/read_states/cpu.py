@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from dynedge.ops.forward import run
+
 Array = npt.NDArray[Any]
 
 XI, STORED = -1, -2  # where a vector is from; else a row of ψ
@@ -20,7 +22,7 @@ XI, STORED = -1, -2  # where a vector is from; else a row of ψ
 def read_states(groups: Sequence[tuple[Any, Tensor]], more: Tensor | None) -> Tensor:
     learned = [tensor for side, _ in groups for tensor in side[:2]]
     indices = [(*(tensor.numpy() for tensor in side[2:]), entities.numpy()) for side, entities in groups]
-    found: Tensor = _ReadStates.apply(indices, more, *learned)  # type: ignore[no-untyped-call]
+    found: Tensor = run(_ReadStates, indices, more, *learned)
     return found
 
 

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from dynedge.ops.forward import run
 from dynedge.ops.parallel import in_parts
 from dynedge.ops.rows_linear import cpu_kernels as kernels
 
@@ -26,12 +27,12 @@ Array = npt.NDArray[Any]
 
 def rows_linear(parts: Sequence[tuple[Tensor, Tensor | None]], w: Tensor, bias: Tensor, relu: bool) -> Tensor:
     indices = tuple(None if index is None else index.numpy() for _, index in parts)
-    out: Tensor = _RowsLinear.apply(w, bias, relu, indices, *(x for x, _ in parts))  # type: ignore[no-untyped-call]
+    out: Tensor = run(_RowsLinear, w, bias, relu, indices, *(x for x, _ in parts))
     return out
 
 
 def pick_rows(x: Tensor, index: Tensor) -> Tensor:
-    out: Tensor = _PickRows.apply(x, index)  # type: ignore[no-untyped-call]
+    out: Tensor = run(_PickRows, x, index)
     return out
 
 
