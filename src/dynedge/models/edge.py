@@ -43,6 +43,15 @@ class EdgeConfig:
     )
 
 
+SEARCH = {
+    "training.lr": (3e-4, 1e-3, 3e-3),
+    "training.row_lr": (3e-3, 1e-2, 3e-2),
+    "model.recurrence.windows": (150, 300, 600),
+    "model.recurrence.dropout": (0.1, 0.3, 0.5),
+    "model.memory.examples": (6_000, 12_000, 40_000),
+}
+
+
 @dataclass(frozen=True, eq=False)
 class Both:
     """A training window, for each expert."""

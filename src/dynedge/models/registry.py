@@ -32,7 +32,7 @@ class Entry:
 
 
 MODELS: dict[str, Entry] = {
-    "edge": Entry(edge.EdgeConfig, edge.create, edge.restore, devices=("cpu", "cuda")),
+    "edge": Entry(edge.EdgeConfig, edge.create, edge.restore, devices=("cpu", "cuda"), search=edge.SEARCH),
     "recurrence": Entry(
         recurrence.RecurrenceConfig,
         recurrence.create,
@@ -45,6 +45,7 @@ MODELS: dict[str, Entry] = {
         memory.create,
         memory.restore,
         {"memory": memory.MemoryConfig(), "counts": rules.COUNTS},
+        search=memory.SEARCH,
     ),
     "jodie": Entry(jodie.JodieConfig, jodie.create, jodie.restore, devices=("cpu", "cuda")),
     "deepcoevolve": Entry(

@@ -43,6 +43,15 @@ class MemoryConfig:
     windows: int = option(300, "training windows an epoch is cut into", least=1)
 
 
+SEARCH = {
+    "training.lr": (3e-4, 1e-3, 3e-3, 1e-2),
+    "model.gate": (0, 16, 32),
+    "model.reshape": (0, 32, 64),
+    "model.longest": (128, 512, 2048),
+    "model.examples": (6_000, 12_000, 40_000),
+}
+
+
 class Memory(Model):
     grows = True
 
