@@ -2,11 +2,13 @@
 
     python benchmarks/accuracy.py run --logs DIR --runs DIR --what main,switches,cuts --seeds 3 --jobs 2
     python benchmarks/accuracy.py table --logs DIR --runs DIR
+    python benchmarks/accuracy.py picture --logs DIR --runs DIR --out docs/pictures
 
 DIR of --logs has one prepared log per folder (dynedge prepare). Each run is trained on 80 % of a log, tuned on the
 next 10 % and judged on the last 10 % by full ranking, and appends one row to RUNS/results.csv: run again, it goes on
 with what is missing. `table` prints docs/results.md's tables from the rows and the kept ranks: means over seeds,
-and paired differences of the seeds' mean reciprocal ranks, clustered by user.
+and paired differences of the seeds' mean reciprocal ranks and hits, clustered by user. `picture` draws what d-nodes
+and thresholds do (`--what cuts`): time per epoch as bars, Recall@10 as points.
 """
 
 from __future__ import annotations
@@ -93,7 +95,7 @@ WHAT = {"rules": RULES, "main": MAIN, "switches": SWITCHES, "cuts": CUTS, "solve
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("do", choices=("run", "one", "table"))
+    parser.add_argument("do", choices=("run", "one", "table", "picture"))
     parser.add_argument("--logs", type=Path, required=True)
     parser.add_argument("--runs", type=Path, required=True)
     parser.add_argument("--names", default="wikipedia,ml-100k,online_retail", help="which of the logs")
@@ -104,8 +106,9 @@ def main() -> None:
     parser.add_argument("--valid-events", type=int, default=10_000)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0, help="of `one`")
+    parser.add_argument("--out", type=Path, help="folder of `picture`")
     args = parser.parse_args()
-    {"run": run, "one": one, "table": table}[args.do](args)
+    {"run": run, "one": one, "table": table, "picture": picture}[args.do](args)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -219,8 +222,9 @@ def show(args: argparse.Namespace, log: str, found: list[dict[str, str]]) -> Non
     ours = ranks_of(args.runs, log, "main", "edge")
     opened = read_log(args.logs / log)
     user = np.asarray(opened.user)[-(len(opened) - int(0.9 * len(opened))) :]
-    print("| | seeds | valid MRR | test MRR | test Recall@10 | s/epoch | longest path | `edge` MRR − this |")
-    print("|---|---|---|---|---|---|---|---|")
+    columns = "seeds | valid MRR | test MRR | test Recall@10 | s/epoch | longest path"
+    print(f"| | {columns} | `edge` MRR − this | `edge` Recall@10 − this |")
+    print("|---|---|---|---|---|---|---|---|---|")
     variants = dict.fromkeys(row["variant"] for row in found)
     means = {v: np.mean([float(row["test_mrr"]) for row in found if row["variant"] == v]) for v in variants}
     order = sorted(variants, key=lambda v: -means[v]) if found[0]["what"] in ("rules", "main") else variants
@@ -233,9 +237,8 @@ def show(args: argparse.Namespace, log: str, found: list[dict[str, str]]) -> Non
             cells.append(f"{np.mean(values):.4f}{spread}")
         cells.append(f"{np.mean([float(row['seconds_per_epoch']) for row in mine]):.1f}")
         cells.append(mine[0]["longest_path"] or "–")
-        cells.append(
-            less(ours, ranks_of(args.runs, log, mine[0]["what"], variant), user) if variant != "edge" else ""
-        )
+        theirs = ranks_of(args.runs, log, mine[0]["what"], variant)
+        cells += less(ours, theirs, user) if variant != "edge" else ("", "")
         print(f"| {' | '.join(cells)} |")
 
 
@@ -244,14 +247,43 @@ def ranks_of(runs: Path, log: str, what: str, variant: str) -> list[np.ndarray]:
     return [np.load(path) for path in paths if path.exists()]
 
 
-def less(ours: list[np.ndarray], theirs: list[np.ndarray], user: np.ndarray) -> str:
-    """The mean over seeds of our reciprocal ranks, less theirs, on the test events."""
+def less(ours: list[np.ndarray], theirs: list[np.ndarray], user: np.ndarray) -> tuple[str, str]:
+    """The mean over seeds of our reciprocal ranks, and of our hits, less theirs, on the test events."""
     if not ours or not theirs:
-        return "–"
-    both = [np.mean([1 / ranks[-len(user) :] for ranks in some], 0) for some in (ours, theirs)]
-    values = (both[0] - both[1])[:, None]
-    low, high = intervals(values, user)[0]
-    return f"{values.mean():+.4f} [{low:+.4f}, {high:+.4f}]"
+        return "–", "–"
+    found = []
+    for score in (lambda ranks: 1 / ranks, lambda ranks: (ranks <= 10).astype(float)):
+        both = [np.mean([score(ranks[-len(user) :]) for ranks in some], 0) for some in (ours, theirs)]
+        values = (both[0] - both[1])[:, None]
+        low, high = intervals(values, user)[0]
+        found.append(f"{values.mean():+.4f} [{low:+.4f}, {high:+.4f}]")
+    return found[0], found[1]
+
+
+def picture(args: argparse.Namespace) -> None:
+    """The paper's ablation figure for these logs."""
+    from dynedge.report.style import BLUE, GREY, ORANGE, figure, save, tidy
+
+    found = [row for row in rows(args.runs) if row["what"] == "cuts" and row["log"] in args.names.split(",")]
+    logs = list(dict.fromkeys(row["log"] for row in found))
+    fig = figure(6.5 * len(logs), 4.2)
+    for axis, log in zip(fig.subplots(1, len(logs), squeeze=False)[0], logs, strict=True):
+        of = {name: [row for row in found if row["log"] == log and row["variant"] == name] for name in CUTS}
+        of = {name: some for name, some in of.items() if some}
+        seconds = [np.mean([float(row["seconds_per_epoch"]) for row in some]) for some in of.values()]
+        hits = [[float(row["test_recall@10"]) for row in some] for some in of.values()]
+        colors = [BLUE if "∞" in name else GREY for name in of]
+        axis.bar(range(len(of)), seconds, color=colors, alpha=0.75)
+        axis.set_xticks(range(len(of)), [name.replace(", ", "\n") for name in of], fontsize=8)
+        tidy(axis, f"{log}: edge-paper", ylabel="seconds an epoch (bars)")
+        right = axis.twinx()
+        for place, some in enumerate(hits):
+            right.plot([place] * len(some), some, "o", color=ORANGE, markersize=4)
+        right.plot(range(len(of)), [np.mean(some) for some in hits], "D", color=ORANGE)
+        right.set(ylabel="test Recall@10 (points: seeds, and their mean)", ylim=(0, None))
+        right.spines[["top"]].set_visible(False)
+    save(fig, args.out / "cuts.png")
+    print(f"drew {args.out / 'cuts.png'}")
 
 
 if __name__ == "__main__":
