@@ -40,6 +40,7 @@ class Steps:
         self._met: dict[int, Any] = {}
         self._recorded: dict[int, Recorded] = {}
         self._pool: Any = None
+        self._stream: torch.cuda.Stream | None = None
 
     def take(self, prepared: Any, state: State, step: Step) -> tuple[Loss, Tensor]:
         """(what the window cost, the norm of its gradients); the state moves past it, and parameters move."""
@@ -85,8 +86,10 @@ class Steps:
                 state[name] = tensor
 
     def _record(self, prepared: Any, state: State, step: Step) -> Recorded | None:
-        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        graph = torch.cuda.CUDAGraph()
         self._pool = self._pool or torch.cuda.graph_pool_handle()
+        # One stream for all: what one recording has freed, the next can use, but on the same stream only.
+        stream = self._stream = self._stream or torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         numbers = torch.zeros(16, dtype=torch.float64, device=self.config.device)
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 import torch
 import triton
@@ -11,10 +12,18 @@ from torch import Tensor
 from dynedge.ops.adam import reference
 from dynedge.ops.adam import triton_kernels as kernels
 from dynedge.ops.adam.reference import BETA1, BETA2, EPSILON
-from dynedge.ops.row_sums.triton import row_sums, sums_at_heads
+from dynedge.ops.row_sums.triton import row_sums, sums_at_heads, tail
 
 BLOCK = 16  # rows a program takes
 NUMBERS = 1024  # of a whole parameter
+AGES = 1 << 15  # steps after which nothing is young any more: β2^t is below what float32 tells from nought
+
+
+@cache
+def _corrections(device: torch.device) -> Tensor:
+    """float32[2, AGES]: 1 / (1 − β1^t) and 1 / (1 − β2^t), looked up by t: a power in float64 takes a row's time."""
+    ages = torch.arange(AGES, dtype=torch.float64).clamp_min_(1)
+    return torch.stack([1 / (1 - beta**ages) for beta in (BETA1, BETA2)]).float().to(device)
 
 
 def dense_step(
@@ -25,7 +34,8 @@ def dense_step(
     if size:
         count = torch.as_tensor(count, device=value.device)
         kernels.dense[(triton.cdiv(size, NUMBERS),)](
-            *(value.detach(), grad.contiguous(), mean, square, scale, count, size, lr),
+            *(value.detach(), grad.contiguous(), mean, square, scale, _corrections(value.device), count, size, lr),
+            AGES=AGES,
             BETA1=BETA1,
             BETA2=BETA2,
             EPSILON=EPSILON,
@@ -65,12 +75,16 @@ def row_step(
     if not len(rows):
         return
     d = value[0].numel()
+    width = min(64, max(16, triton.next_power_of_2(d)))
     kernels.rows[(triton.cdiv(len(rows), BLOCK),)](
-        *(value.detach(), rows, grad.contiguous(), mean, square, steps, scale, len(rows), lr),
+        *(value.detach(), rows, grad.contiguous(), mean, square, steps, scale, _corrections(value.device)),
+        *(len(rows), lr),
+        AGES=AGES,
         BETA1=BETA1,
         BETA2=BETA2,
         EPSILON=EPSILON,
         D=d,
         BM=BLOCK,
-        BK=min(128, triton.next_power_of_2(d)),
+        BK=width,
+        TAIL=tail(d, width),
     )

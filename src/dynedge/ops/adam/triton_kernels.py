@@ -7,11 +7,10 @@ import triton.language as tl
 
 
 @triton.jit
-def _rates(age, lr, BETA1: tl.constexpr, BETA2: tl.constexpr):
+def _rates(age, lr, corrections, AGES: tl.constexpr):
     """At age t: lr / (1 − β1^t), and 1 / (1 − β2^t)."""
-    age = age.to(tl.float64)
-    own = lr / (1 - tl.exp(age * tl.log(tl.zeros_like(age) + BETA1)))
-    return own.to(tl.float32), (1 / (1 - tl.exp(age * tl.log(tl.zeros_like(age) + BETA2)))).to(tl.float32)
+    age = tl.minimum(age, AGES - 1)
+    return lr * tl.load(corrections + age), tl.load(corrections + AGES + age)
 
 
 @triton.jit
@@ -38,14 +37,17 @@ def rows(
     square,
     steps,
     scale,
+    corrections,
     count,
     lr,
+    AGES: tl.constexpr,
     BETA1: tl.constexpr,
     BETA2: tl.constexpr,
     EPSILON: tl.constexpr,
     D: tl.constexpr,
     BM: tl.constexpr,
     BK: tl.constexpr,
+    TAIL: tl.constexpr,
 ):
     """A step of the rows `keys`; equal ones stand together: the first counts, and those below 0 do not."""
     i = tl.program_id(0) * BM + tl.arange(0, BM)
@@ -55,10 +57,10 @@ def rows(
     head = there & (key != before) & (key >= 0)
     step = tl.load(steps + key, mask=head, other=0) + 1
     tl.store(steps + key, step, mask=head)
-    own, young = _rates(step, lr, BETA1, BETA2)
+    own, young = _rates(step, lr, corrections, AGES)
     factor = tl.load(scale).to(tl.float32)
     for k in tl.static_range(0, D, BK):
-        col = k + tl.arange(0, BK)[None, :]
+        col = k + tl.arange(0, BK if k + BK <= D else TAIL)[None, :]
         mask = head[:, None] & (col < D)
         at = key[:, None] * D + col
         g = factor * tl.load(grad + i.to(tl.int64)[:, None] * D + col, mask=mask, other=0.0)
@@ -72,16 +74,18 @@ def dense(
     mean,
     square,
     scale,
+    corrections,
     steps,
     count,
     lr,
+    AGES: tl.constexpr,
     BETA1: tl.constexpr,
     BETA2: tl.constexpr,
     EPSILON: tl.constexpr,
     BM: tl.constexpr,
 ):
     """A step of a whole parameter, its number `steps`."""
-    own, young = _rates(tl.load(steps) + tl.zeros([1], tl.int64), lr, BETA1, BETA2)
+    own, young = _rates(tl.load(steps) + tl.zeros([1], tl.int64), lr, corrections, AGES)
     i = tl.program_id(0) * BM + tl.arange(0, BM)
     there = i < count
     g = tl.load(scale).to(tl.float32) * tl.load(grad + i, mask=there, other=0.0).to(tl.float32)

@@ -32,5 +32,11 @@ def _sums(values: Tensor, source: Tensor, keys: Tensor, out: Tensor, by_key: boo
         return
     part = out.new_empty(count, d)
     grid, width = (triton.cdiv(count, BLOCK),), min(64, max(16, triton.next_power_of_2(d)))
-    kernels.within[grid](values, source, keys, part, count, values.stride(0), D=d, BM=BLOCK, BK=width)
-    kernels.across[grid](part, keys, out, count, D=d, BM=BLOCK, BK=width, BY_KEY=by_key)
+    shape = {"D": d, "BM": BLOCK, "BK": width, "TAIL": tail(d, width)}
+    kernels.within[grid](values, source, keys, part, count, values.stride(0), **shape)
+    kernels.across[grid](part, keys, out, count, **shape, BY_KEY=by_key)
+
+
+def tail(d: int, width: int) -> int:
+    """How wide a tile is that takes what tiles of `width` leave of d columns."""
+    return max(16, triton.next_power_of_2(d % width)) if d % width else width

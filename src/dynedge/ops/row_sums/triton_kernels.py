@@ -11,8 +11,19 @@ import triton
 import triton.language as tl
 
 
+@triton.jit
+def _within(values, row, key, same, part, i, head, k, D: tl.constexpr, BK: tl.constexpr):
+    """Columns k to k + BK − 1."""
+    col = k + tl.arange(0, BK)[None, :]
+    value = tl.load(values + row + col, mask=(key >= 0)[:, None] & (col < D), other=0.0).to(tl.float32)
+    total = tl.dot(same, value, input_precision="ieee")
+    tl.store(part + i.to(tl.int64)[:, None] * D + col, total, mask=head[:, None] & (col < D))
+
+
 @triton.jit(do_not_specialize=["count"])
-def within(values, source, keys, part, count, stride, D: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr):
+def within(
+    values, source, keys, part, count, stride, D: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, TAIL: tl.constexpr
+):
     """part [N, d]: at the first position of each key in a block, the sum over the block. Others are not written."""
     i = tl.program_id(0) * BM + tl.arange(0, BM)
     there = i < count
@@ -22,14 +33,58 @@ def within(values, source, keys, part, count, stride, D: tl.constexpr, BM: tl.co
     row = tl.load(source + i, mask=there, other=0).to(tl.int64)[:, None] * stride
     same = ((key[:, None] == key[None, :]) & head[:, None] & there[None, :]).to(tl.float32)
     for k in tl.static_range(0, D, BK):
-        col = k + tl.arange(0, BK)[None, :]
-        value = tl.load(values + row + col, mask=(key >= 0)[:, None] & (col < D), other=0.0).to(tl.float32)
-        total = tl.dot(same, value, input_precision="ieee")
-        tl.store(part + i.to(tl.int64)[:, None] * D + col, total, mask=head[:, None] & (col < D))
+        _within(values, row, key, same, part, i, head, k, D, BK if k + BK <= D else TAIL)
+
+
+@triton.jit
+def _across(
+    part,
+    keys,
+    out,
+    count,
+    i,
+    there,
+    key,
+    head,
+    ends,
+    last,
+    k,
+    D: tl.constexpr,
+    BM: tl.constexpr,
+    BK: tl.constexpr,
+    BY_KEY: tl.constexpr,
+):
+    """Columns k to k + BK − 1."""
+    col = k + tl.arange(0, BK)[None, :]
+    total = tl.load(part + i.to(tl.int64)[:, None] * D + col, mask=head[:, None] & (col < D), other=0.0)
+    more = tl.zeros([BK], tl.float32)
+    block, again = tl.program_id(0) + 1, tl.max(ends.to(tl.int32), 0) > 0
+    while again:
+        at = (block + tl.arange(0, BM)).to(tl.int64) * BM
+        mine = tl.load(keys + at, mask=at < count, other=-1) == last
+        found = tl.load(part + at[:, None] * D + col, mask=mine[:, None] & (col < D), other=0.0)
+        more += tl.sum(found, 0)
+        block += BM
+        again = tl.min(mine.to(tl.int32), 0) > 0
+    total += tl.where(ends[:, None], more[None, :], 0.0)
+    if BY_KEY:
+        tl.store(out + key.to(tl.int64)[:, None] * D + col, total, mask=head[:, None] & (col < D))
+    else:
+        tl.store(out + i.to(tl.int64)[:, None] * D + col, total, mask=there[:, None] & (col < D))
 
 
 @triton.jit(do_not_specialize=["count"])
-def across(part, keys, out, count, D: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, BY_KEY: tl.constexpr):
+def across(
+    part,
+    keys,
+    out,
+    count,
+    D: tl.constexpr,
+    BM: tl.constexpr,
+    BK: tl.constexpr,
+    TAIL: tl.constexpr,
+    BY_KEY: tl.constexpr,
+):
     """The whole sums: out[key] if BY_KEY; else at each key's first position, and nought at all others."""
     i = tl.program_id(0) * BM + tl.arange(0, BM)
     there = i < count
@@ -38,21 +93,6 @@ def across(part, keys, out, count, D: tl.constexpr, BM: tl.constexpr, BK: tl.con
     head = there & (key != before) & (key >= 0)
     last = tl.max(key, 0)
     ends = head & (key == last)  # the one key that may go on in the next block, if it started in this one
-    goes_on = tl.max(ends.to(tl.int32), 0) > 0
     for k in tl.static_range(0, D, BK):
-        col = k + tl.arange(0, BK)[None, :]
-        total = tl.load(part + i.to(tl.int64)[:, None] * D + col, mask=head[:, None] & (col < D), other=0.0)
-        more = tl.zeros([BK], tl.float32)
-        block, again = tl.program_id(0) + 1, goes_on
-        while again:
-            at = (block + tl.arange(0, BM)).to(tl.int64) * BM
-            mine = tl.load(keys + at, mask=at < count, other=-1) == last
-            found = tl.load(part + at[:, None] * D + col, mask=mine[:, None] & (col < D), other=0.0)
-            more += tl.sum(found, 0)
-            block += BM
-            again = tl.min(mine.to(tl.int32), 0) > 0
-        total += tl.where(ends[:, None], more[None, :], 0.0)
-        if BY_KEY:
-            tl.store(out + key.to(tl.int64)[:, None] * D + col, total, mask=head[:, None] & (col < D))
-        else:
-            tl.store(out + i.to(tl.int64)[:, None] * D + col, total, mask=there[:, None] & (col < D))
+        wide: tl.constexpr = BK if k + BK <= D else TAIL
+        _across(part, keys, out, count, i, there, key, head, ends, last, k, D, BM, wide, BY_KEY)

@@ -12,9 +12,14 @@ from torch.nn import functional as F
 
 from dynedge.ops.row_sums.triton import row_sums
 
+ALIGNED = 8  # numbers: products of rows that are no multiple of it are slow
+
 
 def rows_linear(parts: Sequence[tuple[Tensor, Tensor | None]], w: Tensor, bias: Tensor, relu: bool) -> Tensor:
     inputs = [x if index is None else pick_rows(x, index) for x, index in parts]
+    if odd := -w.shape[1] % ALIGNED:
+        inputs.append(inputs[0].new_zeros(len(inputs[0]), odd))
+        w = F.pad(w, (0, odd))
     out = F.linear(inputs[0] if len(inputs) == 1 else torch.cat(inputs, 1), w, bias)
     return F.relu(out) if relu else out
 

@@ -23,9 +23,8 @@ def _dot(a, b, KIND: tl.constexpr, PRECISION: tl.constexpr):
 def _candidates(arena, outside, ids, item, row, there, first_outside, col, d: tl.constexpr, IDS: tl.constexpr):
     """(states, id vectors, biases) of candidates: where they stand in the pool [arena | outside], and their items."""
     inside = there[:, None] & (col < d)
-    out = (row >= first_outside)[:, None]
-    state = tl.load(arena + row[:, None] * d + col, mask=inside & ~out, other=0.0)
-    state += tl.load(outside + (row - first_outside)[:, None] * d + col, mask=inside & out, other=0.0)
+    base = tl.where(row >= first_outside, outside + (row - first_outside) * d, arena + row * d)
+    state = tl.load(base[:, None] + col, mask=inside, other=0.0)
     if IDS:
         vector = tl.load(ids + item[:, None] * (d + 1) + col, mask=inside, other=0.0)
         bias = tl.load(ids + item * (d + 1) + d, mask=there, other=0.0)
