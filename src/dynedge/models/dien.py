@@ -13,7 +13,8 @@ auxiliary loss beside it.
 
 The candidate decides how the interest evolves, so that every (event, candidate) pair has an AUGRU of its own and no
 shortcut is exact. All I items of an event take I·L steps of 3s² products. What does not depend on the candidate is
-worked out once an event, and pairs are taken in blocks that stay in the cache.
+worked out once an event. With s = 32 and L = 10 a pair takes 3 µs on one core: all of a thousand items 3 ms an event,
+all of 46,000 (globo) 0.14 s; there, 499 drawn ones are what can be waited for.
 """
 
 from __future__ import annotations
