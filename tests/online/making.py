@@ -41,7 +41,7 @@ def make_events(place, count, seed=0, new=0.1, late=0.05, repeated=0.0):
     for k in range(count):
         at = 2400 + k % (len(log) - 2400)
         user, item = log.user_ids[int(log.user[at])], log.item_ids[int(log.item[at])]
-        time = float(log.time[at]) + 1e6 * (k // (len(log) - 2400))
+        time = float(log.time[2400]) + 30.0 * k
         if rng.random() < new:
             user = f"new user {rng.integers(30)}"
         if rng.random() < new:

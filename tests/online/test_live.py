@@ -78,6 +78,31 @@ def test_a_new_entity_begins_where_nobody_is_known_and_changes_no_others_state(f
     assert np.array_equal(best, others)
 
 
+def test_an_event_that_did_not_happen_leaves_no_bit(folder, place):
+    """Of known people and new ones, met and not, again and again."""
+    live, happened = open_live(folder), open_live(folder)
+    events = make_events(place, 400, seed=3)
+    for at in range(0, 400, 20):
+        for one in (live, happened):
+            one.observe(events[at : at + 19])
+        event = events[at + 19]
+        for one in (live, happened):  # rows for whoever is new
+            one.users.add(event.user), one.items.add(event.item)
+            one.grow()
+        before, slots = bits(live), {name: live.state[name].clone() for name in live.state if name.endswith("_slots")}
+        user = np.array([live.users.find(event.user)])
+        with live.supposing(event):
+            found = live.recommend(user, 5)
+        assert bits(live) == before
+        for name, then in slots.items():
+            same = len(live.state[name]) == len(then)  # else room was made, which is no trace
+            assert not same or torch.equal(live.state[name], then)
+        for one in (live, happened):
+            one.observe([event])
+        for mine, other in zip(found, happened.recommend(user, 5), strict=True):
+            assert np.array_equal(mine, other)
+
+
 def test_new_items_are_recommended_once_they_are_met(place):
     live = open_live(make_run(place, "edge"))
     newest = live.known.time

@@ -10,7 +10,7 @@ take event k in. What a model remembers of the events so far is its State, which
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -168,6 +168,20 @@ class Model(nn.Module, ABC):
         device = next((tensor.device for tensor in state.values()), None)
         nobody = torch.empty((len(window), 0), dtype=torch.int64, device=device)
         self.score(self.prepare(window), nobody, state)
+
+    def suppose(self, window: Window, state: State) -> Callable[[], None]:
+        """As `observe`, and what comes back undoes it: the state is what it was, to the bit. It moves not in between.
+
+        A model that knows what an event touches keeps that alone; here it is all of the state.
+        """
+        before = state.clone()
+        self.observe(window, state)
+
+        def undo() -> None:
+            for name, tensor in before.items():
+                state[name] = tensor
+
+        return undo
 
     def grow(self, users: int, items: int, state: State) -> None:
         """From now on there are so many users and items: the new ones are at their beginning, as one nobody has met.

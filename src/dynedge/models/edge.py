@@ -8,7 +8,7 @@ validation events; zero is allowed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -151,6 +151,16 @@ class Edge(Model):
         with _parts(state) as (known, states):
             self.memory.observe(window, known)
             self.recurrence.observe(window, states)
+
+    def suppose(self, window: Window, state: State) -> Callable[[], None]:
+        with _parts(state) as (known, states):
+            undoing = self.memory.suppose(window, known), self.recurrence.suppose(window, states)
+
+        def undo() -> None:
+            for one in undoing:
+                one()
+
+        return undo
 
     def grow(self, users: int, items: int, state: State) -> None:
         with _parts(state) as (known, states):

@@ -9,6 +9,7 @@ bucket an item is in depends on no parameter.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numba
@@ -20,6 +21,7 @@ from torch import Tensor
 from dynedge.models.contract import State, Window
 from dynedge.models.memory import table as tables
 from dynedge.models.memory.table import CLOCK, CLOCK_THEN, COUNT, HEAD, ITEM, NEXT, NONE, Table, add, find_row
+from dynedge.models.memory.undo import keep, undo
 from dynedge.ops.softmax_loss import Bonus
 
 Array = npt.NDArray[Any]
@@ -60,6 +62,14 @@ def now(users: Tensor, times: Tensor, state: State, device: torch.device) -> Had
 def take_in(window: Window, state: State) -> None:
     tables.make_room(state, NAME, len(window))
     _take_in(tables.of(state, NAME), window.user, window.item, window.time)
+
+
+def suppose(window: Window, state: State) -> Callable[[], None]:
+    """Before an event is taken in that is to be undone: what undoes it."""
+    tables.make_room(state, NAME, 1)
+    table = tables.of(state, NAME)
+    kept = keep(table, window.user.astype(np.int64), window.item.astype(np.int64))
+    return lambda: undo(table, kept)
 
 
 def _lists(user: Array, item: Array, time: Array, state: State, device: torch.device) -> Had:

@@ -9,7 +9,7 @@ last item; a candidate's score is its inner product with the candidate's state.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, cast
@@ -405,6 +405,24 @@ class Recurrence(Model):
         prepared = self.prepare(window)
         self._advance(prepared, self._evolve(prepared, state)[0], state)
         self.passed(prepared, state)
+
+    def suppose(self, window: Window, state: State) -> Callable[[], None]:
+        if len(window) != 1:
+            return super().suppose(window, state)
+        kept = []
+        for name, row in zip(SIDES, (int(window.user[0]), int(window.item[0])), strict=True):
+            columns = [name, f"{name}_moved", f"{name}_time", *(["last_item"] if name == "user" else [])]
+            kept += [(state[column][row], state[column][row].clone()) for column in columns]
+        forget = had.suppose(window, state) if self.bonus is not None else None
+        self.observe(window, state)
+
+        def undo() -> None:
+            for now, before in kept:
+                now.copy_(before)
+            if forget is not None:
+                forget()
+
+        return undo
 
     def states(self, side: int, rows: Tensor, state: State) -> Tensor:
         return read_states([(self._side(side, state), rows)])

@@ -12,6 +12,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
@@ -106,10 +107,11 @@ class Live:
         with precision(self.config.training):
             self.model.observe(Window(log, piece), self.state)
         self.known.add(log, piece)
+        self._moved(log.item[piece.start : piece.stop])
+
+    def _moved(self, items: Array) -> None:
         if self._sketch is not None:
-            self._sketch.update(
-                self.model, self.state, np.unique(log.item[piece.start : piece.stop]).astype(np.int64)
-            )
+            self._sketch.update(self.model, self.state, np.unique(items).astype(np.int64))
 
     @cached_property
     def clock(self) -> Clock:
@@ -126,16 +128,17 @@ class Live:
         item = np.array([self.items.add(event.item) for event in events], np.int32)
         self.grow()
         time, late = self.clock.take(user, item, np.array([event.time for event in events], np.float64))
+        log = replace(self._log(user, item, time, events), label=late.astype(np.float32))
+        for start in range(0, len(log), WALK):
+            self._move(log, range(start, min(start + WALK, len(log))))
+        return log
+
+    def _log(self, user: Array, item: Array, time: Array, events: Sequence[Event]) -> EventLog:
         features = np.zeros((len(events), self.ids.features.shape[1]), np.float32)
         for row, event in zip(features, events, strict=True):
             if event.features:
                 row[:] = event.features
-        log = EventLog(
-            user, item, time, self.ids.user_ids, self.ids.item_ids, features, label=late.astype(np.float32)
-        )
-        for start in range(0, len(log), WALK):
-            self._move(log, range(start, min(start + WALK, len(log))))
-        return log
+        return EventLog(user, item, time, self.ids.user_ids, self.ids.item_ids, features)
 
     def grow(self) -> None:
         """Everything has a row for every name."""
@@ -184,14 +187,19 @@ class Live:
     @contextmanager
     def supposing(self, event: Event) -> Iterator[None]:
         """Inside, an event has happened that did not: of users and items that are known."""
-        kept = self.state, self.known, self.clock, self._sketch
-        self.state, self.known, self.clock = self.state.clone(), self.known.copy(), self.clock.copy()
-        self._sketch = None
+        user, item = np.array([self.users.find(event.user)]), np.array([self.items.find(event.item)])
+        log = self._log(user, item, self.clock.raised(user, item, np.array([event.time])), [event])
+        newest = self.known.time
+        with torch.no_grad(), precision(self.config.training):
+            undo = self.model.suppose(Window(log, range(1)), self.state)
+        self._moved(log.item)
+        self.known.time = max(newest, float(log.time[0]))
         try:
-            self.observe([event])
             yield
         finally:
-            self.state, self.known, self.clock, self._sketch = kept
+            undo()
+            self._moved(log.item)
+            self.known.time = newest
 
     def recommend(
         self,

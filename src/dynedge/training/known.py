@@ -40,9 +40,6 @@ class Known:
         if items > len(self.items):
             self.items = np.concatenate([self.items, np.zeros(2 * items - len(self.items), np.int64)])
 
-    def copy(self) -> Known:
-        return Known(self.events, self.time, self.items.copy())
-
     def tensors(self) -> Tensors:
         return {
             "events": torch.tensor(self.events),

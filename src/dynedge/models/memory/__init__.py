@@ -6,7 +6,7 @@ the events is in its State (store.py); what it learns are two small networks (le
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -111,6 +111,13 @@ class Memory(Model):
     def observe(self, window: Window, state: State) -> None:
         known = store.of(state, self.shape.items, len(window))
         mixing.follow(known, self.fading, self.keep, window.user, window.item, window.time)
+
+    def suppose(self, window: Window, state: State) -> Callable[[], None]:
+        if len(window) != 1:
+            return super().suppose(window, state)
+        undo = store.suppose(store.of(state, self.shape.items, 1), int(window.user[0]), int(window.item[0]))
+        self.observe(window, state)
+        return undo
 
     def score(self, prepared: Window, candidates: Tensor | None, state: State) -> Tensor:
         out = torch.empty(len(prepared), self.shape.items)

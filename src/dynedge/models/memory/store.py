@@ -12,6 +12,7 @@ Beside these, the same for all contexts: every item alike, and popularity at sev
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numba
@@ -21,6 +22,7 @@ import torch
 
 from dynedge.models.contract import State
 from dynedge.models.memory import table as tables
+from dynedge.models.memory import undo as tracks
 from dynedge.models.memory.table import (
     CLOCK,
     CLOCK_THEN,
@@ -54,6 +56,7 @@ NEAR_FADE, NEAR_POWER, FIVE_FADE = 0.8, 0.7, 0.8
 FACTS = 15  # numbers that describe the question
 ABOUT = 6  # numbers that describe an item of the user's own
 BY_CONTEXT, BY_LOG = 2.0, 1000.0  # half-lives, in events
+RESCALED = 1e12  # an event's weight at which all counts are divided by it
 
 
 class Store(NamedTuple):
@@ -125,6 +128,37 @@ def grow(state: State, users: int, items: int) -> None:
         state["popular"][:, : before.shape[1]] = before
 
 
+def suppose(store: Store, user: int, item: int) -> Callable[[], None]:
+    """Before an event is taken in that is to be undone: what undoes it. There must be room for it."""
+    ring = store.ring[user].tolist()
+    recent = [other for other in ring[:REACH] if other != NONE]
+    pairs: dict[str, list[tuple[int, int]]] = {
+        "user": [(user, item)],
+        "last": [(ring[0], item)],
+        "pair": [((ring[1] << 32) | ring[0], item)],
+        "own": [((user << 32) | ring[0], item)],
+        "near": [(other, item) for other in recent] + [(item, other) for other in recent],
+    }
+    kept = {}
+    for name, contexts in pairs.items():
+        keys, items = np.array(contexts, np.int64).reshape(-1, 2).T.copy()
+        kept[name] = tracks.keep(getattr(store, name), keys, items)
+    whole = bool((store.popular_weight > RESCALED / 4).any())  # then all counts may be made smaller
+    popular = store.popular.copy() if whole else store.popular[:, item].copy()
+    others = [(array, array.copy()) for array in (store.clock, store.popular_total, store.popular_weight)]
+    row, time = store.ring[user].copy(), float(store.time[user])
+
+    def undo() -> None:
+        for name, part in kept.items():
+            tracks.undo(getattr(store, name), part)
+        store.popular[:, slice(None) if whole else item] = popular
+        for array, before in others:
+            array[:] = before
+        store.ring[user], store.time[user] = row, time
+
+    return undo
+
+
 def fadings(half_lives: tuple[float, ...], longest: int) -> Fading:
     growth = 2.0 ** (1 / np.asarray(half_lives, np.float64))
     near = (NEAR_FADE ** np.arange(REACH)).astype(np.float32)
@@ -156,7 +190,7 @@ def take_in(store: Store, fading: Fading, keep: Array, user: int, item: int, tim
         weight = store.popular_weight[h]
         store.popular[h, item] += weight
         store.popular_total[h] += weight
-        if weight > 1e12:
+        if weight > RESCALED:
             for x in range(store.popular.shape[1]):
                 store.popular[h, x] /= weight
             store.popular_total[h] /= weight

@@ -134,6 +134,16 @@ def _place(slots: Array, key: int, value: int) -> None:
 
 
 @numba.njit(nogil=True, cache=True)
+def slot_of(slots: Array, key: int, value: int) -> np.int64:
+    """Where `_place` has put a value that is there."""
+    mask = len(slots) - 1
+    slot = np.int64(_mix(key) & np.uint64(mask))
+    while slots[slot] != value:
+        slot = (slot + 1) & mask
+    return slot
+
+
+@numba.njit(nogil=True, cache=True)
 def _rehash_rows(table: Table) -> None:
     for row in range(table.used[0]):
         _place(table.row_slots, table.row_key[row], row)
