@@ -33,8 +33,8 @@ from machine import machine, peak_mib
 
 from dynedge.events.log import EventLog, read_log
 from dynedge.events.synthetic import synthesize
-from dynedge.models import recurrence
-from dynedge.models.contract import State, Step
+from dynedge.models import edge, recurrence
+from dynedge.models.contract import Model, State, Step
 from dynedge.models.recurrence import PAPER, Recurrence, RecurrenceConfig
 from dynedge.ranking.metrics import mean
 from dynedge.ranking.protocol import walk
@@ -78,7 +78,7 @@ def main() -> None:
     parser.add_argument(
         "--stream", action="store_true", help="keep no window on the GPU: plan and copy it every epoch"
     )
-    parser.add_argument("--recipe", choices=("edge-paper", "recurrence"), default="edge-paper")
+    parser.add_argument("--recipe", choices=("edge-paper", "recurrence", "edge"), default="edge-paper")
     parser.add_argument("--peers", action="store_true")
     parser.add_argument("--csv", type=Path, default=None, help="append a line for each row, for gpu_plot.py")
     parser.add_argument("--folder", type=Path, default=None, help="where logs are kept; else in a temporary folder")
@@ -123,16 +123,16 @@ def run(name: str, log: EventLog, settings: dict[str, Any], args: argparse.Names
     base = PAPER if args.recipe == "edge-paper" else replace(RecurrenceConfig(), **_of_paper())
     config = replace(base, **settings)
     began = time.perf_counter()
-    trainer = Trainer(config, log, args.precision, args.deterministic, args.stream)
+    trainer = Trainer(config, log, args)
     planned = time.perf_counter() - began
     epochs = [trainer.epoch(number) for number in range(args.epochs)]
     best = min(epochs[2:] or epochs[1:] or epochs, key=lambda epoch: epoch.seconds)
-    terms = limits.floor(trainer.model, best.events, best.rows, best.levels)
+    terms = limits.floor(trainer.core, best.events, best.rows, best.levels)
     floor = max(terms.values())
     print(f"{name}, d = {config.dim}, K = {config.dnodes}  [{args.recipe}]")
     rate, first = best.events / best.seconds / 1e6, ", ".join(f"{epoch.seconds:.1f}" for epoch in epochs)
     print(f"  {best.seconds:.3f} s an epoch, {rate:.2f} M events/s; d-nodes chosen in {planned:.1f} s; all {first} s")
-    memory, host = torch.cuda.max_memory_allocated() / 2**30, peak_mib() / 1024
+    memory, host = torch.cuda.max_memory_reserved() / 2**30, peak_mib() / 1024
     print(f"  {memory:.1f} GiB of the GPU, host peak {host:.1f} GiB")
     losses = ", ".join(f"{epoch.loss:.6f}" for epoch in epochs)
     print(f"  {best.levels:,} levels, {best.rows:,} states written; losses {losses}")
@@ -178,14 +178,20 @@ class Epoch:
 class Trainer:
     """The training loop of `dynedge train`, timed: numbers are read a window late."""
 
-    def __init__(self, config: RecurrenceConfig, log: EventLog, kind: str, deterministic: bool, stream: bool) -> None:
+    def __init__(self, config: RecurrenceConfig, log: EventLog, args: argparse.Namespace) -> None:
         self.log, self.train_end = log, log.split.bounds(len(log))[0]
-        self.config = TrainingConfig(device="cuda", precision=kind, deterministic=deterministic)
-        self.model: Recurrence = recurrence.create(config, log, self.train_end, seed=0).to("cuda")
+        self.config = TrainingConfig(device="cuda", precision=args.precision, deterministic=args.deterministic)
+        self.model: Model
+        self.core: Recurrence
+        if args.recipe == "edge":
+            fused = edge.create(edge.EdgeConfig(recurrence=config), log, self.train_end, seed=0).to("cuda")
+            self.model, self.core = fused, fused.recurrence
+        else:
+            self.model = self.core = recurrence.create(config, log, self.train_end, seed=0).to("cuda")
         self.optimiser = Adam(self.model.named_parameters(), 1e-3, 1e-2)
         self.steps = Steps(self.model, self.optimiser, self.config)
         self.state: State | None = None  # at the end of the last epoch
-        self.model._resident._full = stream
+        self.core._resident._full = args.stream
 
     def epoch(self, number: int) -> Epoch:
         state, model, unread, losses = self.model.start(), self.model.train(), None, []
@@ -193,8 +199,9 @@ class Trainer:
         began, waited = time.perf_counter(), 0.0
         with bit_for_bit(self.config.deterministic):
             prepared = model.windows(self.log, self.train_end)
-            for window in range(model.config.windows):
-                loss, norm = self.steps.take(next(prepared), state, Step(0, number, window))
+            for window, ready in enumerate(prepared):
+                loss, norm = self.steps.take(ready, state, Step(0, number, window))
+                model.passed(ready, state)
                 if unread is not None:
                     start = time.perf_counter()
                     losses.append(float(unread[0]) + 0 * float(unread[1]))
@@ -202,7 +209,7 @@ class Trainer:
                 unread = loss.log["loss"], norm
         self.state = state
         torch.cuda.synchronize()
-        seconds, stats = time.perf_counter() - began, model.plan.stats
+        seconds, stats = time.perf_counter() - began, self.core.plan.stats
         return Epoch(
             seconds,
             seconds - waited,
@@ -214,9 +221,9 @@ class Trainer:
 
     def phases(self, sample: int = 4) -> dict[str, float]:
         """Seconds an epoch keeps the GPU busy with each phase, from a sample of windows, launched one by one."""
-        every = max(1, self.model.config.windows // sample)
+        every = max(1, self.core.config.windows // sample)
         state, took = self.model.start(), dict.fromkeys(PHASES, 0.0)
-        for number in range(every // 2, self.model.config.windows, every):
+        for number in range(every // 2, self.core.config.windows, every):
             ready = next(self.model.windows(self.log, self.train_end, number))
             for phase, seconds in self._profile(ready, state, Step(0, 0, number)).items():
                 took[phase] += seconds * every

@@ -94,5 +94,10 @@ def across(
     last = tl.max(key, 0)
     ends = head & (key == last)  # the one key that may go on in the next block, if it started in this one
     for k in tl.static_range(0, D, BK):
-        wide: tl.constexpr = BK if k + BK <= D else TAIL
-        _across(part, keys, out, count, i, there, key, head, ends, last, k, D, BM, wide, BY_KEY)
+        _across(
+            *(part, keys, out, count, i, there, key, head, ends, last, k),
+            D=D,
+            BM=BM,
+            BK=BK if k + BK <= D else TAIL,
+            BY_KEY=BY_KEY,
+        )

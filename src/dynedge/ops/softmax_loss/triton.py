@@ -75,6 +75,7 @@ class _SoftmaxLoss(torch.autograd.Function):
         held = width * (1 if ids is None else 2) * (1 if low else 2)
         block = CHUNK if held <= 128 else 32  # events a program takes
         programs = chunks * (CHUNK // block)
+        columns = min(64, max(16, triton.next_power_of_2(count)))  # candidates it takes at once
         errors = arena.new_empty(programs)
         grad_wanted = torch.empty_like(wanted, memory_format=torch.contiguous_format)
         entries = n + programs * (count + CHUNK)
@@ -89,14 +90,14 @@ class _SoftmaxLoss(torch.autograd.Function):
                 d=d,
                 CHUNK=CHUNK,
                 BQ=block,
-                BA=min(64, max(16, triton.next_power_of_2(count))),
+                BA=columns,
                 BK=width,
                 IDS=ids is not None,
                 ADDED=added is not None,
                 KIND=tl.bfloat16 if low else tl.float32,
                 PRECISION="tf32x3" if not low else "ieee" if arena.is_cuda else "rounded",
                 num_warps=8,
-                num_stages=1,
+                num_stages=3 if count > columns else 1,  # the next candidates are read while these are scored
             )
         ctx.save_for_backward(grad_wanted, grad_state, grad_id, grad_added, item, row, after)
         ctx.drawn, ctx.repeats = drawn, CHUNK // block
