@@ -52,6 +52,7 @@ def train(
     with torch.no_grad(), precision(config):
         for prepared in model.windows(log, events.stop):
             model._advance(prepared, model._run(prepared, state)[0], state)
+            model.passed(prepared, state)
         parts = config.split_of(log).ranges(len(log))
         walk(model, log, parts["valid"], state)
         ranks = walk(model, log, parts["test"], state)

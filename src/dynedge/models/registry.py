@@ -32,7 +32,7 @@ class Entry:
 
 
 MODELS: dict[str, Entry] = {
-    "edge": Entry(edge.EdgeConfig, edge.create, edge.restore, devices=("cpu", "cuda"), search=edge.SEARCH),
+    "edge": Entry(edge.EdgeConfig, edge.create, edge.restore, search=edge.SEARCH),
     "recurrence": Entry(
         recurrence.RecurrenceConfig,
         recurrence.create,

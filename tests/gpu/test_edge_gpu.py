@@ -1,0 +1,52 @@
+"""`edge` on a GPU against itself on a CPU: states on the device, the memory on the host. Skipped without a GPU."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from dynedge.events.log import EventLog
+from dynedge.events.synthetic import synthesize
+from dynedge.models import edge
+from dynedge.models.edge import Edge, EdgeConfig
+from dynedge.models.memory import MemoryConfig
+from dynedge.models.recurrence import RecurrenceConfig
+from dynedge.ranking.protocol import PROTOCOLS, walk
+from dynedge.training.course import Course
+from dynedge.training.fit import fit
+from dynedge.training.settings import TrainingConfig
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> EventLog:
+    return synthesize("lastfm-like", tmp_path_factory.mktemp("log") / "log", events=30_000, quiet=True)
+
+
+def trained(log: EventLog, device: str) -> tuple[Edge, Course, TrainingConfig]:
+    config = TrainingConfig(epochs=3, patience=0, device=device, precision="float32", valid_events=500)
+    events, _ = config.ranges(log)
+    told = EdgeConfig(RecurrenceConfig(windows=20, dropout=0.0), MemoryConfig(examples=2000))
+    model = edge.create(told, log, events.stop, 0).to(device)
+    return model, fit(model, log, config), config
+
+
+def test_losses_weights_and_ranks_are_the_cpus(log: EventLog) -> None:
+    (cpu, right, config), (gpu, found, _) = trained(log, "cpu"), trained(log, "cuda")
+    for ours, theirs in zip(found.history, right.history, strict=True):
+        assert ours["loss"] == pytest.approx(theirs["loss"], rel=2e-3)
+        assert ours["memory_loss"] == pytest.approx(theirs["memory_loss"], rel=2e-3)
+        assert ours["valid_mrr"] == pytest.approx(theirs["valid_mrr"], rel=3e-2)
+    assert found.best is not None and right.best is not None
+    test = config.split_of(log).ranges(len(log))["test"][:500]
+    for protocol in PROTOCOLS:
+        walks = []
+        for model in (cpu, gpu):
+            model.weight.fill_(0.5)
+            state = model.start()
+            walks.append(walk(model.eval(), log, test, state, protocol=protocol))
+            users, times = torch.tensor([1, 2]), torch.full((2,), float(log.time[-1]), dtype=torch.float64)
+            assert torch.isfinite(model.peek(users, times, None, state)).all()
+        assert np.mean(1 / walks[0]) == pytest.approx(np.mean(1 / walks[1]), rel=3e-2)
