@@ -117,6 +117,16 @@ def test_the_same_bits_again_and_after_loading(name):
     assert torch.equal(*found)
 
 
+@pytest.mark.parametrize("name", SEQUENCES)
+def test_each_learns_in_bfloat16(name):
+    log = make_log()
+    course = fit(
+        small(name, log, 90), log, TrainingConfig(epochs=1, split="0.75,0.25,0", device="cpu", precision="bfloat16")
+    )
+    assert np.isfinite(course.history[0]["loss"]) and course.history[0]["valid_mrr"] > 0
+    assert all(parameter.dtype == torch.float32 for parameter in course.model.parameters())
+
+
 def test_an_epoch_learns_from_each_event_once_in_an_order_of_its_own():
     log = make_log()
     model = small("sum-pooling", log, 90, window_events=16)

@@ -71,23 +71,23 @@ class MIMN(PairModel):
         self.drop = Dropout(config.dropout)
 
     def remember(self, history: Tensor, there: Tensor, vectors: Tensor) -> Memories:
-        walked, long = in_order(history, there)
-        there = torch.arange(history.shape[1], device=long.device) < long[:, None]
-        items = vectors_of(walked, vectors) * there[..., None]
-        summed = items.sum(1) * history.shape[1] ** -0.5
-        memory = self.begin.expand(len(history), -1, -1)
-        channels, use, state, read = (
-            torch.zeros_like(memory) if k == 0 else memory.new_zeros(len(history), width)
-            for k, width in enumerate((0, self.config.slots, self.config.width, self.config.width))
-        )
-        items = self.drop(items)
+        with torch.autocast(vectors.device.type, enabled=False):  # what is written in bfloat16 is soon forgotten
+            walked, long = in_order(history, there)
+            there = torch.arange(history.shape[1], device=long.device) < long[:, None]
+            items = vectors_of(walked, vectors) * there[..., None]
+            summed = items.sum(1) * history.shape[1] ** -0.5
+            return Memories(*self._walk(self.drop(items), there), summed)
+
+    def _walk(self, items: Tensor, there: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(memory, channels, use) after items [n, L, d]; what is not `there` bool[n, L] changes nothing."""
+        n, m, w = len(items), self.config.slots, self.config.width
+        memory, channels = self.begin.expand(n, -1, -1), items.new_zeros(n, m, w)
+        use, state, read = items.new_zeros(n, m), items.new_zeros(n, w), items.new_zeros(n, w)
         given = self.controller.given(items).unbind(1), self.induction.given(items).unbind(1)
         for now, to_controller, to_channels in zip(there.unbind(1), *given, strict=True):
             here = now[:, None]
             state = torch.where(here, self.controller(to_controller, read, state), state)
-            read_key, write_key, erase, add, strengths = torch.split(
-                self.says(state), [*[self.config.width] * 4, 2], 1
-            )
+            read_key, write_key, erase, add, strengths = torch.split(self.says(state), [w, w, w, w, 2], 1)
             reading, writing = F.softplus(strengths).chunk(2, 1)
             place = F.normalize(memory, dim=2)
             look = similar(place, read_key, reading)
@@ -99,7 +99,7 @@ class MIMN(PairModel):
             most = torch.zeros_like(look).scatter(1, look.topk(self.config.read_most, 1).indices, 1.0) * here
             moved = self.induction(to_channels[:, None], memory, channels)
             channels = torch.lerp(channels, moved, most[..., None])
-        return Memories(memory, channels, use, summed)
+        return memory, channels, use
 
     def beside(self, reading: Memories) -> Tensor:
         return self.config.utilisation * reading.use.var(1, correction=0).sum() / max(len(reading.use), 1)
