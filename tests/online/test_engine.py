@@ -11,7 +11,7 @@ from online.making import bits, make_events, make_run, open_live
 from dynedge.errors import DataError
 from dynedge.models.registry import MODELS
 from dynedge.online import engine as engines
-from dynedge.online.engine import BusyError, Engine
+from dynedge.online.engine import BrokenError, BusyError, Engine
 from dynedge.online.journal import DiskFullError
 
 
@@ -186,6 +186,25 @@ def test_another_run_takes_the_old_one_s_place_while_events_come(start, place, t
     assert bits(engine.live) == bits(expected)
     stop(engine)
     assert bits(start(link).live) == bits(expected)
+
+
+def test_states_that_fell_behind_the_journal_take_no_more_until_they_are_opened_anew(start, run, place, monkeypatch):
+    def broken(events):
+        raise RuntimeError("a bug")
+
+    events = make_events(place, 20)
+    engine = start()
+    send(engine, events[:7])
+    monkeypatch.setattr(engine.live, "observe", broken)
+    with pytest.raises(RuntimeError):
+        engine.submit(events[7:14]).result()
+    with pytest.raises(BrokenError, match="a bug"):
+        engine.submit(events[14:])
+    stop(engine)
+    again = start()
+    expected = open_live(run)
+    expected.observe(events[:14])
+    assert bits(again.live) == bits(expected)
 
 
 def test_one_service_a_folder(start, run, tmp_path):

@@ -202,6 +202,9 @@ def test_other_limits(client, known):
     problem(client.post("/events", content=long, headers={"content-type": "application/json"}), 413)
     problem(client.post("/events", content=(long[:999] for _ in range(2000))), 413)  # without a length
     problem(client.get("/live", headers={"host": "evil.example"}), 421)
+    assert client.get("/live", headers={"host": "[::1]:8000"}).status_code == 200
+    problem(client.post("/reload", headers={"origin": "https://evil.example"}), 403)
+    assert client.get("/live", headers={"origin": "http://127.0.0.1:8000"}).status_code == 200
     problem(client.get("/nowhere"), 404)
     problem(client.get("/page/../server.py"), 404)
 

@@ -8,7 +8,10 @@ from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, Stric
 
 MOST_EVENTS, MOST_ITEMS, MOST_USERS = 1000, 1000, 1000
 
-OwnId = Annotated[StrictStr, Field(min_length=1, max_length=256)] | Annotated[StrictInt, Field(ge=-(2**53), le=2**53)]
+OwnId = (
+    Annotated[StrictStr, Field(min_length=1, max_length=256)]
+    | Annotated[StrictInt, Field(ge=-(2**63) + 1, le=2**63 - 1)]
+)
 Time = StrictInt | StrictFloat | Annotated[StrictStr, Field(max_length=64)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Amount = Annotated[int, Field(ge=1, le=MOST_ITEMS)]

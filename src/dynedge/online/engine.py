@@ -147,6 +147,7 @@ class Engine:
                 # of what it has moved past, so the position it stands at is the one to reach.
                 position = self._catch_up(live, joined_at, position, self._moved)
                 self.live, self._fingerprint = live, fingerprint
+                self.snapshot_at = 0  # none is of this run
                 self.traces.begin(live)
             return position
 

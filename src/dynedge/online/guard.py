@@ -64,9 +64,12 @@ class Guard:
         headers, is_open = Headers(scope=scope), scope["path"] in OPEN
         if self._inside > AT_ONCE and not is_open:
             return busy()
-        host = headers.get("host", "").rsplit(":", 1)[0].strip("[]")
-        if self.hosts and host not in self.hosts:
-            return problem(421, f"this service does not go by the name {host!r}.")
+        if self.hosts:
+            host, origin = _name(headers.get("host", "")), headers.get("origin")
+            if host not in self.hosts:
+                return problem(421, f"this service does not go by the name {host!r}.")
+            if origin is not None and _name(origin.partition("://")[2]) not in self.hosts:
+                return problem(403, "pages of other sites may not use this service.")
         if self._token and not is_open and not scope["path"].startswith("/page") and scope["path"] != "/":
             given = headers.get("authorization", "").removeprefix("Bearer ").encode()
             if not hmac.compare_digest(given, self._token):
@@ -75,6 +78,11 @@ class Guard:
         if length.isdigit() and int(length) > LONGEST:
             return problem(413, TOO_LONG)
         return None
+
+
+def _name(host: str) -> str:
+    """Without a port."""
+    return host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
 
 
 class _Bounded:

@@ -9,7 +9,7 @@ from functools import cached_property
 from dynedge.events.log import Ids
 
 Own = int | str
-INTEGER = re.compile(r"0|-?[1-9][0-9]{0,17}")  # the plain decimal form of a 64-bit integer
+INTEGER = re.compile(r"0|-?[1-9][0-9]{0,18}")  # the plain decimal form of an integer
 
 
 class Names:
@@ -30,7 +30,8 @@ class Names:
     def _own(self, told: Own) -> Own:
         if self._ids.are_strings:
             return str(told)
-        return int(told) if isinstance(told, int) or INTEGER.fullmatch(told) else told
+        whole = isinstance(told, int) or (INTEGER.fullmatch(told) and abs(int(told)) < 2**63)
+        return int(told) if whole else told
 
     def find(self, told: Own) -> int:
         """The row, or -1."""

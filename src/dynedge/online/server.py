@@ -41,7 +41,7 @@ Shown = Annotated[int, Query(ge=1, le=MOST_SHOWN)]
 Moment = Annotated[str | None, Query(max_length=64, description="A number in the log's unit, or ISO 8601.")]
 
 COMMON: dict[int | str, dict[str, Any]] = {
-    status: {"model": bodies.Problem, "content": {problems.KIND: {}}} for status in (401, 404, 421, 422, 503)
+    status: {"model": bodies.Problem, "content": {problems.KIND: {}}} for status in (401, 403, 404, 421, 422, 503)
 }
 WRITES = COMMON | dict.fromkeys((400, 413, 507), COMMON[422])
 

@@ -28,11 +28,12 @@ export function drift(found, whose) {
 
 const figure = (caption, picture) => make("figure", {}, make("figcaption", {}, caption), picture);
 
+/** In steps: a state stays where it is until its next event. */
 function distance(path) {
   return chart("Distance of the state from where it was first seen, over time", HEIGHT, (width) => {
     const y = scale(0, Math.max(...path.map((point) => point.from_first)) * 1.08 || 1, HEIGHT - 24, 8);
     const x = scale(path[0].time, path.at(-1).time, margin(y), width - 8);
-    const points = path.map((point) => [x(point.time), y(point.from_first)]);
+    const points = path.flatMap((point, k) => [[x(point.time), y(path[Math.max(k - 1, 0)].from_first)], [x(point.time), y(point.from_first)]]);
     const [px, py] = points.at(-1);
     const name = width > 300 ? moment : day(x.low) === day(x.high) ? clock : day;
     return [axes(x, y, { below: [x.low, x.high], name }), line(points, "second"), dot(px, py, "first", told(path.at(-1)))].flat();

@@ -3,7 +3,7 @@
 import { draw, make } from "./make.js";
 import { short } from "./words.js";
 
-const MOST = 240; // points of a line; more of them nobody sees
+const MOST = 480; // points of a line; more of them nobody sees
 
 /** Values from `low` to `high` onto pixels from `start` to `stop`. */
 export function scale(low, high, start, stop) {

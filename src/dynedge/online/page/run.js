@@ -64,9 +64,9 @@ function measured(name, key, found, kind = "") {
 }
 
 function whisker(value, [low, high]) {
-  const x = scale(0, 1, 4, 116);
-  return draw("svg", { viewBox: "0 0 120 16", width: 120, height: 16, "aria-hidden": "true" },
-    rule(4, 8, 116, 8), rule(x(low), 8, x(high), 8, "second"), dot(x(value), 8, "second"));
+  const x = scale(0, 1, 4, 156);
+  return draw("svg", { viewBox: "0 0 160 16", width: 160, height: 16, "aria-hidden": "true" },
+    rule(4, 8, 156, 8), rule(x(low), 8, x(high), 8, "second"), dot(x(value), 8, "second", null, 2.5));
 }
 
 function learning(curve) {
@@ -98,7 +98,7 @@ function paths({ longest_path: found, dnodes }) {
     { name: "without d-nodes", kind: "other", values: found.without },
     { name: "with them", kind: "second", values: found.with },
   ];
-  return card("Longest path", {}, note(`${cut} it from ${short(before)} to ${short(after)} steps on average, to ${short(before / after)} times less.`),
+  return card("Longest path", {}, note(`${cut} it from ${short(before)} to ${short(after)} steps on average: ${short(before / after)} times shorter.`),
     lines("Longest path of each training window, without and with d-nodes", HEIGHT, series, { unit: "window", dots: false }),
     legend(series.map((one) => [one.kind, one.name])));
 }
