@@ -9,7 +9,7 @@ whether there was one; raw seconds would drown all else):
 
 JODIE's t-batches, runs of events in which nobody is met twice, are the levels of the window's schedule with nothing
 cut; here an event waits only for its own user and item. Features are the event's own numbers and an embedding of
-each category of its item.
+each category of its item, and of the item's id where a model asks for it (`item_ids`).
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from dynedge.ops.level_rnn import level_rnn
 from dynedge.ops.read_states import Side, read_states
 from dynedge.ops.rows_linear import pick_rows, rows_linear
 
+LONG = 10.0  # log(1 + seconds) of some hours: gaps much above 1 would drive every tanh to its end
 NEVER = -1.0  # the time of an entity's last event before it has had one
 
 
@@ -43,10 +44,11 @@ class Coevolving(Moving):
         windows: int,
         negatives: int,
         full_up_to: int = 0,
+        item_ids: bool = False,
     ) -> None:
         super().__init__(shape, windows, negatives, full_up_to)
         self.dim = dim
-        self.items = ItemFeatures(shape, dim, ids=False, categories=categories if categories.size else None)
+        self.items = ItemFeatures(shape, dim, ids=item_ids, categories=categories if categories.size else None)
         width, bound = shape.features + self.items.width + 2, dim**-0.5
 
         def uniform(*size: int) -> nn.Parameter:
@@ -127,4 +129,4 @@ class Coevolving(Moving):
 def gaps(time: Tensor, before: Tensor) -> Tensor:
     """[n, 2]: the logarithm of the time since, and whether there was a before at all."""
     there = before >= 0
-    return torch.stack([torch.log1p((time - before).clamp_min(0)) * there, there], 1)
+    return torch.stack([torch.log1p((time - before).clamp_min(0)) / LONG * there, there], 1)

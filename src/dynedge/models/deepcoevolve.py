@@ -60,7 +60,8 @@ class DeepCoevolve(Coevolving):
     def __init__(
         self, config: DeepCoevolveConfig, shape: Shape, categories: npt.NDArray[np.int32], met: tuple[Array, Array]
     ) -> None:
-        super().__init__(shape, config.dim, categories, met, config.windows, config.negatives)
+        asked = config.windows, config.negatives
+        super().__init__(shape, config.dim, categories, met, *asked, item_ids=True)
         self.config = config
         self.rate = nn.Parameter(torch.tensor(-math.log(max(shape.items, 1))))
         self.register_buffer("unit", torch.ones((), dtype=torch.float64))
