@@ -97,7 +97,7 @@ class _SoftmaxLoss(torch.autograd.Function):
                 KIND=tl.bfloat16 if low else tl.float32,
                 PRECISION="tf32x3" if not low else "ieee" if arena.is_cuda else "rounded",
                 num_warps=8,
-                num_stages=3 if count > columns else 1,  # the next candidates are read while these are scored
+                num_stages=1,
             )
         ctx.save_for_backward(grad_wanted, grad_state, grad_id, grad_added, item, row, after)
         ctx.drawn, ctx.repeats = drawn, CHUNK // block
