@@ -15,7 +15,7 @@ export function drift(found, whose) {
     return card("Drift", {}, note(`The state of this ${whose} has not moved since the service started. It moves with each of its events.`));
   }
   if (path.length === 1) {
-    return card("Drift", {}, note(`Moved once, at ${moment(path[0].time)}; a way takes a second event.`));
+    return card("Drift", {}, note(`One move seen so far, at ${moment(path[0].time)}; the next event begins a way.`));
   }
   const last = path.at(-1);
   return card(

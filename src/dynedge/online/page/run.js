@@ -3,7 +3,7 @@
 import { Problem, tried } from "./ask.js";
 import { card, draw, make, note, wrong } from "./make.js";
 import { dot, legend, lines, rule, scale } from "./plot.js";
-import { count, fixed, many, short } from "./words.js";
+import { fixed, many, short } from "./words.js";
 
 const NAMES = {
   mrr: "MRR", "recall@1": "Recall@1", "recall@5": "Recall@5", "recall@10": "Recall@10", "recall@20": "Recall@20",
@@ -11,7 +11,7 @@ const NAMES = {
 };
 const DECILE = "decile";
 const HEIGHT = 190;
-const PARTS = [["test", "test events"], ["valid", "validation events"]];
+const PARTS = [["test", "test"], ["valid", "validation"]];
 
 export async function runView(_, signal) {
   const run = await tried("/run", { signal });
@@ -36,7 +36,7 @@ function verdict({ metrics, run }) {
     return card("How good it is", {}, note("This run has not been evaluated, or its log is gone. ", make("code", {}, `dynedge evaluate ${run}`), " ranks its validation and test events; then ", make("code", {}, "POST /reload"), " shows them here."));
   }
   const shown = PARTS.filter(([part]) => metrics[part]);
-  const of = (part) => `${count(metrics[part].events)} of ${many(metrics[part].users, "user")}`;
+  const of = (part) => `${many(metrics[part].events, "event")} of ${many(metrics[part].users, "user")}`;
   const head = shown.map(([part, name]) => make("th", { scope: "col" }, name, make("small", {}, of(part))));
   const rows = Object.entries(NAMES).map(([key, name]) => measured(name, key, shown.map(([part]) => metrics[part])));
   const kinds = new Set(shown.flatMap(([part]) => told(metrics[part].breakdown)));

@@ -19,7 +19,7 @@ export function finder(label, hint, sides, chosen) {
   const list = make("ul", { id: name, role: "listbox", "aria-label": label, hidden: true });
   let active = -1;
   let timer = 0;
-  let stale = false; // the list is of another text than the field's
+  let listed = null; // the text that the list is of
   let asking = new AbortController();
 
   const options = () => [...list.querySelectorAll("[role=option]")];
@@ -62,7 +62,7 @@ export function finder(label, hint, sides, chosen) {
       if (!(error instanceof Problem)) throw error;
       list.replaceChildren(make("li", { class: "none" }, error.message));
     }
-    stale = false;
+    listed = prefix;
     mark(-1);
     if (document.activeElement === field) show(true);
   }
@@ -79,7 +79,7 @@ export function finder(label, hint, sides, chosen) {
   }
 
   async function enter() {
-    if (stale) await look();
+    while (listed !== field.value.trim()) await look();
     const option = options()[Math.max(active, 0)];
     if (!list.hidden && option) take(option);
   }
@@ -99,7 +99,6 @@ export function finder(label, hint, sides, chosen) {
   }
 
   field.addEventListener("input", () => {
-    stale = true;
     clearTimeout(timer);
     timer = setTimeout(look, WAIT);
   });
