@@ -8,6 +8,7 @@ from training.toy import Toy, ToyConfig
 
 from dynedge.errors import UsageError
 from dynedge.events.log import read_log
+from dynedge.models.contract import Window
 from dynedge.models.room import grown
 from dynedge.online.clock import Clock
 from dynedge.online.journal import Event
@@ -44,6 +45,25 @@ def test_any_split_ends_in_the_bits_of_one_call(folder, place):
         asked = np.arange(len(whole.users))
         for mine, other in zip(parts.recommend(asked, 10), whole.recommend(asked, 10), strict=True):
             assert np.array_equal(mine, other)
+
+
+def test_one_event_is_prepared_as_any_window(place):
+    live = open_live(make_run(place, "edge"))
+    model, log = live.model.recurrence, read_log(place / "log")
+    for k in (0, 1, 2999):
+        window = Window(log, range(k, k + 1))
+        quick, plain = vars(model.prepare(window)), vars(model._prepare(window))
+        assert quick.keys() == plain.keys()
+        for name in quick.keys() - {"window", "schedule", "last"}:
+            assert same(quick[name], plain[name]), name
+        for mine, other in zip(quick["last"], plain["last"], strict=True):
+            assert same(tuple(vars(mine).values()), tuple(vars(other).values()))
+
+
+def same(one, other):
+    if isinstance(one, tuple):
+        return all(map(same, one, other))
+    return one.dtype == other.dtype and torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
 
 
 def test_known_people_alone_are_walked_as_the_log_is(folder, place):

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -209,7 +210,13 @@ class Edge(Model):
 
 
 def _part(state: State, prefix: str) -> State:
-    return State({name[len(prefix) :]: tensor for name, tensor in state.items() if name.startswith(prefix)})
+    return State({short: state[name] for short, name in _names(prefix, tuple(state))})
+
+
+@cache
+def _names(prefix: str, names: tuple[str, ...]) -> list[tuple[str, str]]:
+    """Without their prefix, and with it: found once, since events may come one at a time."""
+    return [(name[len(prefix) :], name) for name in names if name.startswith(prefix)]
 
 
 @contextmanager

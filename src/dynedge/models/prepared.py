@@ -5,12 +5,13 @@ Legend: n events of a window, W states written, M distinct items, B users that b
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numba
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
 from dynedge.models.contract import Window
@@ -64,6 +65,24 @@ class Prepared:
     past: tuple[Tensor, Tensor]  # [n]: the previous event of the same user and item, active or not; below 0: none
     last: tuple[Last, Last]
     had: Had | None  # for training: what the events' users had had before
+
+
+def alone(other: Prepared, window: Window) -> Prepared:
+    """Of one event: as any other that is alone, but for who, what and when. On a CPU, where nobody is active."""
+    user, item = (torch.from_numpy(column.astype(np.int64)) for column in (window.user, window.item))
+    time = torch.from_numpy(window.time)
+    return replace(
+        other,
+        window=window,
+        user=user,
+        item=item,
+        time=time,
+        features=torch.from_numpy(window.features),
+        roots=(user, item, *other.roots[2:]),
+        items=item,
+        begin=user,
+        last=(Last(user, time, item), Last(item, time, item)),
+    )
 
 
 def index(

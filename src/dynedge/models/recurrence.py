@@ -27,7 +27,7 @@ from dynedge.models import had
 from dynedge.models.candidates import find, rows_and_moves
 from dynedge.models.contract import Loss, Model, State, Step, Window, told
 from dynedge.models.layers import CoupledGRU, Head, ItemFeatures, Shape
-from dynedge.models.prepared import Prepared, index
+from dynedge.models.prepared import Prepared, alone, index
 from dynedge.models.resident import Resident, check_memory, working_memory
 from dynedge.models.room import grown, wide
 from dynedge.models.ties import SOLVERS, Ties
@@ -171,6 +171,16 @@ class Recurrence(Model):
         return self._resident.windows(len(self.plan), planned, indexed, first)
 
     def prepare(self, window: Window) -> Prepared:
+        if len(window) == 1 and self.config.evolve_active and not fast(self.xi):
+            return alone(self._first_alone, window)
+        return self._prepare(window)
+
+    @cached_property
+    def _first_alone(self) -> Prepared:
+        none = np.zeros((1, self.shape.features), np.float32)
+        return self._prepare(Window(EventLog.from_arrays([0], [0], [0.0], features=none), range(1)))
+
+    def _prepare(self, window: Window) -> Prepared:
         past = self._past(window)
         linked = past if self.config.evolve_active else self._links(window)
         return self._index(window, build(window.user, window.item, linked, NO_CUT), past)

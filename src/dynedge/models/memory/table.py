@@ -72,9 +72,10 @@ def of(state: State, prefix: str) -> Table:
 
 def make_room(state: State, prefix: str, events: int) -> None:
     """Grow the state's table, where needed, so that `events` more counts fit."""
+    used = state[f"{prefix}.used"].tolist()
     for number, (kind, beside) in enumerate((("row", "row_key"), ("entry", "entry_time"))):
-        before, needed = len(state[f"{prefix}.{kind}"]), int(state[f"{prefix}.used"][number]) + events
-        room = double(before, needed)
+        before = state[f"{prefix}.{kind}"].shape[0]
+        room = double(before, used[number] + events)
         if room == before:
             continue
         for name in (kind, beside):
