@@ -65,8 +65,9 @@ def draw(rows: list[Row], path: Path) -> None:
     axes.bar(names, [row["path"] for row in rows], color=BLUE)
     tidy(axes, "d-nodes a window", xlabel="K", ylabel="mean longest path")
     beside = axes.twinx()
-    beside.plot(names, [row["recall"] for row in rows], "o-", color=ORANGE)
-    beside.set(ylabel="Recall@10", ylim=(0, None))
+    recalls = [row["recall"] for row in rows]
+    beside.plot(names, recalls, "o-", color=ORANGE)
+    beside.set(ylabel="Recall@10", ylim=(0, 1.1 * max(recalls)))
     beside.yaxis.label.set_color(ORANGE)
     save(fig, path)
 
