@@ -171,7 +171,7 @@ def test_losses_of_gru4rec(loss):
     log = make_log()
     model = small("gru4rec", log, 90, loss=loss, penalty=0.3)
     true, others = torch.tensor([0.3, -1.0]), torch.tensor([[1.0, 0.2, -torch.inf], [0.5, 2.0, -0.4]])
-    found = model.error(true, others)
+    found = model.error(true, others, torch.ones(3))
     for k, rivals in enumerate(([1.0, 0.2], [0.5, 2.0, -0.4])):
         own, r = true[k], torch.tensor(rivals)
         share = r.softmax(0)

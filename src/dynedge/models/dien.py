@@ -38,7 +38,7 @@ class DIENConfig(SequenceConfig):
 
     length: int = option(10, "items of a user's history that are looked at", least=1)
     window_events: int = option(256, "events a step learns from", least=1)
-    negatives: int = option(31, "items drawn for each step, beside the true ones", least=1)
+    negatives: int = option(31, "items drawn for each step, beside the true ones and the users' own", least=1)
     full_softmax_up_to: int = option(0, "with no more items than this, all are candidates", least=0)
     interest: int = option(32, "width of the evolving interest", least=1)
     hidden: int = option(64, "hidden units of the MLP", least=1)

@@ -51,9 +51,9 @@ class GRU4Rec(VectorModel):
         states = torch.cat([begin[0][:, None], states], 1)  # after no item, after one, …
         return self.out(self.drop(states[torch.arange(len(long), device=long.device), long]))
 
-    def error(self, true: Tensor, others: Tensor) -> Tensor:
+    def error(self, true: Tensor, others: Tensor, stands_for: Tensor) -> Tensor:
         if self.config.loss == "softmax":
-            return super().error(true, others)
+            return super().error(true, others, stands_for)
         share, nobody = others.softmax(1), others.isinf()
         others = others.masked_fill(nobody, 0)
         if self.config.loss == "top1-max":

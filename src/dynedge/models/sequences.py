@@ -42,7 +42,7 @@ class SequenceConfig:
     length: int = option(20, "items of a user's history that are looked at", least=1)
     window_events: int = option(512, "events a step learns from", least=1)
     shuffled: bool = option(True, "learn from the training events in a new order every epoch, not in that of the log")
-    negatives: int = option(512, "items drawn for each step, beside the true ones", least=1)
+    negatives: int = option(512, "items drawn for each step, beside the true ones and the users' own", least=1)
     full_softmax_up_to: int = option(4096, "with no more items than this, all are candidates", least=0)
     categories: bool = option(True, "an item's vector is its id's and its categories', summed; false: its id's")
     dropout: float = option(0.2, "share of what is made of a history that training leaves out, at random", least=0)
@@ -103,9 +103,12 @@ class SequenceModel(Model):
     def rate(self, reading: Any, vectors: Tensor) -> Tensor:
         """[n, C]: how well candidates fit, by their vectors: [C, d] for all, or [n, C, d] for each event its own."""
 
-    def error(self, true: Tensor, others: Tensor) -> Tensor:
-        """[n]: the loss of each event by the score of its item [n] and the others' [n, C]; −inf is nobody."""
-        return torch.cat([true[:, None], others], 1).logsumexp(1) - true
+    def error(self, true: Tensor, others: Tensor, stands_for: Tensor) -> Tensor:
+        """[n]: the loss of each event by the score of its item [n] and the others' [n, C]; −inf is nobody.
+
+        `stands_for` [C] says of how many items each of the others is a sample.
+        """
+        return torch.cat([true[:, None], others + stands_for.log()], 1).logsumexp(1) - true
 
     def beside(self, reading: Any) -> Tensor:
         """What is added to the loss of a step for the model's own ends."""
@@ -157,24 +160,36 @@ class SequenceModel(Model):
         history = torch.from_numpy(prepared.past.before(events)).to(device)
         true = torch.from_numpy(prepared.window.log.item[events].astype(np.int64)).to(device)
         negatives = self.draw(prepared, step)
-        n = len(true)
         if negatives is None:
             vectors, bias = self._vectors(self._all_items())
             reading = self.read(history % len(vectors), history >= 0, vectors)
             every = self._rate(reading, vectors[:-1], bias[:-1])
             mine, others = every.gather(1, true[:, None])[:, 0], every.scatter(1, true[:, None], -torch.inf)
+            error = self.error(mine, others, torch.ones_like(bias[:-1]))
         else:
-            negatives = negatives.to(device)
-            met, place = torch.unique(torch.cat([history.flatten(), true, negatives]), return_inverse=True)
-            vectors, bias = self._vectors(met)
-            rows, own, drawn = place.split([history.numel(), n, len(negatives)])
-            reading = self.read(rows.view(history.shape), history >= 0, vectors)
-            mine = self._rate(reading, pick_rows(vectors, own)[:, None], bias[own][:, None])[:, 0]
-            others = self._rate(reading, pick_rows(vectors, drawn), bias[drawn])
-            others = others.masked_fill(negatives == true[:, None], -torch.inf)
+            error, reading = self._drawn_error(history, true, negatives.to(device))
         self.rings.advance(prepared.indexed, state)
-        total = self.error(mine, others).sum() / max(n, 1) + self.beside(reading)
+        total = error.sum() / max(len(true), 1) + self.beside(reading)
         return Loss(total, {"loss": total.detach()} if device.type == "cuda" else {"loss": float(total.detach())})
+
+    def _drawn_error(self, history: Tensor, true: Tensor, negatives: Tensor) -> tuple[Tensor, Any]:
+        """(errors [n], reading): against the user's own items, hardest of all to tell apart, and those drawn.
+
+        Of the drawn ones each stands for I / C items, so that what is estimated is the softmax over all.
+        """
+        own = torch.cat([true[:, None], history], 1)
+        met, place = torch.unique(torch.cat([own.flatten(), negatives]), return_inverse=True)
+        vectors, bias = self._vectors(met)
+        near, far = place[: own.numel()].view(own.shape), place[own.numel() :]
+        reading = self.read(near[:, 1:], history >= 0, vectors)
+        own_scores = self._rate(reading, vectors_of(near, vectors), bias[near])
+        drawn_scores = self._rate(reading, pick_rows(vectors, far), bias[far])
+        known = (own[:, :, None] == own[:, None]).tril(-1).any(2) | (own < 0)  # met further left, or nothing
+        counted = (negatives[:, None] == own[:, None]).any(2)
+        others = [own_scores.masked_fill(known, -torch.inf)[:, 1:], drawn_scores.masked_fill(counted, -torch.inf)]
+        stands_for = bias.new_ones(others[0].shape[1] + len(negatives))
+        stands_for[others[0].shape[1] :] = self.shape.items / len(negatives)
+        return self.error(own_scores[:, 0], torch.cat(others, 1), stands_for), reading
 
     # ---- scores
 
