@@ -42,6 +42,87 @@ def _scores(q, q_id, state, vector, bias, IDS: tl.constexpr, KIND: tl.constexpr,
     return found
 
 
+@triton.jit
+def _at_start(
+    q,
+    q_id,
+    k,
+    true,
+    mine,
+    arena,
+    outside,
+    ids,
+    added,
+    items,
+    rows,
+    moves,
+    chunk,
+    low,
+    count,
+    first_outside,
+    col,
+    d: tl.constexpr,
+    BA: tl.constexpr,
+    IDS: tl.constexpr,
+    ADDED: tl.constexpr,
+    KIND: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Candidates `low` and on as they are at the chunk's start: (which there are, items, the first events that move
+    them, states, id vectors, scores, −∞ for the events that do not read them)."""
+    there = low + tl.arange(0, BA) < count
+    at = chunk * count + low + tl.arange(0, BA)
+    item = tl.load(items + at, mask=there, other=-2).to(tl.int64)
+    place = tl.load(rows + at, mask=there, other=0).to(tl.int64)
+    until = tl.load(moves + at, mask=there, other=2147483647)
+    state, vector, bias = _candidates(arena, outside, ids, item, place, there, first_outside, col, d, IDS)
+    found = _scores(q, q_id, state, vector, bias, IDS, KIND, PRECISION)
+    if ADDED:
+        known = mine[:, None] & there[None, :]
+        found += tl.load(added + k[:, None] * count + item[None, :], mask=known, other=0.0)
+    reads = (k[:, None] <= until[None, :]) & (item[None, :] != true[:, None]) & there[None, :] & mine[:, None]
+    return there, item, until, state, vector, tl.where(reads, found, float("-inf"))
+
+
+@triton.jit
+def _once_moved(
+    q,
+    q_id,
+    k,
+    true,
+    mine,
+    arena,
+    outside,
+    ids,
+    added,
+    e,
+    e_item,
+    e_row,
+    drawn,
+    count,
+    first_outside,
+    col,
+    d: tl.constexpr,
+    IDS: tl.constexpr,
+    ADDED: tl.constexpr,
+    KIND: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """What the chunk's events make of candidates: (states, id vectors, scores, −∞ for the events that do not read
+    them). A candidate drawn twice counts twice."""
+    moved = drawn > 0
+    state, vector, bias = _candidates(arena, outside, ids, e_item, e_row, moved, first_outside, col, d, IDS)
+    found = _scores(q, q_id, state, vector, bias, IDS, KIND, PRECISION) + tl.log(tl.maximum(drawn, 1.0))[None, :]
+    if ADDED:
+        there = mine[:, None] & moved[None, :]
+        found += tl.load(added + k[:, None] * count + e_item[None, :], mask=there, other=0.0)
+    again = (e_item[:, None] == e_item[None, :]) & (e[:, None] > e[None, :]) & (e_row >= 0)[:, None]
+    last = tl.min(tl.where(again, e[:, None], 2147483647), 0)
+    reads = (e[None, :] < k[:, None]) & (k[:, None] <= last[None, :]) & moved[None, :]
+    reads = reads & (e_item[None, :] != true[:, None]) & mine[:, None]
+    return state, vector, tl.where(reads, found, float("-inf"))
+
+
 @triton.jit(do_not_specialize=["n", "count", "first_outside"])
 def chunks(
     wanted,
@@ -107,37 +188,21 @@ def chunks(
 
     top, total = positive, tl.full([BQ], 1.0, tl.float32)
     for low in range(0, count, BA):
-        there = low + tl.arange(0, BA) < count
-        at = chunk * count + low + tl.arange(0, BA)
-        item = tl.load(items + at, mask=there, other=-2).to(tl.int64)
-        place = tl.load(rows + at, mask=there, other=0).to(tl.int64)
-        until = tl.load(moves + at, mask=there, other=2147483647)
+        there, item, until, state, vector, found = _at_start(
+            *(q, q_id, k, true, mine, arena, outside, ids, added, items, rows, moves, chunk, low, count),
+            *(first_outside, col, d, BA, IDS, ADDED, KIND, PRECISION),
+        )
         if tl.min(until, 0) < end:
             drawn += tl.sum(((e_item[:, None] == item[None, :]) & (e_row >= 0)[:, None]).to(tl.float32), 1)
-        state, vector, bias = _candidates(arena, outside, ids, item, place, there, first_outside, col, d, IDS)
-        found = _scores(q, q_id, state, vector, bias, IDS, KIND, PRECISION)
-        if ADDED:
-            found += tl.load(
-                added + k[:, None] * count + item[None, :], mask=mine[:, None] & there[None, :], other=0.0
-            )
-        reads = (k[:, None] <= until[None, :]) & (item[None, :] != true[:, None]) & there[None, :] & mine[:, None]
-        found = tl.where(reads, found, float("-inf"))
         higher = tl.maximum(top, tl.max(found, 1))
         total = total * tl.exp(top - higher) + tl.sum(tl.exp(found - higher[:, None]), 1)
         top = higher
     any_moved = tl.max(drawn, 0) > 0
-    moved = drawn > 0
     if any_moved:
-        state, vector, bias = _candidates(arena, outside, ids, e_item, e_row, moved, first_outside, col, d, IDS)
-        found = _scores(q, q_id, state, vector, bias, IDS, KIND, PRECISION) + tl.log(tl.maximum(drawn, 1.0))[None, :]
-        if ADDED:
-            there = mine[:, None] & moved[None, :]
-            found += tl.load(added + k[:, None] * count + e_item[None, :], mask=there, other=0.0)
-        again = (e_item[:, None] == e_item[None, :]) & (e[:, None] > e[None, :]) & (e_row >= 0)[:, None]
-        last = tl.min(tl.where(again, e[:, None], 2147483647), 0)
-        reads = (e[None, :] < k[:, None]) & (k[:, None] <= last[None, :]) & moved[None, :]
-        reads = reads & (e_item[None, :] != true[:, None]) & mine[:, None]
-        found = tl.where(reads, found, float("-inf"))
+        state, vector, found = _once_moved(
+            *(q, q_id, k, true, mine, arena, outside, ids, added, e, e_item, e_row, drawn, count),
+            *(first_outside, col, d, IDS, ADDED, KIND, PRECISION),
+        )
         higher = tl.maximum(top, tl.max(found, 1))
         total = total * tl.exp(top - higher) + tl.sum(tl.exp(found - higher[:, None]), 1)
         top = higher
@@ -154,19 +219,11 @@ def chunks(
         tl.store(grad_id + k[:, None] * (d + 1) + col, missing * asked, mask=whole)
         tl.store(grad_id + k[:, None] * (d + 1) + d, missing, mask=mine[:, None])
     for low in range(0, count, BA):
-        there = low + tl.arange(0, BA) < count
-        at = chunk * count + low + tl.arange(0, BA)
-        item = tl.load(items + at, mask=there, other=-2).to(tl.int64)
-        place = tl.load(rows + at, mask=there, other=0).to(tl.int64)
-        state, vector, bias = _candidates(arena, outside, ids, item, place, there, first_outside, col, d, IDS)
-        found = _scores(q, q_id, state, vector, bias, IDS, KIND, PRECISION)
-        if ADDED:
-            found += tl.load(
-                added + k[:, None] * count + item[None, :], mask=mine[:, None] & there[None, :], other=0.0
-            )
-        until = tl.load(moves + at, mask=there, other=2147483647)
-        reads = (k[:, None] <= until[None, :]) & (item[None, :] != true[:, None]) & there[None, :] & mine[:, None]
-        share = tl.where(reads, tl.exp(found - top[:, None]), 0.0)
+        there, item, until, state, vector, found = _at_start(
+            *(q, q_id, k, true, mine, arena, outside, ids, added, items, rows, moves, chunk, low, count),
+            *(first_outside, col, d, BA, IDS, ADDED, KIND, PRECISION),
+        )
+        share = tl.exp(found - top[:, None])
         if ADDED:
             whose = mine[:, None] & there[None, :]
             tl.store(grad_added + k[:, None] * count + item[None, :], share, mask=whose)
@@ -182,19 +239,14 @@ def chunks(
     to = n + programs * count + program * CHUNK + tl.arange(0, CHUNK)
     filled = (col < d) & (to >= 0)[:, None]
     if any_moved:
-        state, vector, bias = _candidates(arena, outside, ids, e_item, e_row, moved, first_outside, col, d, IDS)
-        found = _scores(q, q_id, state, vector, bias, IDS, KIND, PRECISION) + tl.log(tl.maximum(drawn, 1.0))[None, :]
-        if ADDED:
-            there = mine[:, None] & moved[None, :]
-            found += tl.load(added + k[:, None] * count + e_item[None, :], mask=there, other=0.0)
-        again = (e_item[:, None] == e_item[None, :]) & (e[:, None] > e[None, :]) & (e_row >= 0)[:, None]
-        last = tl.min(tl.where(again, e[:, None], 2147483647), 0)
-        reads = (e[None, :] < k[:, None]) & (k[:, None] <= last[None, :]) & moved[None, :]
-        reads = reads & (e_item[None, :] != true[:, None]) & mine[:, None]
-        share = tl.where(reads, tl.exp(found - top[:, None]), 0.0)
+        state, vector, found = _once_moved(
+            *(q, q_id, k, true, mine, arena, outside, ids, added, e, e_item, e_row, drawn, count),
+            *(first_outside, col, d, IDS, ADDED, KIND, PRECISION),
+        )
+        share = tl.exp(found - top[:, None])
         if ADDED:
             tl.debug_barrier()  # after what the loop above stored there: nought
-            tl.store(grad_added + k[:, None] * count + e_item[None, :], share, mask=reads)
+            tl.store(grad_added + k[:, None] * count + e_item[None, :], share, mask=found > float("-inf"))
         grad += _dot(share, state, KIND, PRECISION)
         tl.store(grad_state + to[:, None] * d + col, _dot(tl.trans(share), q, KIND, PRECISION), mask=filled)
         if IDS:
