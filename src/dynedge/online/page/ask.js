@@ -37,9 +37,9 @@ async function answer(path, body, signal) {
   const headers = token ? { Authorization: `Bearer ${token}` } : {};
   if (body) headers["Content-Type"] = "application/json";
   try {
-    const response = await fetch(path, { method: body ? "POST" : "GET", headers, body: body && JSON.stringify(body), signal });
-    response.token = token;
-    return response;
+    const method = body ? "POST" : "GET";
+    const response = await fetch(path, { method, headers, body: body && JSON.stringify(body), signal });
+    return Object.assign(response, { token });
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new Problem("the service does not answer; is it still running?", 0);

@@ -27,14 +27,15 @@ export async function itemView(id, signal) {
   }
 
   await load();
-  return { title: String(id), element: make("div", {}, head, make("div", { class: "columns even" }, near, path)), refresh: events === undefined ? null : refresh };
+  const element = make("div", {}, head, make("div", { class: "columns even" }, near, path));
+  return { title: String(id), element, refresh: events === undefined ? null : refresh };
 }
 
 function heading(id, about) {
   const title = make("h1", { tabindex: "-1" }, make("small", {}, "item"), String(id));
   if (about instanceof Problem) return [title, wrong(about), note("Search above by how its id begins.")];
   const since = about.new ? "Came after the run was trained" : "Known from training";
-  return [title, note(`${since}; met ${about.events === 1 ? "once" : `${many(about.events, "time")}`}.`)];
+  return [title, note(`${since}; met ${about.events === 1 ? "once" : many(about.events, "time")}.`)];
 }
 
 function neighbours(similar) {
@@ -42,11 +43,19 @@ function neighbours(similar) {
   if (!similar.items.length) return note("There is no other item.");
   return [
     note("Items whose vectors point the same way, by cosine: 1 is the same direction."),
-    make("ol", { class: "ranked near" }, similar.items.map((item, k) => {
-      const bar = make("i", { class: "second" });
-      bar.style.width = `${100 * Math.max(0, item.score)}%`;
-      return make("li", {}, make("span", { class: "rank" }, String(k + 1)), make("span", { class: "name" }, itemLink(item.item_id)),
-        make("span", { class: "score" }, fixed(item.score, 3)), make("span", { class: "meter", "aria-hidden": "true" }, bar));
-    })),
+    make("ol", { class: "ranked near" }, similar.items.map((item, k) => neighbour(item, k + 1))),
   ];
+}
+
+function neighbour(item, rank) {
+  const bar = make("i");
+  bar.style.width = `${100 * Math.max(0, item.score)}%`;
+  return make(
+    "li",
+    {},
+    make("span", { class: "rank" }, String(rank)),
+    make("span", { class: "name" }, itemLink(item.item_id)),
+    make("span", { class: "meter", "aria-hidden": "true" }, bar),
+    make("span", { class: "score" }, fixed(item.score, 3)),
+  );
 }

@@ -27,19 +27,11 @@ const rates = [
   rate("events", "events a second", "first"),
   rate("states", "states moved a second", "second"),
 ];
-const facts = Object.fromEntries(
-  [["events", "events taken in"], ["newest", "newest event"], ["users", "users"], ["items", "items"]].map(([key, name]) => [
-    key,
-    { name, value: make("dd", {}, "–") },
-  ]),
-);
+const facts = { events: fact("events"), newest: fact("newest event"), users: fact("users"), items: fact("items") };
 const pause = make("button", { class: "quiet", "aria-pressed": "false", onclick: toggle }, "Pause");
 
 export function begin() {
-  place.append(
-    ...rates.map((one) => one.element),
-    make("dl", { class: "facts" }, Object.values(facts).map(({ name, value }) => make("div", {}, make("dt", {}, name), value)), pause),
-  );
+  place.append(...rates.map((one) => one.element), make("div", { class: "facts" }, Object.values(facts), pause));
   loop();
 }
 
@@ -65,19 +57,27 @@ async function look() {
     return;
   }
   rates.forEach((one) => one.show(told.seconds));
-  tell(facts.events.value, count(told.events), `${many(told.accepted, "event")} since this service started; ${count(told.duplicates)} came twice, ${count(told.late)} late`);
-  tell(facts.newest.value, told.newest === null ? "none yet" : moment(told.newest), told.newest === null ? "" : exact(told.newest));
-  tell(facts.users.value, count(told.users), `${many(told.users_moved, "state")} of users moved since this service started`);
-  tell(facts.items.value, count(told.items), `${many(told.items_moved, "state")} of items moved since this service started`);
+  const since = "since this service started";
+  const odd = `${count(told.duplicates)} came twice, ${count(told.late)} late`;
+  tell(facts.events, count(told.events), `${many(told.accepted, "event")} ${since}; ${odd}`);
+  if (told.newest === null) tell(facts.newest, "none yet", "");
+  else tell(facts.newest, moment(told.newest), exact(told.newest));
+  tell(facts.users, count(told.users), `${many(told.users_moved, "state")} of users moved ${since}`);
+  tell(facts.items, count(told.items), `${many(told.items_moved, "state")} of items moved ${since}`);
   if (hear && told.events !== heard.events && performance.now() - heard.when > NEWS) {
     heard = { events: told.events, when: performance.now() };
     hear();
   }
 }
 
-function tell(element, words, more) {
-  element.textContent = words;
-  element.title = more;
+function fact(name) {
+  return make("p", {}, make("small", {}, name), make("b", {}, "–"));
+}
+
+/** `more` is shown where a mouse rests on it. */
+function tell(fact, words, more) {
+  fact.lastChild.textContent = words;
+  fact.title = more;
 }
 
 /** One number that changes and where it came from in two minutes. */

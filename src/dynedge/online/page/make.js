@@ -35,7 +35,10 @@ export function card(title, given, ...children) {
 }
 
 export const note = (...words) => make("p", { class: "note" }, ...words);
-export const wrong = (problem) => make("p", { class: "wrong" }, problem.message);
+
+/** What a model cannot do (422) is no trouble, only said. */
+export const wrong = (problem) => make("p", { class: problem.status === 422 ? "note" : "wrong" }, problem.message);
+
 export const userLink = (id) => make("a", { href: `#/users/${encodeURIComponent(id)}`, "data-key": id }, String(id));
 export const itemLink = (id) => make("a", { href: `#/items/${encodeURIComponent(id)}`, "data-key": id }, String(id));
 

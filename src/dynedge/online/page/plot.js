@@ -36,19 +36,20 @@ export function chart(label, height, paint) {
     const width = frame.clientWidth;
     if (!width) return;
     picture.setAttribute("viewBox", `0 0 ${width} ${height}`);
-    picture.replaceChildren(...paint(width).flat().filter(Boolean));
+    picture.replaceChildren(...paint(width).flat(Infinity).filter(Boolean));
   };
   new ResizeObserver(frame.paint).observe(frame);
   return frame;
 }
 
-export const text = (x, y, words, anchor = "start", kind = "") => draw("text", { x, y, "text-anchor": anchor, class: kind }, words);
+export const text = (x, y, words, anchor = "start") => draw("text", { x, y, "text-anchor": anchor }, words);
 export const rule = (x1, y1, x2, y2, kind = "grid") => draw("line", { x1, y1, x2, y2, class: kind });
 const pair = ([x, y]) => `${x.toFixed(1)},${y.toFixed(1)}`;
 export const line = (points, kind) => draw("polyline", { points: thinned(points).map(pair).join(" "), class: kind });
 
 /** `told` is shown where a mouse rests on it. */
-export const dot = (x, y, kind, told, r = 4) => draw("circle", { cx: x, cy: y, r, class: kind }, told && draw("title", {}, told));
+export const dot = (x, y, kind, told, r = 4) =>
+  draw("circle", { cx: x, cy: y, r, class: kind }, told && draw("title", {}, told));
 
 /** What lies under a line, down to `floor`. */
 export function area(points, floor, kind) {
@@ -69,30 +70,25 @@ export function axes(x, y, { below = [], name = short, about = 3 } = {}) {
     text(x.start - 6, y(value) + 4, short(value), "end"),
   ]);
   const edge = (value) => (x(value) > x.stop - 24 ? "end" : x(value) < x.start + 24 ? "start" : "middle");
-  return [across, below.map((value) => text(x(value), y.start + 17, name(value), edge(value)))].flat(2);
+  return [across, below.map((value) => text(x(value), y.start + 17, name(value), edge(value)))];
 }
 
 /** Room at the left for the longest number of an axis. */
 export const margin = (y, about = 3) => 12 + 7 * Math.max(...ticks(y, about).map((value) => short(value).length));
 
-/** Several lines over one axis of whole numbers: [{name, kind, values}], a name at each line's end. */
-export function lines(label, height, series, { from = 1, unit = "epoch", zero = true, dots = true } = {}) {
-  const shown = series.filter((one) => one.values.length && one.values.every(Number.isFinite));
+/** Several lines from nought upwards, over 1, 2, 3 …: [{name, kind, values}]. */
+export function lines(label, height, series, { unit = "epoch", dots = true } = {}) {
   return chart(label, height, (width) => {
-    const values = shown.flatMap((one) => one.values);
-    const longest = Math.max(...shown.map((one) => one.values.length));
-    const low = zero ? 0 : Math.min(...values);
-    const y = scale(low, Math.max(...values) * (zero ? 1.08 : 1) || 1, height - 24, 10);
-    const x = scale(from, from + longest - 1, margin(y, 4), width - 8);
-    const below = ticks(x, Math.max(2, width / 90), true).filter((value) => value >= from);
-    return [
-      axes(x, y, { below, name: String, about: 4 }),
-      shown.map(({ name, kind, values: own }) => {
-        const points = own.map((value, k) => [longest > 1 ? x(from + k) : (x.start + x.stop) / 2, y(value)]);
-        const marks = dots ? points.map(([px, py], k) => dot(px, py, kind, `${unit} ${from + k}: ${name} ${short(own[k])}`, 3.5)) : [];
-        return [line(points, kind), ...marks];
-      }).flat(),
-    ];
+    const longest = Math.max(...series.map((one) => one.values.length));
+    const alone = longest > 1 ? 0 : 0.5;
+    const y = scale(0, 1.08 * Math.max(...series.flatMap((one) => one.values)) || 1, height - 24, 10);
+    const x = scale(1 - alone, longest + alone, margin(y, 4), width - 8);
+    const drawn = series.map(({ name, kind, values }) => {
+      const points = values.map((value, k) => [x(k + 1), y(value)]);
+      const told = (k) => `${unit} ${k + 1}: ${name} ${short(values[k])}`;
+      return [line(points, kind), dots && points.map((point, k) => dot(...point, kind, told(k), 3.5))];
+    });
+    return [axes(x, y, { below: ticks(x, Math.max(2, width / 90), true), name: String, about: 4 }), drawn];
   });
 }
 

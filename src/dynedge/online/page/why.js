@@ -14,7 +14,11 @@ const WORDS = {
 const BRIEF = { followed: "followed", near: "near", states: "states" };
 const SAID = 0.05; // smaller shares are in the bar only
 
-export const reasonLegend = () => legend(Object.entries(WORDS));
+/** Of the reasons that these items have. */
+export function reasonLegend(items) {
+  const has = (kind) => items.some((item) => item.why?.shares[kind] > 0);
+  return legend(Object.entries(WORDS).filter(([kind]) => has(kind)));
+}
 
 const words = (kind, near) => (kind === "near" && near !== null ? `near ${near}` : BRIEF[kind] ?? WORDS[kind] ?? kind);
 
@@ -22,13 +26,13 @@ const words = (kind, near) => (kind === "near" && near !== null ? `near ${near}`
 export function reasons(why) {
   if (!why) return null;
   const shares = Object.entries(why.shares).filter(([, share]) => share > 0);
-  const bar = make("span", { class: "shares", "aria-hidden": "true" }, shares.map(([kind, share]) => part(kind, share, why.near)));
-  const said = shares.filter(([, share]) => share >= SAID).sort((a, b) => b[1] - a[1]);
-  return make("span", { class: "why" }, bar, make("small", {}, said.map(([kind, share]) => `${percent(share)} ${words(kind, why.near)}`).join(" · ")));
-}
-
-function part(kind, share, near) {
-  const element = make("i", { class: kind, title: `${percent(share)} ${words(kind, near)}` });
-  element.style.flexGrow = share;
-  return element;
+  const told = ([kind, share]) => `${percent(share)} ${words(kind, why.near)}`;
+  const parts = shares.map((one) => {
+    const part = make("i", { class: one[0], title: told(one) });
+    part.style.flexGrow = one[1];
+    return part;
+  });
+  const said = shares.filter(([, share]) => share >= SAID).sort((one, other) => other[1] - one[1]);
+  const bar = make("span", { class: "shares", "aria-hidden": "true" }, parts);
+  return make("span", { class: "why" }, bar, make("small", {}, said.map(told).join(" · ")));
 }

@@ -18,18 +18,12 @@ export function short(number) {
 }
 
 /** A log whose clock does not start at 1970 has no dates. */
-export const day = (seconds) => (seconds < YEAR ? `day ${count(Math.floor(seconds / 86400))}` : DATE.format(1000 * seconds));
+export function day(seconds) {
+  return seconds < YEAR ? `day ${count(Math.floor(seconds / 86400))}` : DATE.format(1000 * seconds);
+}
 export const clock = (seconds) => CLOCK.format(1000 * seconds);
 export const moment = (seconds) => `${day(seconds)}, ${clock(seconds)}`;
 export const exact = (seconds) => (seconds < YEAR ? `${seconds} s` : new Date(1000 * seconds).toISOString());
-
-/** "3 hours" of a number of seconds. */
-export function span(seconds) {
-  for (const [unit, size] of [["year", YEAR], ["day", 86400], ["hour", 3600], ["minute", 60]]) {
-    if (seconds >= 1.5 * size || (seconds >= size && unit !== "year")) return many(Math.round(seconds / size), unit);
-  }
-  return many(Math.round(seconds), "second");
-}
 
 /** The server's sentences begin small, as those of the command line do. */
 export const sentence = (text) => text.charAt(0).toUpperCase() + text.slice(1);
