@@ -1,6 +1,7 @@
 """The service over HTTP, as a client meets it."""
 
 import math
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
@@ -16,6 +17,7 @@ from dynedge.online.guard import LOOPBACK
 from dynedge.online.journal import DiskFullError
 from dynedge.online.server import make_app
 from dynedge.online.together import Together, Wanted
+from dynedge.training.evaluation import rank_run
 
 TIME = "2024-03-01T12:00:00Z"
 
@@ -151,18 +153,18 @@ def test_looking_into_it(client, known, monkeypatch):
         problem(client.get(missing), 404)
 
 
-def test_the_run_says_how_it_learned(client, place):
-    from dynedge.training.evaluation import rank_run
-
-    told = client.get("/run").json()
-    assert (told["model"], len(told["curve"]), told["metrics"]) == ("edge", 1, None)
-    assert {"loss", "residual", "valid_mrr"} <= told["curve"][0].keys()
-    assert len(told["longest_path"]["with"]) == len(told["longest_path"]["without"]) == 8
-    rank_run(client.engine.run, MODELS, quiet=True)
-    assert client.post("/reload").status_code == 200
-    metrics = client.get("/run").json()["metrics"]
-    low, high = metrics["test"]["intervals"]["mrr"]
-    assert low <= metrics["test"]["mrr"] <= high
+def test_the_run_says_how_it_learned(place, tmp_path):
+    run = shutil.copytree(make_run(place, "edge"), tmp_path / "run")
+    with serving(run, tmp_path / "data") as client:
+        told = client.get("/run").json()
+        assert (told["model"], len(told["curve"]), told["metrics"]) == ("edge", 1, None)
+        assert {"loss", "residual", "valid_mrr"} <= told["curve"][0].keys()
+        assert len(told["longest_path"]["with"]) == len(told["longest_path"]["without"]) == 8
+        rank_run(run, MODELS, quiet=True)
+        assert client.post("/reload").status_code == 200
+        metrics = client.get("/run").json()["metrics"]
+        low, high = metrics["test"]["intervals"]["mrr"]
+        assert low <= metrics["test"]["mrr"] <= high
 
 
 WRONG = {

@@ -19,6 +19,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from dynedge.errors import DataError
 from dynedge.models.contract import State
 from dynedge.online.clock import Clock
@@ -116,6 +118,7 @@ class Engine:
             _restore(live, about, tensors)
         self._catch_up(live, joined_at, position, self.journal.end)
         live.make_searchable()
+        _warm_up(live)
         return live, fingerprint
 
     def _catch_up(self, live: Live, joined_at: tuple[int, float], position: int, end: int) -> int:
@@ -241,6 +244,13 @@ class Engine:
         except (OSError, DataError) as error:  # the journal has everything: the next one may go well
             self.snapshot_failed = str(error)
             print(f"dynedge: no snapshot could be written: {error}", file=sys.stderr)
+
+
+def _warm_up(live: Live) -> None:
+    """What is compiled on first use is compiled before the first event and the first question come."""
+    if len(live.users) and len(live.items):
+        with live.supposing(Event(str(live.users[0]), str(live.items[0]), live.known.time)):
+            live.recommend(np.zeros(1, np.int64), 1)
 
 
 def _restore(live: Live, about: About, tensors: Tensors) -> None:

@@ -187,7 +187,8 @@ class Live:
     @contextmanager
     def supposing(self, event: Event) -> Iterator[None]:
         """Inside, an event has happened that did not: of users and items that are known."""
-        user, item = np.array([self.users.find(event.user)]), np.array([self.items.find(event.item)])
+        rows = self.users.find(event.user), self.items.find(event.item)
+        user, item = (np.array([row], np.int32) for row in rows)  # as `observe` has them
         log = self._log(user, item, self.clock.raised(user, item, np.array([event.time])), [event])
         newest = self.known.time
         with torch.no_grad(), precision(self.config.training):
