@@ -8,6 +8,7 @@ import torch
 from models.every_model import make_log
 from torch.nn import functional as F
 
+from dynedge.errors import UsageError
 from dynedge.events.log import EventLog
 from dynedge.models.contract import Step, Window
 from dynedge.models.histories import NONE, Past, Rings
@@ -161,6 +162,14 @@ def test_dropout_leaves_out_its_share_and_keeps_the_mean():
     assert torch.equal(found.unique(), torch.tensor([0, 256 / 192]))
     assert abs(float(found.mean()) - 1) < 0.01
     assert torch.equal(Dropout(0.25).eval()(found), found)
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "said"), [("sasrec", {"heads": 5}, "--heads 5 "), ("mimn", {"read_most": 9}, "--read-most 9 ")]
+)
+def test_settings_that_do_not_fit_each_other_are_refused(name, wrong, said):
+    with pytest.raises(UsageError, match=said):
+        small(name, make_log(), 90, **wrong)
 
 
 # ---- the papers' equations, one event at a time

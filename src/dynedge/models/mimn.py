@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dynedge.config import option
+from dynedge.errors import UsageError
 from dynedge.models.layers import Shape
 from dynedge.models.pairs import PairModel
 from dynedge.models.sequences import Array, Dropout, SequenceConfig, in_order, vectors_of
@@ -59,6 +60,8 @@ class Memories(NamedTuple):
 class MIMN(PairModel):
     def __init__(self, config: MIMNConfig, shape: Shape, categories: Array) -> None:
         super().__init__(config, shape, categories)
+        if config.read_most > config.slots:
+            raise UsageError(f"--read-most {config.read_most} should be at most --slots {config.slots}.")
         d, m, w = config.dim, config.slots, config.width
         self.begin = nn.Parameter(0.1 * torch.randn(m, w))  # slots that differ, or they would stay alike
         self.controller = GRU(d, w, w)

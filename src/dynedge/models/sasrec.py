@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from dynedge.config import option
+from dynedge.errors import UsageError
 from dynedge.models.layers import Shape
 from dynedge.models.sequences import Array, Dropout, VectorConfig, VectorModel, vectors_of
 
@@ -31,6 +32,8 @@ class SASRecConfig(VectorConfig):
 class SASRec(VectorModel):
     def __init__(self, config: SASRecConfig, shape: Shape, categories: Array) -> None:
         super().__init__(config, shape, categories)
+        if config.dim % config.heads:
+            raise UsageError(f"--heads {config.heads} should divide --dim {config.dim}.")
         self.places = nn.Parameter(0.1 * torch.randn(config.length, config.dim))
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.blocks))
         self.norm = nn.LayerNorm(config.dim)
