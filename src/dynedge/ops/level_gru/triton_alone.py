@@ -11,7 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from dynedge.ops.level_gru.triton_kernels import _dot, _pair, _weights
+from dynedge.ops.level_gru.triton_kernels import _dot, _pair, _six
 
 
 @triton.jit
@@ -93,12 +93,10 @@ def forward(
     bias_r = tl.load(bias, mask=col < D, other=0.0).to(tl.float32)
     bias_z = tl.load(bias + D, mask=col < D, other=0.0).to(tl.float32)
     bias_n = tl.load(bias + 2 * D, mask=col < D, other=0.0).to(tl.float32)
-    own_r, own_r_item = _weights(w_own, 0, 0, col, inner, D), _weights(w_own, 1, 0, col, inner, D)
-    own_z, own_z_item = _weights(w_own, 0, 1, col, inner, D), _weights(w_own, 1, 1, col, inner, D)
-    own_n, own_n_item = _weights(w_own, 0, 2, col, inner, D), _weights(w_own, 1, 2, col, inner, D)
-    other_r, other_r_item = _weights(w_other, 0, 0, col, inner, D), _weights(w_other, 1, 0, col, inner, D)
-    other_z, other_z_item = _weights(w_other, 0, 1, col, inner, D), _weights(w_other, 1, 1, col, inner, D)
-    other_n, other_n_item = _weights(w_other, 0, 2, col, inner, D), _weights(w_other, 1, 2, col, inner, D)
+    own_r, own_z, own_n, other_r, other_z, other_n = _six(w_own, w_other, 0, col, inner, D)
+    own_r_item, own_z_item, own_n_item, other_r_item, other_z_item, other_n_item = _six(
+        w_own, w_other, 1, col, inner, D
+    )
     start, stop = _block(blocks, first, first, last, BM)
     row = start + place
     own, other = _pair(parents, row - first_written, row < stop)
@@ -178,12 +176,10 @@ def backward(
     users = (side == 0)[:, None]
     col = tl.arange(0, BK)[None, :]
     inner = tl.arange(0, BK)[:, None]
-    own_r, own_r_item = _weights(w_own, 0, 0, inner, col, D), _weights(w_own, 1, 0, inner, col, D)
-    own_z, own_z_item = _weights(w_own, 0, 1, inner, col, D), _weights(w_own, 1, 1, inner, col, D)
-    own_n, own_n_item = _weights(w_own, 0, 2, inner, col, D), _weights(w_own, 1, 2, inner, col, D)
-    other_r, other_r_item = _weights(w_other, 0, 0, inner, col, D), _weights(w_other, 1, 0, inner, col, D)
-    other_z, other_z_item = _weights(w_other, 0, 1, inner, col, D), _weights(w_other, 1, 1, inner, col, D)
-    other_n, other_n_item = _weights(w_other, 0, 2, inner, col, D), _weights(w_other, 1, 2, inner, col, D)
+    own_r, own_z, own_n, other_r, other_z, other_n = _six(w_own, w_other, 0, inner, col, D)
+    own_r_item, own_z_item, own_n_item, other_r_item, other_z_item, other_n_item = _six(
+        w_own, w_other, 1, inner, col, D
+    )
     start, stop = _block(blocks, last - 1, first, last, BM)
     row = start + place
     own, other = _pair(children, row, row < stop)

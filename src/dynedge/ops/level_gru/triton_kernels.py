@@ -43,6 +43,19 @@ def _weights(w, side, gate: tl.constexpr, out, into, D: tl.constexpr):
 
 
 @triton.jit
+def _six(w_own, w_other, side, out, into, D: tl.constexpr):
+    """The tiles of a side's gates r, z, n: for the own state, then for the other's."""
+    return (
+        _weights(w_own, side, 0, out, into, D),
+        _weights(w_own, side, 1, out, into, D),
+        _weights(w_own, side, 2, out, into, D),
+        _weights(w_other, side, 0, out, into, D),
+        _weights(w_other, side, 1, out, into, D),
+        _weights(w_other, side, 2, out, into, D),
+    )
+
+
+@triton.jit
 def _meet(arrived, goal):
     """Wait until programs have come here `goal` times in all; what they wrote before can be read after."""
     tl.debug_barrier()
@@ -95,12 +108,7 @@ def forward(
     bias_z = tl.load(b_own + (side * 3 + 1) * D + col, mask=inside, other=0.0).to(tl.float32)
     bias_n = tl.load(b_own + (side * 3 + 2) * D + col, mask=inside, other=0.0).to(tl.float32)
     if TILES == 1:
-        own_r = _weights(w_own, side, 0, col, inner, D)
-        own_z = _weights(w_own, side, 1, col, inner, D)
-        own_n = _weights(w_own, side, 2, col, inner, D)
-        other_r = _weights(w_other, side, 0, col, inner, D)
-        other_z = _weights(w_other, side, 1, col, inner, D)
-        other_n = _weights(w_other, side, 2, col, inner, D)
+        own_r, own_z, own_n, other_r, other_z, other_n = _six(w_own, w_other, side, col, inner, D)
     row = tl.load(blocks + 2 * first + side) + mine * BM + tl.arange(0, BM)
     more = row < tl.load(blocks + 2 * first + side + 1)
     own, other = _pair(parents, row - first_written, more)
@@ -210,12 +218,7 @@ def backward(
     inside = col < D
     inner = tl.arange(0, BK)[:, None]
     if TILES == 1:
-        own_r = _weights(w_own, side, 0, inner, col, D)
-        own_z = _weights(w_own, side, 1, inner, col, D)
-        own_n = _weights(w_own, side, 2, inner, col, D)
-        other_r = _weights(w_other, side, 0, inner, col, D)
-        other_z = _weights(w_other, side, 1, inner, col, D)
-        other_n = _weights(w_other, side, 2, inner, col, D)
+        own_r, own_z, own_n, other_r, other_z, other_n = _six(w_own, w_other, side, inner, col, D)
     row = tl.load(blocks + 2 * last - 2 + side) + mine * BM + tl.arange(0, BM)
     own, other = _pair(children, row, row < tl.load(blocks + 2 * last - 1 + side))
     for back in range(last - first):
