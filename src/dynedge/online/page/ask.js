@@ -68,7 +68,7 @@ function enterToken(used) {
     const dialog = document.getElementById("token");
     const form = dialog.querySelector("form");
     document.getElementById("token-wrong").textContent = used ? "That was not it." : "";
-    dialog.addEventListener("cancel", (event) => event.preventDefault());
+    dialog.oncancel = (event) => event.preventDefault();
     form.onsubmit = (event) => {
       event.preventDefault();
       sessionStorage.setItem(KEPT, form.elements.token.value.trim());

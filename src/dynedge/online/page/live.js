@@ -28,7 +28,7 @@ const rates = [
   rate("states", "states moved a second", "second"),
 ];
 const facts = { events: fact("events"), newest: fact("newest event"), users: fact("users"), items: fact("items") };
-const pause = make("button", { class: "quiet", "aria-pressed": "false", onclick: toggle }, "Pause");
+const pause = make("button", { class: "quiet", onclick: toggle }, "Pause");
 
 export function begin() {
   place.append(...rates.map((one) => one.element), make("div", { class: "facts" }, Object.values(facts), pause));
@@ -37,7 +37,6 @@ export function begin() {
 
 function toggle() {
   paused = !paused;
-  pause.setAttribute("aria-pressed", String(paused));
   pause.textContent = paused ? "Go on" : "Pause";
 }
 

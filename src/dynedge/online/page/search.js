@@ -102,7 +102,7 @@ export function finder(label, hint, sides, chosen) {
     clearTimeout(timer);
     timer = setTimeout(look, WAIT);
   });
-  field.addEventListener("focus", look);
+  field.addEventListener("click", look);
   field.addEventListener("blur", () => show(false));
   field.addEventListener("keydown", key);
   list.addEventListener("mousedown", (event) => event.preventDefault()); // the field keeps the focus until the click
