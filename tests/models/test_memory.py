@@ -100,7 +100,7 @@ def test_shares_are_sums_over_earlier_events():
     model = make_memory(log)
     state, found = model.start(), model._found
     for k in range(len(log)):
-        known = store.of(state, state["popular"].shape[1], 1)
+        known = model._store(state, 1)
         size = store.look(known, model.fading, model.keep, int(log.user[k]), float(log.time[k]), found)
         given = np.zeros((log.num_items, store.SOURCES))
         given[found.items[:size]] = found.share[:size]

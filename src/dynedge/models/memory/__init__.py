@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import is_
 
 import numpy as np
 import torch
@@ -61,6 +62,7 @@ class Memory(Model):
         self.keep = np.array([name in config.contexts for name in TABLES])
         self.fading = store.fadings(config.half_lives, config.longest)
         sources = 1 + len(config.half_lives) + SOURCES
+        self._made: tuple[list[Tensor], store.Store | None] = [], None
         self.mixture = learning.Mixture(torch.zeros(sources), config.gate, config.reshape)
         self._all_alike = learning.Mixture(torch.zeros(sources), 0, 0).weights()
         self._lessons = Lessons(self.start, self._read, config.windows)
@@ -68,6 +70,17 @@ class Memory(Model):
     @cached_property
     def _found(self) -> store.Found:
         return store.room(wide(self.shape.items))
+
+    def _store(self, state: State, events: int = 0) -> store.Store:
+        """With room for `events` more. Made once for the same tensors: it is most of what one question costs."""
+        if events:
+            store.make_room(state, events)
+        tensors, made = self._made
+        same = made is not None and made.items == self.shape.items and len(tensors) == len(state)
+        if made is None or not same or not all(map(is_, tensors, state.values())):
+            made = store.of(state, self.shape.items)
+            self._made = list(state.values()), made
+        return made
 
     def grow(self, users: int, items: int, state: State) -> None:
         self.shape = replace(self.shape, users=users, items=items)
@@ -95,7 +108,7 @@ class Memory(Model):
         sampled[draw.choice(n, count, replace=False) if n else []] = True
         examples = learning.room(count, len(self._all_alike.gate_start))
         columns = window.user, window.item, window.time, sampled, draw.random(count)
-        known = store.of(state, self.shape.items, n)
+        known = self._store(state, n)
         learning.collect(known, self.fading, self.keep, self._all_alike, *columns, self._found, examples)
         return learning.tensors(examples, self.mixture.start)
 
@@ -109,20 +122,20 @@ class Memory(Model):
             state.update(prepared.end)
 
     def observe(self, window: Window, state: State) -> None:
-        known = store.of(state, self.shape.items, len(window))
+        known = self._store(state, len(window))
         mixing.follow(known, self.fading, self.keep, window.user, window.item, window.time)
 
     def suppose(self, window: Window, state: State) -> Callable[[], None]:
         if len(window) != 1:
             return super().suppose(window, state)
-        undo = store.suppose(store.of(state, self.shape.items, 1), int(window.user[0]), int(window.item[0]))
+        undo = store.suppose(self._store(state, 1), int(window.user[0]), int(window.item[0]))
         self.observe(window, state)
         return undo
 
     def score(self, prepared: Window, candidates: Tensor | None, state: State) -> Tensor:
         out = torch.empty(len(prepared), self.shape.items)
         known, columns = (
-            store.of(state, self.shape.items, len(prepared)),
+            self._store(state, len(prepared)),
             (prepared.user, prepared.item, prepared.time),
         )
         mixing.walk(known, self.fading, self.keep, self.mixture.weights(), *columns, self._found, out.numpy())
@@ -130,7 +143,7 @@ class Memory(Model):
 
     def peek(self, users: Tensor, times: Tensor, candidates: Tensor | None, state: State) -> Tensor:
         out = torch.empty(len(users), self.shape.items)
-        known, columns = store.of(state, self.shape.items), (users.cpu().numpy(), times.cpu().double().numpy())
+        known, columns = self._store(state), (users.cpu().numpy(), times.cpu().double().numpy())
         mixing.peek(known, self.fading, self.keep, self.mixture.weights(), *columns, self._found, out.numpy())
         return self._chosen(out, candidates)
 
@@ -138,13 +151,13 @@ class Memory(Model):
         if "user" not in self.config.contexts:
             return None
         out = torch.zeros(len(users), self.shape.items, dtype=torch.bool)
-        store.own_items(store.of(state, self.shape.items).user, users.cpu().numpy(), out.numpy())
+        store.own_items(self._store(state).user, users.cpu().numpy(), out.numpy())
         return out
 
     def explain(self, user: int, time: float, items: Tensor, state: State) -> list[Reason]:
         weights, half_lives = self.mixture.weights(), len(self.config.half_lives)
         shares, near = np.zeros((len(items), len(weights.gate_start)), np.float32), np.zeros(len(items), np.int64)
-        known = store.of(state, self.shape.items), self.fading, self.keep, weights
+        known = self._store(state), self.fading, self.keep, weights
         reasons.explain(*known, user, time, items.numpy(), self._found, shares, near)
         named = (reasons.by_name(row, half_lives) for row in shares)
         return [Reason(one, int(other)) for one, other in zip(named, near, strict=True)]

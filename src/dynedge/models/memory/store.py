@@ -108,11 +108,14 @@ def empty(users: int, items: int, half_lives: int) -> State:
     return state
 
 
-def of(state: State, items: int, events: int = 0) -> Store:
-    """The store in a state, with room for `events` more; it shares the state's memory."""
-    counts = {"near": 2 * REACH}
+def make_room(state: State, events: int) -> None:
+    """For `events` more."""
     for name in TABLES:
-        tables.make_room(state, name, events * counts.get(name, 1))
+        tables.make_room(state, name, events * (2 * REACH if name == "near" else 1))
+
+
+def of(state: State, items: int) -> Store:
+    """The store in a state; it shares the state's memory."""
     known: dict[str, Any] = {name: tables.of(state, name) for name in TABLES}
     known |= {name: state[name].numpy() for name in Store._fields if name not in known and name != "items"}
     return Store(items=items, **known)
