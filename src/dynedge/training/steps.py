@@ -87,7 +87,9 @@ class Steps:
 
     def _record(self, prepared: Any, state: State, step: Step) -> Recorded | None:
         graph = torch.cuda.CUDAGraph()
-        self._pool = self._pool or torch.cuda.graph_pool_handle()
+        if self._pool is None:
+            torch.cuda.empty_cache()  # what was kept for launched steps is of no use to recorded ones
+            self._pool = torch.cuda.graph_pool_handle()
         # One stream for all: what one recording has freed, the next can use, but on the same stream only.
         stream = self._stream = self._stream or torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
@@ -104,6 +106,7 @@ class Steps:
                     graph.capture_end()
         except RuntimeError as error:
             self._recording = False
+            self._recorded.clear()  # the memory they hold is needed now
             say_once(f"steps are launched one by one, which is slower: {str(error).splitlines()[0]}")
             return None
         self.optimiser.zero_grad()  # what was recorded owns its gradients
