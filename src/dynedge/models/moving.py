@@ -121,7 +121,7 @@ class Moving(Model):
 
     def loss(self, prepared: Prepared, state: State, step: Step) -> Loss:
         n = max(len(prepared.window), 1)
-        with torch.autocast(self.like.device.type, enabled=False):  # small products, and scores that must not tie
+        with self._exact():
             asked = self.ask(prepared, state)
             error = self.error(prepared, asked, state, step)
             more = self.besides(prepared, asked)
@@ -130,7 +130,7 @@ class Moving(Model):
         return Loss((error if more is None else error + more) / n, {"loss": told if told.is_cuda else float(told)})
 
     def score(self, prepared: Prepared, candidates: Tensor | None, state: State) -> Tensor:
-        with torch.autocast(self.like.device.type, enabled=False):
+        with self._exact():
             asked = self.ask(prepared, state)
             now = self.items_now(self.numbers(self.shape.items), state)
             found = all_scores(asked.wanted, now, self.ids, prepared.item, prepared.after, asked.arena)
@@ -139,12 +139,18 @@ class Moving(Model):
 
     def observe(self, window: Window, state: State) -> None:
         prepared = self.prepare(window)
-        self.advance(prepared, self.ask(prepared, state), state)
+        with self._exact():
+            self.advance(prepared, self.ask(prepared, state), state)
 
     def peek(self, users: Tensor, times: Tensor, candidates: Tensor | None, state: State) -> Tensor:
-        wanted, now = self.question(users, times, state), self.items_now(self.numbers(self.shape.items), state)
-        d = now.shape[1]
-        found = wanted[:, :d] @ now.T
-        if self.ids is not None:
-            found = found + torch.addmm(self.ids[:, -1], wanted[:, d:], self.ids[:, :-1].T)
+        with self._exact():
+            wanted, now = self.question(users, times, state), self.items_now(self.numbers(self.shape.items), state)
+            d = now.shape[1]
+            found = wanted[:, :d] @ now.T
+            if self.ids is not None:
+                found = found + torch.addmm(self.ids[:, -1], wanted[:, d:], self.ids[:, :-1].T)
         return found if candidates is None else found.gather(1, candidates)
+
+    def _exact(self) -> torch.autocast:
+        """No bfloat16 on a GPU: products are small here, and scores must not tie."""
+        return torch.autocast(self.like.device.type, enabled=False)
