@@ -18,14 +18,22 @@ class Names:
     def __init__(self, ids: Ids) -> None:
         self._ids = ids
         self.later: list[Own] = []
-        self._later_rows: dict[Own, int] = {}
 
     def __len__(self) -> int:
         return len(self._ids) + len(self.later)
 
     def __getitem__(self, row: int) -> Own:
-        known = len(self._ids)
-        return self._ids[row] if row < known else self.later[row - known]
+        known = self._known
+        return known[row] if row < len(known) else self.later[row - len(known)]
+
+    @cached_property
+    def _known(self) -> list[Own]:
+        """Of the run, looked up in its file once: answers are made of them."""
+        return self._ids.take(range(len(self._ids)))
+
+    @cached_property
+    def _rows(self) -> dict[Own, int]:
+        return {own: row for row, own in enumerate([*self._known, *self.later])}
 
     def _own(self, told: Own) -> Own:
         if self._ids.are_strings:
@@ -35,17 +43,16 @@ class Names:
 
     def find(self, told: Own) -> int:
         """The row, or -1."""
-        own = self._own(told)
-        row = self._ids.find(own) if self._ids.are_strings or isinstance(own, int) else -1
-        return row if row >= 0 else self._later_rows.get(own, -1)
+        return self._rows.get(self._own(told), -1)
 
     def add(self, told: Own) -> int:
         """The row, a new one where nobody had this id."""
-        row = self.find(told)
+        own = self._own(told)
+        row = self._rows.get(own, -1)
         if row < 0:
-            own, row = self._own(told), len(self)
+            row = len(self)
             self.later.append(own)
-            self._later_rows[own] = row
+            self._rows[own] = row  # last, so that whoever finds it while others look finds it whole
         return row
 
     def search(self, prefix: str, limit: int) -> list[Own]:
@@ -54,7 +61,7 @@ class Names:
         texts, rows = self._sorted
         at = bisect_left(texts, start)
         while at < len(texts) and len(found) < limit and texts[at].startswith(start):
-            found.append(self._ids[rows[at]])
+            found.append(self._known[rows[at]])
             at += 1
         for own in self.later:
             if len(found) == limit:
@@ -65,6 +72,6 @@ class Names:
 
     @cached_property
     def _sorted(self) -> tuple[list[str], list[int]]:
-        texts = [str(self._ids[row]).casefold() for row in range(len(self._ids))]
+        texts = [str(own).casefold() for own in self._known]
         rows = sorted(range(len(texts)), key=texts.__getitem__)
         return [texts[row] for row in rows], rows

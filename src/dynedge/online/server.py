@@ -179,9 +179,13 @@ def make_app(
     @app.get("/items/{id:path}")
     async def item(id: Id) -> Response:
         """Whether the item is known, and how often it has been met."""
-        row, live = _row(engine.live, 1, id), engine.live
-        told = {"item_id": live.items[row], "known": True, "new": row >= live.ids.num_items}
-        return JSONResponse(told | {"events": int(live.known.items[row])})
+
+        def question(live: Live) -> questions.Told:
+            row = _row(live, 1, id)
+            told = {"item_id": live.items[row], "known": True, "new": row >= live.ids.num_items}
+            return told | {"events": int(live.known.items[row])}
+
+        return JSONResponse(await ask(question))
 
     @app.get("/search")
     async def search(
