@@ -36,7 +36,6 @@ from dynedge.models.sequences import Array, Dropout, SequenceConfig, in_order, v
 class DIENConfig(SequenceConfig):
     """Interests that evolve towards a candidate."""
 
-    length: int = option(10, "items of a user's history that are looked at", least=1)
     window_events: int = option(256, "events a step learns from", least=1)
     negatives: int = option(31, "items drawn for each step, beside the true ones and the users' own", least=1)
     full_softmax_up_to: int = option(0, "with no more items than this, all are candidates", least=0)

@@ -38,7 +38,6 @@ from dynedge.models.sequences import Array, Dropout, SequenceConfig, in_order, v
 class MIMNConfig(SequenceConfig):
     """A memory of many interests."""
 
-    length: int = option(10, "items of a user's history that are looked at", least=1)
     negatives: int = option(127, "items drawn for each step, beside the true ones and the users' own", least=1)
     full_softmax_up_to: int = option(0, "with no more items than this, all are candidates", least=0)
     slots: int = option(4, "slots of the memory, and channels of interest", least=1)

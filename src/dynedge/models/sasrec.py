@@ -5,7 +5,7 @@ layer norm before, dropout and a residual; the last item's output is the query. 
 
 Places are counted back from the newest item, so that a history needs no padding in front. An empty history has one
 item, "none", which has a vector too. In the last block only the newest item asks: nobody reads what the others get.
-Published with one negative and binary cross-entropy; many negatives, or all items, are much better (docs/results.md).
+Published with one negative and binary cross-entropy; here, as for all, the softmax is over all items, or many.
 """
 
 from __future__ import annotations

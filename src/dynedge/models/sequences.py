@@ -39,7 +39,7 @@ class SequenceConfig:
     """What every sequence model can be told."""
 
     dim: int = option(64, "width of embeddings and of what is made of them", least=1)
-    length: int = option(20, "items of a user's history that are looked at", least=1)
+    length: int = option(10, "items of a user's history that are looked at", least=1)
     window_events: int = option(512, "events a step learns from", least=1)
     shuffled: bool = option(True, "learn from the training events in a new order every epoch, not in that of the log")
     negatives: int = option(512, "items drawn for each step, beside the true ones and the users' own", least=1)
