@@ -15,7 +15,7 @@ from dynedge.models import ctdne, deepcoevolve, dynaernn, gcmc, jodie, tgat
 from dynedge.models.coevolving import LONG
 from dynedge.models.contract import Step, Window
 from dynedge.models.registry import MODELS
-from dynedge.models.rules import RECIPES
+from dynedge.models.rules import CONTEXTS
 from dynedge.ranking.protocol import walk
 from dynedge.training.fit import fit
 from dynedge.training.settings import TrainingConfig
@@ -256,7 +256,7 @@ def mrr_of_tastes(name, recipe, log, **more):
 @pytest.fixture(scope="module")
 def best_rule():
     log = tastes()
-    return log, max(mrr_of_tastes("rule", rule, log, epochs=1) for rule in RECIPES if not rule[-1].isdigit())
+    return log, max(mrr_of_tastes("rule", rule, log, epochs=1) for rule in CONTEXTS)
 
 
 LEARNERS = {
@@ -291,6 +291,6 @@ def two_waits(events=3000, users=12, seed=0):
 
 def test_deepcoevolve_knows_items_by_how_long_they_are_waited_for():
     log = two_waits()
-    rule = max((1 / ranks("rule", rule, log, epochs=1)).mean() for rule in RECIPES if not rule[-1].isdigit())
+    rule = max((1 / ranks("rule", rule, log, epochs=1)).mean() for rule in CONTEXTS)
     found = (1 / ranks("deepcoevolve", "deepcoevolve", log, epochs=6, windows=40, dim=16, negatives=24)).mean()
     assert found > rule + 0.05
