@@ -11,7 +11,7 @@ demo: $(COMPILED)
 	$(BIN)/dynedge demo --out demo --force
 
 test: $(SETUP)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 check: $(SETUP)
 	$(BIN)/ruff check .
