@@ -58,7 +58,7 @@ class GCMCConfig:
 RECIPES = {
     "gcmc": GCMCConfig(),
     "gcmc-sage": GCMCConfig(encoder="sage"),
-    "gcmc-gat": GCMCConfig(encoder="gat", neighbours=20, windows=150),
+    "gcmc-gat": GCMCConfig(encoder="gat", neighbours=20),
 }
 
 
