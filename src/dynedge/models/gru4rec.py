@@ -31,6 +31,7 @@ LOSSES = "softmax", "bpr-max", "top1-max"
 class GRU4RecConfig(VectorConfig):
     """A GRU over the last items."""
 
+    length: int = option(20, "items of a user's history that are looked at", least=1)
     loss: str = option("softmax", "which loss", choices=LOSSES)
     penalty: float = option(0.5, "λ of bpr-max: how much negatives' scores are kept small", least=0)
 
