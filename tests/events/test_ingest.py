@@ -61,9 +61,9 @@ def table(delimiter=",", end="\n"):
         ("a.csv", table(";")),
         ("a.tsv", table("\t")),
         ("a.txt", table("|")),
-        ("a.csv.gz", gzip.compress(table().encode())),
-        ("a.csv.gz", gzip.compress(table()[:30].encode()) + gzip.compress(table()[30:].encode())),
-        ("no_ending", gzip.compress(table().encode())),
+        ("a.csv.gz", gzip.compress(table().encode(), mtime=0)),
+        ("a.csv.gz", gzip.compress(table()[:30].encode(), mtime=0) + gzip.compress(table()[30:].encode(), mtime=0)),
+        ("no_ending", gzip.compress(table().encode(), mtime=0)),
         ("a.csv.zst", pa.compress(table().encode(), "zstd", asbytes=True)),
     ],
 )
@@ -365,7 +365,7 @@ def test_a_failed_prepare_keeps_the_old_log(tmp_path):
         ("user_id,user_id,item_id,timestamp\n1,2,3,4\n", "2 columns named 'user_id'"),
         ("user_id,item_id,timestamp\n,,\n,,\n", "2 of 2 rows are bad"),
         (b"\xff\xfeu\x00s\x00", "is UTF-16"),
-        (gzip.compress(table().encode() * 50)[:-20], "damaged or cut short"),
+        (gzip.compress(table().encode() * 50, mtime=0)[:-20], "damaged or cut short"),
         (b"PAR1 but not really", "not a readable Parquet file"),
     ],
 )
