@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Sequence
 
+import torch
 import uvicorn
 
 from dynedge.errors import UsageError
@@ -22,6 +23,7 @@ SWITCH = 0.0005  # seconds after which a thread makes room for another: answers 
 def listen(engine: Engine, host: str, port: int, token: str | None, sources: Sequence[Source] = ()) -> None:
     """Until SIGTERM or SIGINT; SIGHUP opens the run anew."""
     sys.setswitchinterval(SWITCH)
+    torch.set_num_threads(1)  # requests are small: a second thread would take the core from the next one
     gc.freeze()  # what is there now stays: collections need not look at it again
     signal.signal(signal.SIGHUP, lambda *_: threading.Thread(target=_swap, args=(engine,), daemon=True).start())
     with _bound(host, port) as opened:
