@@ -9,7 +9,7 @@ from ops.interpreted import DEVICE
 from torch import Tensor
 
 from dynedge.events.log import EventLog
-from dynedge.models import prepared, recurrence
+from dynedge.models import had, prepared, recurrence
 from dynedge.models.contract import Step, Window
 from dynedge.models.recurrence import PAPER, Recurrence, RecurrenceConfig, create
 from dynedge.ops import adam, read_states, rows_linear
@@ -41,9 +41,11 @@ def two_windows(
 ) -> tuple[list[float], dict[str, Tensor], dict[str, Tensor]]:
     """(losses, gradients of the second window, all parameters after it)."""
     state, optimiser, losses = model.start(), Adam(model.named_parameters(), 1e-3, 1e-2), []
+    known = had.nothing()
     for number, planned in enumerate(model.plan):
         window = Window(log, planned.events)
-        ready = model._index(window, planned.schedule, model._past(window), number)
+        lists = had.before(window, known, model.xi.device) if model.bonus is not None else None
+        ready = model._index(window, planned.schedule, model._past(window), number, lists)
         assert (ready.levels is not None) == by_triton
         loss = model.loss(ready, state, Step(0, 0, number))
         losses.append(float(loss.log["loss"]))

@@ -68,9 +68,7 @@ def test_error_and_gradients(n: int, count: int, items: int, d: int, active: flo
     apart = drawn if drawn.every else replace(drawn, rows=torch.where(drawn.rows >= rows, own, drawn.rows))
     with torch.autocast(DEVICE, torch.bfloat16) if low else nullcontext():
         found = gradients(by_triton, torch.float32, apart, item, row, after)
-    for got, right in zip(found, expected, strict=True):
-        bound = (BFLOAT16 if low else FLOAT32) * float(right.abs().max()) if right.numel() else 0
-        torch.testing.assert_close(got, right, rtol=0, atol=bound)
+    assert_near(found, expected, low)
 
 
 @pytest.mark.parametrize("low", [False, True], ids=["float32", "bfloat16"])
@@ -92,14 +90,12 @@ def test_bonuses_are_added_and_get_their_gradient(low: bool) -> None:
 
     expected = gradients(reference.softmax_loss, torch.float64, columns, item, row)
 
-    def by_triton(wanted: Tensor, arena: Tensor, outside: Tensor, *rest: Any) -> Tensor:
-        each = outside if drawn.every else outside[(drawn.rows - rows).clamp_min(0).flatten()]
-        return softmax_loss(wanted, arena, each, *rest)
-
-    own = rows + torch.arange(drawn.rows.numel(), device=DEVICE).view(drawn.rows.shape)
-    apart = drawn if drawn.every else replace(drawn, rows=torch.where(drawn.rows >= rows, own, drawn.rows))
     with torch.autocast(DEVICE, torch.bfloat16) if low else nullcontext():
-        found = gradients(by_triton, torch.float32, apart, item, row, after)
+        found = gradients(softmax_loss, torch.float32, drawn, item, row, after)
+    assert_near(found, expected, low)
+
+
+def assert_near(found: list[Tensor], expected: list[Tensor], low: bool) -> None:
     for got, right in zip(found, expected, strict=True):
         bound = (BFLOAT16 if low else FLOAT32) * float(right.abs().max()) if right.numel() else 0
         torch.testing.assert_close(got, right, rtol=0, atol=bound)

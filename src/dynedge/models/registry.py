@@ -13,7 +13,7 @@ from dynedge.models.gru4rec import GRU4Rec, GRU4RecConfig
 from dynedge.models.mimn import MIMN, MIMNConfig
 from dynedge.models.pairs import PAIR_SEARCH
 from dynedge.models.sasrec import SASRec, SASRecConfig
-from dynedge.models.sequences import LEARNING, VECTOR_SEARCH
+from dynedge.models.sequences import LEARNING, VECTOR_SEARCH, SequenceConfig, SequenceModel
 from dynedge.models.sum_pooling import SumPooling, SumPoolingConfig
 
 
@@ -29,6 +29,14 @@ class Entry:
     training: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # recipe -> training fields it changes
     search: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # config field -> values `tune` tries
     plain: bool = False  # learns and draws nothing: one seed says all, and a table shows the best of its recipes
+
+
+def _sequence(
+    name: str, config: type[SequenceConfig], model: type[SequenceModel], search: Mapping[str, Sequence[Any]]
+) -> Entry:
+    """The sequence models learn alike, on any device."""
+    learning = {name: LEARNING}
+    return Entry(config, model.create, model.restore, devices=("cpu", "cuda"), training=learning, search=search)
 
 
 MODELS: dict[str, Entry] = {
@@ -51,46 +59,11 @@ MODELS: dict[str, Entry] = {
     "deepcoevolve": Entry(
         deepcoevolve.DeepCoevolveConfig, deepcoevolve.create, deepcoevolve.restore, devices=("cpu", "cuda")
     ),
-    "sum-pooling": Entry(
-        SumPoolingConfig,
-        SumPooling.create,
-        SumPooling.restore,
-        devices=("cpu", "cuda"),
-        training={"sum-pooling": LEARNING},
-        search=VECTOR_SEARCH,
-    ),
-    "gru4rec": Entry(
-        GRU4RecConfig,
-        GRU4Rec.create,
-        GRU4Rec.restore,
-        devices=("cpu", "cuda"),
-        training={"gru4rec": LEARNING},
-        search=VECTOR_SEARCH,
-    ),
-    "sasrec": Entry(
-        SASRecConfig,
-        SASRec.create,
-        SASRec.restore,
-        devices=("cpu", "cuda"),
-        training={"sasrec": LEARNING},
-        search=VECTOR_SEARCH,
-    ),
-    "dien": Entry(
-        DIENConfig,
-        DIEN.create,
-        DIEN.restore,
-        devices=("cpu", "cuda"),
-        training={"dien": LEARNING},
-        search=PAIR_SEARCH,
-    ),
-    "mimn": Entry(
-        MIMNConfig,
-        MIMN.create,
-        MIMN.restore,
-        devices=("cpu", "cuda"),
-        training={"mimn": LEARNING},
-        search=PAIR_SEARCH,
-    ),
+    "sum-pooling": _sequence("sum-pooling", SumPoolingConfig, SumPooling, VECTOR_SEARCH),
+    "gru4rec": _sequence("gru4rec", GRU4RecConfig, GRU4Rec, VECTOR_SEARCH),
+    "sasrec": _sequence("sasrec", SASRecConfig, SASRec, VECTOR_SEARCH),
+    "dien": _sequence("dien", DIENConfig, DIEN, PAIR_SEARCH),
+    "mimn": _sequence("mimn", MIMNConfig, MIMN, PAIR_SEARCH),
     "ctdne": Entry(ctdne.CtdneConfig, ctdne.create, ctdne.restore),
     "dynaernn": Entry(dynaernn.DynAERNNConfig, dynaernn.create, dynaernn.restore, devices=("cpu", "cuda")),
     "gcmc": Entry(gcmc.GCMCConfig, gcmc.create, gcmc.restore, gcmc.RECIPES, devices=("cpu", "cuda")),

@@ -12,7 +12,7 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-from dynedge.models.memory.table import HEAD, ITEM, NEXT, NONE, ROW, Table, find_entry, find_row, slot_of
+from dynedge.models.memory.table import HEAD, ITEM, NEXT, NONE, ROW, SIZE, Table, find_entry, find_row, slot_of
 
 Array = npt.NDArray[Any]
 
@@ -37,7 +37,7 @@ def keep(table: Table, keys: Array, items: Array) -> Kept:
             continue
         rows[found] = row
         found += 1
-        listed, size = np.empty(table.row[row, 1] + 1, np.int64), 0
+        listed, size = np.empty(table.row[row, SIZE] + 1, np.int64), 0
         entry = table.row[row, HEAD]
         while entry != NONE:
             listed[size] = entry
