@@ -5,6 +5,8 @@ import torch
 
 from dynedge.ops.adam import cpu, reference
 
+LR = torch.tensor(0.01, dtype=torch.float64)
+
 
 def make(shape, dtype, seed=0):
     torch.manual_seed(seed)
@@ -19,7 +21,7 @@ def test_a_dense_step(shape, dtype, bound):
     results = []
     for module in (cpu, reference):
         value, grad, mean, square = make(shape, dtype)
-        module.dense_step(value, grad, mean, square, 7, 0.01, scale)
+        module.dense_step(value, grad, mean, square, 7, LR, scale)
         results.append((value, mean, square))
     for one, other in zip(*results, strict=True):
         torch.testing.assert_close(one, other, rtol=bound, atol=bound)
@@ -33,7 +35,7 @@ def test_a_step_of_some_rows(shape, rows, dtype, bound):
     for module in (cpu, reference):
         value, grad, mean, square = make(shape, dtype)
         steps = torch.arange(shape[0], dtype=torch.int32)
-        module.row_step(value, rows, grad[: len(rows)], mean, square, steps, 0.01, scale)
+        module.row_step(value, rows, grad[: len(rows)], mean, square, steps, LR, scale)
         results.append((value, mean, square, steps))
     for one, other in zip(*results, strict=True):
         torch.testing.assert_close(one, other, rtol=bound, atol=bound)
@@ -65,6 +67,6 @@ def test_gradients_need_not_be_contiguous():
     turned = grad.T.contiguous().T
     other = value.clone(), mean.clone(), square.clone()
     one = torch.ones((), dtype=torch.float64)
-    cpu.dense_step(value, grad, mean, square, 1, 0.1, one)
-    cpu.dense_step(other[0], turned, *other[1:], 1, 0.1, one)
+    cpu.dense_step(value, grad, mean, square, 1, LR, one)
+    cpu.dense_step(other[0], turned, *other[1:], 1, LR, one)
     assert torch.equal(value, other[0])

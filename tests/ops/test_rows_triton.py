@@ -16,6 +16,7 @@ from dynedge.ops.row_sums import reference
 from dynedge.ops.row_sums.triton import row_sums, sums_at_heads
 from dynedge.ops.rows_linear import triton as linear_triton
 
+LR = torch.tensor(0.01, dtype=torch.float64)
 KEYS = {
     "none": [],
     "nobody's first": [-2, -1, -1, *[0] * 40, 3],
@@ -57,10 +58,10 @@ def test_row_step(shape: tuple[int, int]) -> None:
     for size in (40, 20, 1, 33, 17):
         rows = torch.randperm(40)[:size].sort().values
         grad = torch.randn(size, shape[1])
-        adam.row_step(right[0], rows, grad.double(), *right[1:], right_steps, 0.01, scale.double())
+        adam.row_step(right[0], rows, grad.double(), *right[1:], right_steps, LR, scale.double())
         repeated = rows.repeat_interleave(2), torch.stack((grad, torch.full_like(grad, torch.nan)), 1).flatten(0, 1)
         adam_triton.row_step(
-            mine[0], *(part.to(DEVICE) for part in repeated), *mine[1:], steps, 0.01, scale.to(DEVICE)
+            mine[0], *(part.to(DEVICE) for part in repeated), *mine[1:], steps, LR.to(DEVICE), scale.to(DEVICE)
         )
     assert torch.equal(steps.cpu(), right_steps)
     for got, expected in zip(mine, right, strict=True):
@@ -74,8 +75,8 @@ def test_dense_step_and_square_sum() -> None:
     right = [part.double() for part in (value, torch.zeros(1030), torch.zeros(1030))]
     for count in range(1, 4):
         grad = torch.randn(1030)
-        adam.dense_step(right[0], grad.double(), *right[1:], count, 0.01, scale.double())
-        adam_triton.dense_step(mine[0], grad.to(DEVICE), *mine[1:], count, 0.01, scale.to(DEVICE))
+        adam.dense_step(right[0], grad.double(), *right[1:], count, LR, scale.double())
+        adam_triton.dense_step(mine[0], grad.to(DEVICE), *mine[1:], count, LR.to(DEVICE), scale.to(DEVICE))
     for got, expected in zip(mine, right, strict=True):
         torch.testing.assert_close(got.cpu().double(), expected, rtol=1e-5, atol=1e-6)
     grads = [torch.randn(5, 3), torch.zeros(0, 4), torch.randn(7)]

@@ -52,6 +52,17 @@ def test_two_runs_are_the_same_bit_for_bit_and_another_seed_is_not():
     assert without_timings(one.history) != without_timings(other.history)
 
 
+def test_rates_are_cooled_after_each_epoch_that_was_no_better(monkeypatch):
+    cooled = []
+    monkeypatch.setattr("dynedge.training.optim.Adam.cool", lambda adam, factor: cooled.append(factor))
+    course = train(epochs=6, lr=0.0, row_lr=0.0, cooling=0.5)
+    assert cooled == [1.0, 1.0, 0.5, 0.25, 0.125, 0.0625], "the first is the best, all others are like it"
+    course.history = [{"valid_mrr": mrr} for mrr in (0.1, 0.3, 0.2, 0.25, 0.4, 0.4)]
+    assert course.setbacks == 3
+    course.history = [{"valid_mrr": None}] * 3
+    assert course.setbacks == 0
+
+
 def test_validation_walks_on_from_the_end_of_training_and_leaves_it_alone():
     log = log_in_memory()
     course = train(log, epochs=1)

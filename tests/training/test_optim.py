@@ -44,6 +44,22 @@ def test_each_row_of_a_table_is_an_adam_of_its_own():
     assert torch.equal(table[5], start[5])
 
 
+def test_cooled_it_moves_by_that_share_of_every_rate():
+    """Adam's first step is as long as the rate; what is cooled twice is cooled from what was told."""
+    for factors in ([], [0.5], [0.3, 0.5]):
+        whole, table = nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(3, 1))
+        whole.pace = 10.0
+        adam = Adam([("w", whole), ("t", table)], 0.1, 0.2)
+        for row, factor in enumerate([None, *factors]):
+            if factor is not None:
+                adam.cool(factor)
+            before = whole.item()
+            whole.grad, table.grad = torch.ones(1), sparse([row], torch.ones(1, 1), (3, 1))
+            adam.step()
+            assert before - whole.item() == pytest.approx(1.0 * (factor or 1), rel=1e-5)
+            assert table[row].item() == pytest.approx(-0.2 * (factor or 1), rel=1e-5)
+
+
 def test_a_row_first_met_late_moves_by_the_learning_rate():
     table = nn.Parameter(torch.zeros(2, 1))
     adam = Adam([("t", table)], 1.0, 0.1)

@@ -47,6 +47,7 @@ MODELS: dict[str, Entry] = {
         recurrence.restore,
         {"recurrence": recurrence.RecurrenceConfig(), "edge-paper": recurrence.PAPER},
         devices=("cpu", "cuda"),
+        training={"edge-paper": {"cooling": 1.0}},
     ),
     "memory": Entry(
         memory.MemoryConfig,

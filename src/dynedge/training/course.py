@@ -79,6 +79,14 @@ class Course:
         self.epoch, self.window = self.epoch + 1, 0
         self.tally, self.state = Tally(), self.model.start()
 
+    @property
+    def setbacks(self) -> int:
+        """How many epochs were no better than the best before them."""
+        best, count = -math.inf, 0
+        for mrr in (record["valid_mrr"] for record in self.history if record["valid_mrr"] is not None):
+            best, count = max(best, mrr), count + (mrr <= best)
+        return count
+
     def stale(self, patience: int) -> bool:
         """Whether so many epochs went by without a better one."""
         return patience > 0 and self.best is not None and self.epoch - 1 - self.best.epoch >= patience

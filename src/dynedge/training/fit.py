@@ -56,6 +56,7 @@ def fit(
     try:
         with stop.gently(), bit_for_bit(config.deterministic):
             while course.epoch < config.epochs and not course.stale(config.patience):
+                course.optimiser.cool(config.cooling**course.setbacks)
                 with threads_for(cuts):
                     _train(course, steps, log, cuts, config, keeper, runlog)
                 if course.tally.ended is None:  # once an epoch, also when stopped and gone on with after it

@@ -32,7 +32,18 @@ class Adam:
         self.parameters = {name: p for name, p in parameters if p.requires_grad}
         self.lr, self.row_lr = lr, row_lr
         self._scale = torch.ones((), dtype=torch.float64)  # what the next step's gradients are multiplied by
+        self._cooled = 1.0
+        self._rates: dict[
+            str, tuple[float, Tensor]
+        ] = {}  # by parameter: as told, as cooled
         self._moments: dict[str, tuple[Tensor, Tensor, Tensor]] = {}  # mean, square, steps: by parameter
+
+    def cool(self, factor: float) -> None:
+        """From now on every learning rate is this share of what it was told to be."""
+        if factor != self._cooled:
+            self._cooled = factor
+            for told, rate in self._rates.values():
+                rate.fill_(told * factor)
 
     def zero_grad(self) -> None:
         for parameter in self.parameters.values():
@@ -71,12 +82,19 @@ class Adam:
     def _step_dense(self, name: str, parameter: Tensor, grad: Tensor) -> None:
         mean, square, steps = self._of(name, parameter, ())
         steps += 1
-        lr = self.lr * getattr(parameter, "pace", 1.0)
+        lr = self._rate(name, self.lr * getattr(parameter, "pace", 1.0))
         dense_step(parameter, grad, mean, square, steps, lr, self._scale)
 
     def _step_rows(self, name: str, parameter: Tensor, grad: Tensor) -> None:
         mean, square, steps = self._of(name, parameter, (len(parameter),))
-        row_step(parameter, grad.indices()[0], grad.values(), mean, square, steps, self.row_lr, self._scale)
+        lr = self._rate(name, self.row_lr)
+        row_step(parameter, grad.indices()[0], grad.values(), mean, square, steps, lr, self._scale)
+
+    def _rate(self, name: str, told: float) -> Tensor:
+        if name not in self._rates:
+            device = self.parameters[name].device
+            self._rates[name] = told, torch.tensor(told * self._cooled, dtype=torch.float64, device=device)
+        return self._rates[name][1]
 
     def _of(self, name: str, parameter: Tensor, counted: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor]:
         if name not in self._moments:

@@ -28,6 +28,7 @@ class TrainingConfig:
     valid_events: int = option(20_000, "validate on the first so many validation events; 0: all", least=0)
     lr: float = option(1e-3, "Adam's learning rate", least=0, free=True)
     row_lr: float = option(1e-2, "the same for table rows (sparse gradients)", least=0, free=True)
+    cooling: float = option(0.5, "after an epoch with no better valid MRR, both rates times this; 1: never", least=0)
     clip: float = option(1.0, "gradients are scaled down to this norm; inf: never", least=0, free=True)
     device: str = option("auto", "auto (a GPU where there is one), cpu, cuda or cuda:N", free=True)
     precision: str = option(

@@ -37,14 +37,14 @@ SQUARES: dict[str, Callable[..., Tensor]] = {
 
 
 def dense_step(
-    value: Tensor, grad: Tensor, mean: Tensor, square: Tensor, count: Tensor | int, lr: float, scale: Tensor
+    value: Tensor, grad: Tensor, mean: Tensor, square: Tensor, count: Tensor | int, lr: Tensor, scale: Tensor
 ) -> None:
-    """`count` is t of this step; it and `scale` are scalars on the parameter's device."""
+    """`count` is t of this step; it, `lr` and `scale` are scalars on the parameter's device."""
     DENSE.get(value.device.type, reference.dense_step)(value, grad, mean, square, count, lr, scale)
 
 
 def row_step(
-    value: Tensor, rows: Tensor, grad: Tensor, mean: Tensor, square: Tensor, steps: Tensor, lr: float, scale: Tensor
+    value: Tensor, rows: Tensor, grad: Tensor, mean: Tensor, square: Tensor, steps: Tensor, lr: Tensor, scale: Tensor
 ) -> None:
     """Rows int64[q], each once, of a table [N, ...] got the gradients `grad` [q, ...]; steps int32[N] counts."""
     ROWS.get(value.device.type, reference.row_step)(value, rows, grad, mean, square, steps, lr, scale)

@@ -24,25 +24,25 @@ LANES = 16  # sums kept apart, so that they run as vector instructions
 
 
 def dense_step(
-    value: Tensor, grad: Tensor, mean: Tensor, square: Tensor, count: Tensor | int, lr: float, scale: Tensor
+    value: Tensor, grad: Tensor, mean: Tensor, square: Tensor, count: Tensor | int, lr: Tensor, scale: Tensor
 ) -> None:
     grad, count = grad.contiguous(), int(count)
     if not (value.is_contiguous() and mean.is_contiguous() and square.is_contiguous()):
         reference.dense_step(value, grad, mean, square, count, lr, scale)
         return
     places = value.data_ptr(), grad.data_ptr(), mean.data_ptr(), square.data_ptr()
-    factors = scale.item(), lr / (1 - BETA1**count), 1 / (1 - BETA2**count)
+    factors = scale.item(), lr.item() / (1 - BETA1**count), 1 / (1 - BETA2**count)
     _dense_at(NOUGHT[value.dtype], value.numel(), *places, *factors)
 
 
 def row_step(
-    value: Tensor, rows: Tensor, grad: Tensor, mean: Tensor, square: Tensor, steps: Tensor, lr: float, scale: Tensor
+    value: Tensor, rows: Tensor, grad: Tensor, mean: Tensor, square: Tensor, steps: Tensor, lr: Tensor, scale: Tensor
 ) -> None:
     if not len(rows):
         return
     tables = (tensor.detach().view(len(tensor), -1).numpy() for tensor in (value, mean, square))
     values = grad.detach().contiguous().view(len(rows), -1).numpy()
-    _rows(rows.numpy(), values, *tables, steps.numpy(), lr, scale.item())
+    _rows(rows.numpy(), values, *tables, steps.numpy(), lr.item(), scale.item())
 
 
 def coalesce(grad: Tensor) -> Tensor:

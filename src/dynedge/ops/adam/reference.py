@@ -11,18 +11,18 @@ BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
 
 
 def dense_step(
-    value: Tensor, grad: Tensor, mean: Tensor, square: Tensor, count: Tensor | int, lr: float, scale: Tensor
+    value: Tensor, grad: Tensor, mean: Tensor, square: Tensor, count: Tensor | int, lr: Tensor, scale: Tensor
 ) -> None:
     count = int(count)
     grad = grad * scale.to(grad.dtype)
     mean.lerp_(grad, 1 - BETA1)
     square.mul_(BETA2).addcmul_(grad, grad, value=1 - BETA2)
     root = (square / (1 - BETA2**count)).sqrt_().add_(EPSILON)
-    value.addcdiv_(mean, root, value=-lr / (1 - BETA1**count))
+    value.addcdiv_(mean, root, value=-lr.item() / (1 - BETA1**count))
 
 
 def row_step(
-    value: Tensor, rows: Tensor, grad: Tensor, mean: Tensor, square: Tensor, steps: Tensor, lr: float, scale: Tensor
+    value: Tensor, rows: Tensor, grad: Tensor, mean: Tensor, square: Tensor, steps: Tensor, lr: Tensor, scale: Tensor
 ) -> None:
     grad, count = grad * scale.to(grad.dtype), steps[rows] + 1
     means = mean[rows].lerp_(grad, 1 - BETA1)
@@ -31,7 +31,7 @@ def row_step(
     shape = (-1, *[1] * (value.dim() - 1))
     young1 = (1 - BETA1 ** count.double()).to(grad).view(shape)  # how much of a full mean each row's is
     young2 = (1 - BETA2 ** count.double()).to(grad).view(shape)
-    move = (means / young1).div_((squares / young2).sqrt_().add_(EPSILON)).mul_(-lr)
+    move = (means / young1).div_((squares / young2).sqrt_().add_(EPSILON)).mul_(-lr.to(grad))
     value[rows] = value[rows].add_(move)
 
 

@@ -27,7 +27,7 @@ def _corrections(device: torch.device) -> Tensor:
 
 
 def dense_step(
-    value: Tensor, grad: Tensor, mean: Tensor, square: Tensor, count: Tensor | int, lr: float, scale: Tensor
+    value: Tensor, grad: Tensor, mean: Tensor, square: Tensor, count: Tensor | int, lr: Tensor, scale: Tensor
 ) -> None:
     """As the package's, in float32."""
     size = value.numel()
@@ -69,7 +69,7 @@ def square_sum(grads: Sequence[Tensor]) -> Tensor:
 
 
 def row_step(
-    value: Tensor, rows: Tensor, grad: Tensor, mean: Tensor, square: Tensor, steps: Tensor, lr: float, scale: Tensor
+    value: Tensor, rows: Tensor, grad: Tensor, mean: Tensor, square: Tensor, steps: Tensor, lr: Tensor, scale: Tensor
 ) -> None:
     """As the package's, in float32; equal rows stand together; the first counts, and none below 0."""
     if not len(rows):

@@ -10,7 +10,7 @@ import triton.language as tl
 def _rates(age, lr, corrections, AGES: tl.constexpr):
     """At age t: lr / (1 − β1^t), and 1 / (1 − β2^t)."""
     age = tl.minimum(age, AGES - 1)
-    return lr * tl.load(corrections + age), tl.load(corrections + AGES + age)
+    return tl.load(lr).to(tl.float32) * tl.load(corrections + age), tl.load(corrections + AGES + age)
 
 
 @triton.jit
