@@ -33,9 +33,7 @@ class Adam:
         self.lr, self.row_lr = lr, row_lr
         self._scale = torch.ones((), dtype=torch.float64)  # what the next step's gradients are multiplied by
         self._cooled = 1.0
-        self._rates: dict[
-            str, tuple[float, Tensor]
-        ] = {}  # by parameter: as told, as cooled
+        self._rates: dict[str, tuple[float, Tensor]] = {}  # by parameter: as told, as cooled
         self._moments: dict[str, tuple[Tensor, Tensor, Tensor]] = {}  # mean, square, steps: by parameter
 
     def cool(self, factor: float) -> None:

@@ -35,12 +35,12 @@ class MemoryConfig:
         512, "items listed for an item or a pair; the half that matters least is set aside", least=2
     )
     gate: int = option(
-        16, "hidden units that weigh the sources by the question's facts; 0: constant weights", least=0
+        32, "hidden units that weigh the sources by the question's facts; 0: constant weights", least=0
     )
     reshape: int = option(
-        32, "hidden units that reshape known items' probabilities; 0: a factor for seen ones", least=0
+        64, "hidden units that reshape known items' probabilities; 0: a factor for seen ones", least=0
     )
-    examples: int = option(12_000, "events it learns from, spread over the training events", least=0)
+    examples: int = option(40_000, "events it learns from, spread over the training events", least=0)
     windows: int = option(300, "training windows an epoch is cut into", least=1)
 
 
@@ -49,7 +49,7 @@ SEARCH = {
     "model.gate": (0, 16, 32),
     "model.reshape": (0, 32, 64),
     "model.longest": (128, 512, 2048),
-    "model.examples": (6_000, 12_000, 40_000),
+    "model.examples": (12_000, 40_000, 80_000),
 }
 
 

@@ -50,9 +50,10 @@ def room(events: int, sources: int) -> Examples:
 
 
 def tensors(examples: Examples, like: Tensor) -> Examples:
-    """Where and as precise as the parameters are."""
-    found = (torch.from_numpy(part) for part in examples)
-    return Examples(*(part.to(like.device, None if part.dtype == torch.bool else like.dtype) for part in found))
+    """Where the parameters are. They stay for all epochs: what sources say in half the bytes, unless like float64."""
+    found = Examples(*(torch.from_numpy(part).to(like.device) for part in examples))
+    kept = like.dtype if like.dtype == torch.float64 else torch.bfloat16
+    return found._replace(share=found.share.to(kept), inputs=found.inputs.to(kept))
 
 
 @numba.njit(nogil=True, cache=True)
@@ -187,7 +188,9 @@ class Mixture(nn.Module):
             return self._loss(examples)
 
     def _loss(self, examples: Examples) -> tuple[Tensor, Tensor]:
-        facts, there, share, inputs, bonus = examples
+        of = self.start.dtype
+        facts, there = examples.facts.to(of), examples.there
+        share, inputs, bonus = examples.share.to(of), examples.inputs.to(of), examples.bonus.to(of)
         logits = self.start.expand(len(facts), -1)
         if self.gate_in is not None:
             logits = logits + self.gate_in(facts).relu() @ self.gate_out.T
