@@ -22,7 +22,7 @@ class TrainingConfig:
     """How any model is trained."""
 
     epochs: int = option(20, "passes over the training events, at most", least=0, free=True)
-    patience: int = option(3, "stop after so many epochs without a better valid MRR; 0: never", least=0, free=True)
+    patience: int = option(4, "stop after so many epochs without a better valid MRR; 0: never", least=0, free=True)
     seed: int = option(0, "all random draws follow from it", least=0)
     split: str = option("", "train,valid,test by position, as 0.8,0.1,0.1; empty: the log's own")
     valid_events: int = option(20_000, "validate on the first so many validation events; 0: all", least=0)
