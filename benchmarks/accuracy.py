@@ -225,9 +225,11 @@ def show(args: argparse.Namespace, log: str, found: list[dict[str, str]]) -> Non
     columns = "seeds | valid MRR | test MRR | test Recall@10 | s/epoch | longest path"
     print(f"| | {columns} | `edge` MRR − this | `edge` Recall@10 − this |")
     print("|---|---|---|---|---|---|---|---|---|")
-    variants = dict.fromkeys(row["variant"] for row in found)
-    means = {v: np.mean([float(row["test_mrr"]) for row in found if row["variant"] == v]) for v in variants}
-    order = sorted(variants, key=lambda v: -means[v]) if found[0]["what"] in ("rules", "main") else variants
+    what, there = found[0]["what"], {row["variant"] for row in found}
+    order = [variant for variant in WHAT[what] if variant in there]
+    if what in ("rules", "main"):
+        means = {v: np.mean([float(row["test_mrr"]) for row in found if row["variant"] == v]) for v in order}
+        order.sort(key=lambda variant: -means[variant])
     for variant in order:
         mine = [row for row in found if row["variant"] == variant]
         cells = [variant, str(len(mine))]
@@ -274,7 +276,8 @@ def picture(args: argparse.Namespace) -> None:
         hits = [[float(row["test_recall@10"]) for row in some] for some in of.values()]
         colors = [BLUE if "∞" in name else GREY for name in of]
         axis.bar(range(len(of)), seconds, color=colors, alpha=0.75)
-        axis.set_xticks(range(len(of)), [name.replace(", ", "\n") for name in of], fontsize=8)
+        axis.set_xticks(range(len(of)), [name.replace(", n*=", "\n") for name in of], fontsize=8)
+        axis.set_xlabel("d-nodes a window; events from which users/items are active")
         tidy(axis, f"{log}: edge-paper", ylabel="seconds an epoch (bars)")
         right = axis.twinx()
         for place, some in enumerate(hits):
