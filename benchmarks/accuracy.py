@@ -6,9 +6,10 @@
 
 DIR of --logs has one prepared log per folder (dynedge prepare). Each run is trained on 80 % of a log, tuned on the
 next 10 % and judged on the last 10 % by full ranking, and appends one row to RUNS/results.csv: run again, it goes on
-with what is missing. `table` prints docs/results.md's tables from the rows and the kept ranks: means over seeds,
-and paired differences of the seeds' mean reciprocal ranks and hits, clustered by user. `picture` draws what d-nodes
-and thresholds do (`--what cuts`): time per epoch as bars, Recall@10 as points.
+with what is missing. Runs of `main` and `rules` lie where `dynedge compare` looks for them (thirteen.py). `table`
+prints docs/results.md's tables from the rows and the kept ranks: means over seeds, and paired differences of the
+seeds' mean reciprocal ranks and hits, clustered by user. `picture` draws what d-nodes and thresholds do (`--what
+cuts`): time per epoch as bars, Recall@10 as points.
 """
 
 from __future__ import annotations
@@ -39,7 +40,6 @@ from dynedge.training.run import Run
 from dynedge.training.settings import choose
 from dynedge.training.train import train_run
 
-SPLIT = "0.8,0.1,0.1"
 COLUMNS = (
     *("log", "what", "variant", "seed", "valid_mrr", "valid_recall@10", "test_mrr", "test_recall@10"),
     *("epochs", "best_epoch", "seconds_per_epoch", "longest_path", "weight", "parameters"),
@@ -102,8 +102,7 @@ def main() -> None:
     parser.add_argument("--what", default="main,rules")
     parser.add_argument("--only", help="these variants alone, by name, with ; between them")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--epochs", type=int, default=12)
-    parser.add_argument("--valid-events", type=int, default=10_000)
+    parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0, help="of `one`")
     parser.add_argument("--out", type=Path, help="folder of `picture`")
@@ -132,7 +131,7 @@ def run(args: argparse.Namespace) -> None:
         log, what, variant, seed = task
         command = [sys.executable, __file__, "one", "--logs", args.logs, "--runs", args.runs, "--names", log]
         command += ["--what", what, "--only", variant, "--seed", seed]
-        command += ["--epochs", args.epochs, "--valid-events", args.valid_events]
+        command += ["--epochs", args.epochs]
         ended = subprocess.run([str(word) for word in command], check=False, capture_output=True, text=True)
         said = ended.stdout.strip() if ended.returncode == 0 else f"{task} failed: {ended.stderr[-500:]}"
         print(f"{time.monotonic() - began:6.0f} s  {said}", flush=True)
@@ -148,7 +147,7 @@ def one(args: argparse.Namespace) -> None:
     _, config = choose(MODELS, name)
     if args.what == "solvers" and settings:
         settings = [*settings, f"model.depth={quarter(args.logs / args.names)}"]
-    told = [f"training.seed={args.seed}", f"training.split={SPLIT}", f"training.valid_events={args.valid_events}"]
+    told = [f"training.seed={args.seed}"]
     if name not in RECIPES:
         told.append(f"training.epochs={args.epochs}")
     config = override(config, [*told, *settings])
@@ -183,13 +182,13 @@ def quarter(path: Path) -> int:
     from dynedge.models.recurrence import RecurrenceConfig, make_plan
 
     log = read_log(path)
-    plan = make_plan(RecurrenceConfig(), log, int(0.8 * len(log)))
+    plan = make_plan(RecurrenceConfig(), log, log.split.bounds(len(log))[0])
     return max(1, round(float(np.mean([window.longest_path for window in plan.stats])) / 4))
 
 
 def folder_of(runs: Path, log: str, what: str, variant: str, seed: int) -> Path:
     plain = "".join(letter if letter.isalnum() or letter in "-." else "_" for letter in variant)
-    return runs / log / f"{what}-{plain}-{seed}"
+    return runs / log / (f"{plain}-{seed}" if what in ("main", "rules") else f"{what}-{plain}-{seed}")
 
 
 def append(runs: Path, row: dict[str, Any]) -> None:
@@ -221,7 +220,7 @@ def show(args: argparse.Namespace, log: str, found: list[dict[str, str]]) -> Non
     """A row for each variant; with the fused model's paired difference, where there is one."""
     ours = ranks_of(args.runs, log, "main", "edge")
     opened = read_log(args.logs / log)
-    user = np.asarray(opened.user)[-(len(opened) - int(0.9 * len(opened))) :]
+    user = np.asarray(opened.user)[opened.split.ranges(len(opened))["test"].start :]
     columns = "seeds | valid MRR | test MRR | test Recall@10 | s/epoch | longest path"
     print(f"| | {columns} | `edge` MRR − this | `edge` Recall@10 − this |")
     print("|---|---|---|---|---|---|---|---|---|")
