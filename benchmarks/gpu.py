@@ -96,6 +96,8 @@ def main() -> None:
         for name, row in ROWS.items()
         if args.rows in name and (not args.log or row[0] in args.log.split(","))
     }
+    if args.folder:
+        args.folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="gpu-") as folder:
         for made_by, size in product(dict.fromkeys(of for of, _ in wanted.values()), sizes):
             log = load(made_by, args.folder or Path(folder), size)
