@@ -1,10 +1,14 @@
 """EDGE, its experts, the plain rules and the paper's thirteen systems on real logs: docs/results.md's tables.
 
-    python benchmarks/thirteen.py --logs DIR --runs DIR --seeds 3
+    python benchmarks/thirteen.py tune --logs DIR --runs DIR --trials 6 --epochs 4 --jobs 2
+    python benchmarks/thirteen.py run --logs DIR --runs DIR --seeds 3 --epochs 20 --jobs 2
+    python benchmarks/thirteen.py table --logs DIR --runs DIR --seeds 3 --epochs 20
 
-DIR of --logs has one prepared log per folder (dynedge prepare). For each log this is `dynedge compare LOG`, ranked
-among all items and among 499 drawn ones, from the same runs: RUNS/LOG has the run folders, RUNS/LOG-PROTOCOL.json the
-rows and RUNS/LOG-PROTOCOL/index.html the page. Run again, it goes on with what is missing.
+DIR of --logs has one prepared log per folder (dynedge prepare). `tune` gives each of the thirteen the same search on
+each log's validation events (dynedge tune), and writes what it chose to --settings; EDGE, its experts and the rules
+stay as they are. `run` is `dynedge compare LOG` for each model, several at a time if told, ranked among all items and
+among 499 drawn ones. `table` prints the tables, and writes RUNS/LOG-PROTOCOL.json with the rows and
+RUNS/LOG-PROTOCOL/index.html, the page. Run again, each goes on with what is missing.
 """
 
 from __future__ import annotations
@@ -13,44 +17,134 @@ import argparse
 import json
 import subprocess
 import sys
+import time
+import tomllib
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import torch
 from machine import machine
 
+from dynedge.config import set_key, to_toml
+from dynedge.models.registry import MODELS
+from dynedge.training.settings import choose
+
 LOGS = "wikipedia,online_retail,ml-100k,globo"
 PROTOCOLS = "full", "sampled-499"
+OURS = "edge", "memory", "counts", "recurrence", "edge-paper", "rule"
+GRAPHS = "jodie", "deepcoevolve", "ctdne", "dynaernn", "tgat", "gcmc", "gcmc-sage", "gcmc-gat"
+THIRTEEN = *GRAPHS, "sum-pooling", "gru4rec", "sasrec", "dien", "mimn"
 HEAD = ("model", "seeds", "MRR", "less the best", "Recall@10", "s/epoch", "peak MiB", "parameters")
+Command = tuple[list[Any], Path]  # what follows `dynedge`, and where
+SETTINGS = Path(__file__).with_name("thirteen.toml")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("do", choices=("tune", "run", "table"))
     parser.add_argument("--logs", type=Path, required=True)
     parser.add_argument("--runs", type=Path, required=True)
+    parser.add_argument("--settings", type=Path, default=SETTINGS, help="what was chosen, by log and model")
     parser.add_argument("--names", default=LOGS, help="which of the logs")
-    parser.add_argument("--models", default="all")
+    parser.add_argument("--models", default=",".join((*OURS, *THIRTEEN)))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--trials", type=int, default=6)
+    parser.add_argument("--jobs", type=int, default=1)
     args = parser.parse_args()
+    args.logs, args.runs = args.logs.absolute(), args.runs.absolute()
     args.runs.mkdir(parents=True, exist_ok=True)
+    {"tune": tune, "run": run, "table": table}[args.do](args)
+
+
+def tune(args: argparse.Namespace) -> None:
+    pairs = [(log, model) for log, model in _pairs(args) if model in THIRTEEN]
+    folder = args.runs / "searches"
+    commands = []
+    for log, model in pairs:
+        (folder / log).mkdir(parents=True, exist_ok=True)
+        command = ["tune", args.logs / log, "--model", model, "--out", folder / log / model]
+        commands.append([*command, "--trials", args.trials, "--epochs", args.epochs])
+    _all([(command, folder) for command in commands], args.jobs)
+    chosen = _chosen(args.settings)
+    for log, model in pairs:
+        trials = (folder / log / model / "trials.jsonl").read_text().splitlines()
+        best = max(map(json.loads, trials), key=lambda trial: trial["valid_mrr"] or 0.0)
+        chosen.setdefault(log, {})[model] = best["changed"]
+    lines = ["# What `thirteen.py tune` chose for each log and model, where that is not the recipe as it is.\n"]
+    for log in sorted(chosen):
+        for model, changed in sorted(chosen[log].items()):
+            lines.append(f"[{log}.{model}]")
+            lines += [f'"{key}" = {json.dumps(value)}' for key, value in sorted(changed.items())] + [""]
+    args.settings.write_text("\n".join(lines), encoding="utf-8")
+
+
+def run(args: argparse.Namespace) -> None:
+    for protocol in PROTOCOLS:  # the first trains
+        _all([_compare(args, log, [model], protocol) for log, model in _pairs(args)], args.jobs)
+
+
+def table(args: argparse.Namespace) -> None:
     print(f"{machine()}; torch {torch.__version__}; {args.seeds} seeds, at most {args.epochs} epochs")
-    for name in args.names.split(","):
+    for log in args.names.split(","):
         for protocol in PROTOCOLS:
-            found = compared(args, name, protocol)
-            print(f"\n### {name}, {protocol}: {found['events']:,} test events of {found['users']:,} users\n")
+            kept = args.runs / f"{log}-{protocol}"
+            command, folder = _compare(args, log, args.models.split(","), protocol)
+            whole = _dynedge([*command, "--report", kept])
+            told = subprocess.run(whole, check=True, stdout=subprocess.PIPE, text=True, cwd=folder).stdout
+            kept.with_suffix(".json").write_text(told)
+            found = json.loads(told)
+            print(f"\n### {log}, {protocol}: {found['events']:,} test events of {found['users']:,} users\n")
             print("\n".join(markdown(found["rows"])), flush=True)
 
 
-def compared(args: argparse.Namespace, name: str, protocol: str) -> dict[str, Any]:
-    """What `dynedge compare LOG --json` says; its progress goes to our stderr."""
-    kept = args.runs / f"{name}-{protocol}"
-    command = [sys.executable, "-m", "dynedge", "compare", args.logs / name, "--models", args.models]
-    command += ["--seeds", args.seeds, "--epochs", args.epochs, "--runs", args.runs / name]
-    command += ["--protocol", protocol, "--report", kept, "--json"]
-    told = subprocess.run([str(word) for word in command], check=True, stdout=subprocess.PIPE, text=True).stdout
-    kept.with_suffix(".json").write_text(told)
-    return json.loads(told)
+def _pairs(args: argparse.Namespace) -> list[tuple[str, str]]:
+    return [(log, model) for model in args.models.split(",") for log in args.names.split(",")]
+
+
+def _chosen(path: Path) -> dict[str, dict[str, dict[str, Any]]]:
+    return tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
+def _compare(args: argparse.Namespace, log: str, models: Sequence[str], protocol: str) -> Command:
+    folder = args.runs / "settings" / log
+    folder.mkdir(parents=True, exist_ok=True)
+    entered = ",".join(_entrant(args, log, model, folder) for model in models)
+    command = ["compare", args.logs / log, "--models", entered, "--seeds", args.seeds, "--epochs", args.epochs]
+    return [*command, "--runs", args.runs / log, "--protocol", protocol, "--json"], folder
+
+
+def _entrant(args: argparse.Namespace, log: str, model: str, folder: Path) -> str:
+    """The model's name, or a config file in the folder with what was chosen for it."""
+    changed = _chosen(args.settings).get(log, {}).get(model)
+    if not changed:
+        return model
+    _, config = choose(MODELS, model)
+    for key, value in (changed | {"training.epochs": args.epochs}).items():
+        config = set_key(config, key, value)
+    path = folder / f"{model}.toml"
+    path.write_text(to_toml(config), encoding="utf-8")
+    return path.name
+
+
+def _dynedge(command: Iterable[Any]) -> list[str]:
+    return [sys.executable, "-m", "dynedge", *map(str, command)]
+
+
+def _all(commands: Sequence[Command], jobs: int) -> None:
+    began = time.monotonic()
+
+    def do(one: Command) -> None:
+        command, folder = one
+        ended = subprocess.run(_dynedge(command), check=False, capture_output=True, text=True, cwd=folder)
+        last = (ended.stderr.strip().splitlines() or [""])[-1]
+        told = "done" if ended.returncode == 0 else f"exit {ended.returncode}: {last}"
+        print(f"{time.monotonic() - began:6.0f} s  {' '.join(map(str, command[:5]))}: {told}", flush=True)
+
+    with ThreadPoolExecutor(jobs) as pool:
+        list(pool.map(do, commands))
 
 
 def markdown(rows: list[dict[str, Any]]) -> list[str]:
@@ -58,13 +152,14 @@ def markdown(rows: list[dict[str, Any]]) -> list[str]:
     order = {name: sorted((row[name] for row in rows if row["seeds"]), reverse=True) for name in ("mrr", "recall@10")}
     lines = [f"| {' | '.join(HEAD)} |", f"|{'---|' * len(HEAD)}"]
     for row in rows:
+        name = row["model"].removesuffix(".toml")
         if not row["seeds"]:
-            lines.append(f"| {row['model']} | – | {row['error']} |{' |' * (len(HEAD) - 3)}")
+            lines.append(f"| {name} | – | {row['error']} |{' |' * (len(HEAD) - 3)}")
             continue
-        metrics = [marked(row, name, order[name]) for name in order]
+        metrics = [marked(row, metric, order[metric]) for metric in order]
         less = signed(row["less_best"]) if row["less_best"] else ""
         costs = [f"{row['seconds_per_epoch']:.3g}", f"{row['peak_mib']:,.0f}", f"{row['parameters']:,}"]
-        cells = [row["model"], str(len(row["seeds"])), metrics[0], less, metrics[1], *costs]
+        cells = [name, str(len(row["seeds"])), metrics[0], less, metrics[1], *costs]
         lines.append(f"| {' | '.join(cells)} |")
     return lines
 
