@@ -32,6 +32,11 @@ class State(dict[str, Tensor]):
     def clone(self) -> State:
         return State({name: tensor.clone() for name, tensor in self.items()})
 
+    def beside(self, other: State) -> State:
+        """The same, each tensor where the other state has its own: next to a GPU, some are kept on the host."""
+        places = {name: tensor.device for name, tensor in other.items()}
+        return State({name: tensor.to(places.get(name, "cpu")) for name, tensor in self.items()})
+
 
 @dataclass(frozen=True, eq=False)
 class Window:

@@ -69,7 +69,8 @@ class DIEN(PairModel):
         walked, long = in_order(history, there)
         there = torch.arange(history.shape[1], device=long.device) < long[:, None]
         items = vectors_of(walked, vectors) * there[..., None]
-        states, _ = self.extractor(self.drop(items))
+        with torch.autocast(items.device.type, enabled=False):  # cuDNN's would be in float16: gradients vanish
+            states, _ = self.extractor(self.drop(items))
         summed = items.sum(1) * history.shape[1] ** -0.5
         return Interests(states, there, self.steps(states), summed, self._auxiliary(states, items, there))
 

@@ -119,7 +119,8 @@ class DynAERNN(Settled):
         own = F.embedding(torch.from_numpy(entities).to(device), self.read, sparse=True)
         own = own * torch.from_numpy(self.snapshots.met[entities, None]).to(device)
         rows = rows.view(len(entities), back, -1) + own[:, None] + self.read_bias
-        _, (last, _) = self.recur(torch.tanh(self.encode(F.relu(rows))))
+        with torch.autocast(device.type, enabled=False):  # cuDNN's would be in float16: gradients vanish
+            _, (last, _) = self.recur(torch.tanh(self.encode(F.relu(rows))))
         return last[0]
 
     def learn(self, window: Window, step: Step) -> tuple[Tensor, Tensor, Tensor] | None:

@@ -197,7 +197,8 @@ class Edge(Model):
         """The states' share is their lift over the mean item's score, beside the memory's."""
         users, times = torch.tensor([user]), torch.tensor([time], dtype=torch.float64)
         counted = self.memory.peek(users, times, None, _part(state, MEMORY))[0]
-        evolved = self.weight * self.recurrence.peek(users, times, None, _part(state, RECURRENCE))[0]
+        here = users.to(self.weight.device), times.to(self.weight.device)
+        evolved = (self.weight * self.recurrence.peek(*here, None, _part(state, RECURRENCE))[0]).cpu()
         lifts = [(part[items] - part.clamp_min(-60).mean()).clamp_min(0).tolist() for part in (counted, evolved)]
         found = []
         for reason, of_counts, of_states in zip(

@@ -48,7 +48,8 @@ class GRU4Rec(VectorModel):
     def read(self, history: Tensor, there: Tensor, vectors: Tensor) -> Tensor:
         walked, long = in_order(history, there)
         begin = self.begin.expand(1, len(history), -1)
-        states, _ = self.gru(self.drop(vectors_of(walked, vectors)), begin.contiguous())
+        with torch.autocast(vectors.device.type, enabled=False):  # cuDNN's would be in float16: gradients vanish
+            states, _ = self.gru(self.drop(vectors_of(walked, vectors)), begin.contiguous())
         states = torch.cat([begin[0][:, None], states], 1)  # after no item, after one, …
         return self.out(self.drop(states[torch.arange(len(long), device=long.device), long]))
 

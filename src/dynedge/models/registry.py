@@ -40,7 +40,7 @@ def _sequence(
 
 
 MODELS: dict[str, Entry] = {
-    "edge": Entry(edge.EdgeConfig, edge.create, edge.restore, search=edge.SEARCH),
+    "edge": Entry(edge.EdgeConfig, edge.create, edge.restore, devices=("cpu", "cuda"), search=edge.SEARCH),
     "recurrence": Entry(
         recurrence.RecurrenceConfig,
         recurrence.create,

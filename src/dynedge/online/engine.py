@@ -258,7 +258,7 @@ def _restore(live: Live, about: About, tensors: Tensors) -> None:
         for own in later:
             names.add(own)
     live.grow()
-    live.state = State({name: tensor.to(live.device) for name, tensor in group(tensors, "state").items()})
+    live.state = State(group(tensors, "state")).beside(live.state)
     live.known, live.clock = Known.of(group(tensors, "known")), Clock.of(group(tensors, "clock"))
 
 

@@ -63,13 +63,14 @@ class Live:
         live = cls(path, trained, Known.of(read_tensors(path / KNOWN)))
         if (path / NOW).is_file():
             now = read_tensors(path / NOW)
-            state = {name: tensor.to(live.device) for name, tensor in group(now, "state").items()}
-            live.state, live.known = State(state), Known.of(group(now, "known"))
+            live.state = State(group(now, "state")).beside(live.state)
+            live.known = Known.of(group(now, "known"))
         return live
 
     @property
     def device(self) -> torch.device:
-        return next((tensor.device for tensor in self.state.values()), torch.device("cpu"))
+        """Where it computes; some of the state may be on the host."""
+        return next((parameter.device for parameter in self.model.parameters()), torch.device("cpu"))
 
     @property
     def time_unit(self) -> str:

@@ -115,9 +115,7 @@ class Course:
         except (RuntimeError, KeyError) as error:
             what = " ".join(str(error).split())
             raise DataError(f"the checkpoint is not of this model as configured now: {what}.") from None
-        places = {name: tensor.device for name, tensor in self.state.items()}
-        state = group(now, "state")
-        self.state = State({name: tensor.to(places.get(name, "cpu"), copy=True) for name, tensor in state.items()})
+        self.state = State(group(now, "state")).beside(self.state).clone()
         self.epoch, self.window, self.history = notes["epoch"], notes["window"], notes["history"]
         self.tally = Tally(**notes["tally"])
         self.best = Best(**notes["best"], tensors=checkpoint.parts["best"]) if notes["best"] else None

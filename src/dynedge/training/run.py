@@ -168,8 +168,7 @@ def load_run(folder: str | os.PathLike[str], models: Mapping[str, Entry], device
     except (RuntimeError, KeyError, ValueError) as error:
         what = " ".join(str(error).split())
         raise DataError(f"{path / MODEL} does not fit the run's config.toml: {what}.") from None
-    state = State({name: tensor.to(device) for name, tensor in read_tensors(path / STATE).items()})
-    return Trained(model, state, log, config)
+    return Trained(model, State(read_tensors(path / STATE)).beside(model.start()), log, config)
 
 
 def check_finished(folder: Path) -> None:
