@@ -3,7 +3,7 @@
 Legend: n events, C candidates, d width of item vectors, H hidden units of the MLP.
 
 Every (event, candidate) pair is scored as it is, also when all items are ranked: a first choice by something cheaper
-would be another model. Pairs are taken in blocks that stay in the cache.
+would be another model. Pairs are taken in blocks that stay in the cache; on a GPU, in as large ones as keep it busy.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dynedge.models.layers import Shape
 from dynedge.models.sequences import LEAST, SEARCH, Array, SequenceModel
 
 PAIR_SEARCH = SEARCH | {"model.length": (5, 10, 20), "model.negatives": (15, 31, 127)}
-BLOCK = 4096  # pairs judged at once, when nothing is learned
+BLOCK, GPU_BLOCK = 4096, 1 << 18  # pairs judged at once, when nothing is learned
 
 
 class PairModel(SequenceModel):
@@ -45,11 +45,11 @@ class PairModel(SequenceModel):
     def rate(self, reading: Any, vectors: Tensor) -> Tensor:
         if self.training:
             return self.meet(reading, vectors)
-        n, count = len(reading[0]), vectors.shape[-2]
-        found, step = vectors.new_empty(n, count), max(1, BLOCK // max(count, 1))
+        n, count, block = len(reading[0]), vectors.shape[-2], GPU_BLOCK if vectors.is_cuda else BLOCK
+        found, step = vectors.new_empty(n, count), max(1, block // max(count, 1))
         for rows in (slice(at, at + step) for at in range(0, n, step)):
             some, candidates = _rows(reading, rows), vectors[rows] if vectors.dim() == 3 else vectors
-            for columns in (slice(at, at + BLOCK) for at in range(0, count, BLOCK)):
+            for columns in (slice(at, at + block) for at in range(0, count, block)):
                 found[rows, columns] = self.meet(some, candidates[..., columns, :])
         return found
 
