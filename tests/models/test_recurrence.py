@@ -176,6 +176,19 @@ def test_peek_is_what_score_says_and_moves_nothing():
     assert all(torch.equal(before[name], state[name]) for name in state)
 
 
+def test_answers_are_exact_also_where_training_is_in_bfloat16():
+    """In bfloat16 a few hundred items' scores are full of ties."""
+    log = make_log(events=60, items=300)
+    model = make_model(log).float()
+    state = model.start()
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        model.score(model.prepare(Window(log, range(40))), None, state)
+        model.candidate.normal_()
+        found = model.peek(torch.tensor([1, 2]), torch.tensor([1e9, 1e9], dtype=torch.float64), None, state)
+    assert found.dtype == torch.float32
+    assert min(len(row.unique()) for row in found) > 290
+
+
 def exact_loss(model, log):
     """The mean of -log softmax over all items, one event at a time."""
     found, _ = one_by_one(model, log, range(len(log)))

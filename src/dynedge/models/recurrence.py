@@ -462,14 +462,15 @@ class Recurrence(Model):
         head = [read_states([(self._side(0, state), users)]), self.items(state["last_item"][users])]
         if self.config.time_gaps:
             head.append(self._gaps(times, state["user_time"][users]))
-        found: Tensor = self.head(torch.cat(head, 1))
+        found: Tensor = self.head(torch.cat(head, 1)).to(self.xi)
         return found
 
     def peek(self, users: Tensor, times: Tensor, candidates: Tensor | None, state: State) -> Tensor:
         wanted, d = self._wanted(users, times, state), self.config.dim
-        found = wanted[:, :d] @ read_states([(self._side(1, state), self._numbers(self.shape.items))]).T
-        if self.config.candidate_id:
-            found = found + torch.addmm(self.candidate[:, -1], wanted[:, d:], self.candidate[:, :-1].T)
+        with torch.autocast(wanted.device.type, enabled=False):  # scores in bfloat16 would tie
+            found = wanted[:, :d] @ read_states([(self._side(1, state), self._numbers(self.shape.items))]).T
+            if self.config.candidate_id:
+                found = found + torch.addmm(self.candidate[:, -1], wanted[:, d:], self.candidate[:, :-1].T)
         if self.bonus is not None:
             _add(had.now(users, times, state, found.device).bonus(self.bonus), found)
         return found if candidates is None else found.gather(1, candidates)
