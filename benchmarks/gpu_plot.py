@@ -21,18 +21,21 @@ def main() -> None:
         rows = list(csv.DictReader(file))
     fig = figure(11, 3.6)
     events, width, dnodes = fig.subplots(1, 3)
-    _curve(events, [row for row in rows if row["sweep"] == "events"], "training", "seconds")
-    tidy(events, "events", xlabel="training events", ylabel="seconds an epoch")
-    _curve(width, [row for row in rows if row["sweep"] == "dim"], "dim", "seconds")
+    _curve(events, [row for row in rows if row["sweep"] == "events"], "training", 1e6)
+    tidy(events, "events", xlabel="training events, millions", ylabel="seconds an epoch")
+    _curve(width, [row for row in rows if row["sweep"] == "dim"], "dim")
     tidy(width, "width of a state", xlabel="d", ylabel="seconds an epoch")
     _dnodes(dnodes, [row for row in rows if row["sweep"] == "dnodes"])
     save(fig, target)
 
 
-def _curve(axes: Any, rows: Rows, x: str, y: str) -> None:
+def _curve(axes: Any, rows: Rows, x: str, unit: float = 1.0) -> None:
     log_scales(axes)
+    axes.set_xticks(places := sorted({float(row[x]) / unit for row in rows}), [f"{place:g}" for place in places])
+    axes.set_xticks([], minor=True)
     for number, name in enumerate(dict.fromkeys(row["log"] for row in rows)):
-        own = sorted((float(row[x]), float(row[y]), float(row["floor"])) for row in rows if row["log"] == name)
+        mine = [row for row in rows if row["log"] == name]
+        own = sorted((float(row[x]) / unit, float(row["seconds"]), float(row["floor"])) for row in mine)
         color = (BLUE, ORANGE, GREEN)[number % 3]
         axes.plot([one[0] for one in own], [one[1] for one in own], "o-", color=color, label=name)
         axes.plot([one[0] for one in own], [one[2] for one in own], "--", color=color, alpha=0.5, label="its floor")
