@@ -2,6 +2,9 @@
 
 A program takes BQ events of a chunk and goes over the chunk's columns twice: once for the sum of exponentials, once
 for the gradients. Legend: as in the package's docstring.
+
+What is the same for all events of a column is subtracted from a product, not added to it: Triton would begin the
+product's sum with it, and then fence the operands too late for the tensor cores (docs/gpu-notes.md).
 """
 
 from __future__ import annotations
@@ -38,7 +41,8 @@ def _candidates(arena, outside, ids, item, row, there, first_outside, col, d: tl
 def _scores(q, q_id, state, vector, bias, IDS: tl.constexpr, KIND: tl.constexpr, PRECISION: tl.constexpr):
     found = _dot(q, tl.trans(state), KIND, PRECISION)
     if IDS:
-        found += _dot(q_id, tl.trans(vector), KIND, PRECISION) + bias[None, :]
+        found += _dot(q_id, tl.trans(vector), KIND, PRECISION)
+        found -= (0 - bias)[None, :]
     return found
 
 
@@ -112,7 +116,7 @@ def _once_moved(
     them). A candidate drawn twice counts twice."""
     moved = drawn > 0
     state, vector, bias = _candidates(arena, outside, ids, e_item, e_row, moved, first_outside, col, d, IDS)
-    found = _scores(q, q_id, state, vector, bias, IDS, KIND, PRECISION) + tl.log(tl.maximum(drawn, 1.0))[None, :]
+    found = _scores(q, q_id, state, vector, bias, IDS, KIND, PRECISION) - tl.log(1 / tl.maximum(drawn, 1.0))[None, :]
     if ADDED:
         there = mine[:, None] & moved[None, :]
         found += tl.load(added + k[:, None] * count + e_item[None, :], mask=there, other=0.0)
