@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynedge.ops.ranks import ranks, reference
+from dynedge.ops.ranks import ranks, ranks_of_sums, reference
 
 VALUES = st.sampled_from([0.0, -0.0, 1.0, 1.5, -2.0, math.inf, -math.inf, math.nan])
 
@@ -54,3 +54,16 @@ def test_scores_that_are_not_contiguous_and_events_that_are_none():
 def test_a_constant_scorer_is_in_the_middle_and_a_speechless_one_too():
     for value in (0.0, math.inf, -math.inf, math.nan):
         assert ranks(torch.full((1, 9), value), torch.tensor([8])).tolist() == [5.0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_of_sums_for_many_weights_at_once(dtype):
+    """To the bit: what ties in the sum ties here."""
+    generator = torch.Generator().manual_seed(3)
+    one, other = (torch.randn(40, 333, generator=generator).mul(4).round().div(7).to(dtype) for _ in range(2))
+    one[torch.rand(one.shape, generator=generator) < 0.2] = -math.inf
+    other = other.T.contiguous().T
+    true = torch.randint(333, (40,), generator=generator)
+    weights = [0.0, 0.1, 0.3, 1.4]
+    found = ranks_of_sums(one, other, weights, true)
+    assert np.array_equal(found, [reference(one + weight * other, true) for weight in weights])

@@ -26,7 +26,7 @@ from dynedge.models.memory import Memory, MemoryConfig
 from dynedge.models.memory.lessons import Lesson
 from dynedge.models.prepared import Prepared
 from dynedge.models.recurrence import Recurrence, RecurrenceConfig
-from dynedge.ops.ranks import ranks
+from dynedge.ops.ranks import ranks_of_sums
 
 MEMORY, RECURRENCE = "memory.", "recurrence."
 PIECE = 1 << 24  # scores held at once while the fusion is chosen
@@ -127,8 +127,7 @@ class Edge(Model):
             evolved = self.recurrence.score(self.recurrence.prepare(window), None, states)
             true, counted = torch.from_numpy(window.item).long().to(evolved.device), counted.to(evolved)
             place = slice(start - events.start, start - events.start + len(window))
-            for k, weight in enumerate(weights):
-                found[k, place] = ranks(counted + weight * evolved, true)
+            found[:, place] = ranks_of_sums(counted, evolved, weights, true)
         if not events:
             return {"weight": float(self.weight)}, None
         best = int((1 / found).mean(1).argmax())

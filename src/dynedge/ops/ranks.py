@@ -5,6 +5,7 @@ Legend: n events, C candidates.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numba
@@ -29,6 +30,14 @@ def ranks(scores: Tensor, true: Tensor) -> Array:
     return _count(np.ascontiguousarray(plain), true.numpy())
 
 
+def ranks_of_sums(one: Tensor, other: Tensor, weights: Sequence[float], true: Tensor) -> Array:
+    """float64[W, n]: the same of one + weight · other, for each weight; on a CPU both are read once for all."""
+    if one.device.type != "cpu" or one.dtype != torch.float32:
+        return np.stack([ranks(one + weight * other, true) for weight in weights])
+    factors = np.array(weights, np.float32)
+    return _count_sums(one.contiguous().numpy(), other.contiguous().numpy(), factors, true.numpy())
+
+
 def ranks_there(scores: Tensor, true: Tensor) -> Tensor:
     """The same as a tensor where the scores are, so that nobody waits for a GPU."""
     return torch.from_numpy(ranks(scores, true)) if scores.device.type == "cpu" else _counted(scores, true)
@@ -51,18 +60,34 @@ def _counted(scores: Tensor, true: Tensor) -> Tensor:
 def _count(scores: Array, true: Array) -> Array:
     found = np.empty(len(scores))
     for k in range(len(scores)):
-        row = scores[k]
-        mine = row[true[k]]
-        above = tied = np.int32(0)
-        if mine > -np.inf:
-            for score in row:  # no branch: the compiler counts many at once; a comparison with NaN is false
-                above += np.int32(score > mine)
-                tied += np.int32(score == mine)
-        else:  # NaN and -inf are the same: below all others
-            for score in row:
-                above += np.int32(score > -np.inf)
-            tied = np.int32(len(row)) - above
-        found[k] = above + (tied + 1) / 2
+        found[k] = _count_row(scores[k], true[k])
+    return found
+
+
+@numba.njit(nogil=True, cache=True)
+def _count_row(row: Array, true: int) -> float:
+    mine = row[true]
+    above = tied = np.int32(0)
+    if mine > -np.inf:
+        for score in row:  # no branch: the compiler counts many at once; a comparison with NaN is false
+            above += np.int32(score > mine)
+            tied += np.int32(score == mine)
+    else:  # NaN and -inf are the same: below all others
+        for score in row:
+            above += np.int32(score > -np.inf)
+        tied = np.int32(len(row)) - above
+    return above + (tied + 1) / 2
+
+
+@numba.njit(nogil=True, cache=True)
+def _count_sums(one: Array, other: Array, weights: Array, true: Array) -> Array:
+    found = np.empty((len(weights), len(one)))
+    row = np.empty(one.shape[1], one.dtype)
+    for k in range(len(one)):
+        for w in range(len(weights)):
+            for i in range(len(row)):
+                row[i] = one[k, i] + weights[w] * other[k, i]
+            found[w, k] = _count_row(row, true[k])
     return found
 
 
