@@ -9,13 +9,16 @@ from models.every_model import make_log
 
 from dynedge.models import memory, rules
 from dynedge.models.contract import State, Step, Window
-from dynedge.models.edge import EdgeConfig
+from dynedge.models.edge import Edge, EdgeConfig
 from dynedge.models.edge import create as create_edge
 from dynedge.models.layers import Shape
 from dynedge.models.memory import MemoryConfig, store, table
 from dynedge.models.memory.store import BY_CONTEXT, BY_LOG, FIRST, FIVE_FADE, NEAR_FADE, NEAR_POWER, REACH, RING
 from dynedge.models.recurrence import RecurrenceConfig
 from dynedge.ranking.protocol import walk
+from dynedge.training.files import group
+from dynedge.training.fit import fit
+from dynedge.training.settings import TrainingConfig
 
 HALF_LIVES = (1e12, 30.0, 4.0)
 
@@ -281,6 +284,28 @@ def test_the_fused_scores_are_the_experts_added():
     with torch.no_grad():
         fused = model.score(model.prepare(window), None, model.start())
     assert torch.allclose(fused, apart + 0.7 * evolved, atol=1e-5)
+
+
+def test_the_best_epoch_chooses_its_weight_on_more_events_at_last(monkeypatch):
+    log = make_log(events=400)
+    config = TrainingConfig(epochs=2, patience=0, split="0.6,0.3,0.1", valid_events=10, device="cpu")
+    told, choose = [], Edge.calibrate
+
+    def calibrate(model, log, events, state):
+        chosen = choose(model, log, events, state)
+        model.weight.fill_(len(events) / 100)
+        told.append((events, {name: tensor.clone() for name, tensor in model.state_dict().items()}))
+        return chosen
+
+    monkeypatch.setattr(Edge, "calibrate", calibrate)
+    course = fit(make_edge(log, 240), log, config)
+    assert [events for events, _ in told] == [range(240, 250)] * 2 + [range(240, 290)]
+    kept = group(course.best.tensors, "model")
+    assert kept["weight"] == 0.5
+    assert all(
+        torch.equal(tensor, told[course.best.epoch][1][name]) for name, tensor in kept.items() if name != "weight"
+    )
+    assert all(torch.equal(tensor, told[1][1][name]) for name, tensor in course.model.state_dict().items())
 
 
 def test_a_recurrence_that_only_hurts_gets_no_weight():

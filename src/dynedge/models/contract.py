@@ -110,6 +110,7 @@ class Model(nn.Module, ABC):
     """A system under the contract. `prepare` and `windows` touch no parameter, so they may run ahead in threads."""
 
     grows = False  # whether it can take in users and items that its training log did not have
+    chooses = False  # whether `calibrate` does
 
     @abstractmethod
     def windows(self, log: EventLog, train_end: int, first: int = 0) -> Iterator[Any]:
@@ -147,7 +148,9 @@ class Model(nn.Module, ABC):
         return {}
 
     def calibrate(self, log: EventLog, events: range, state: State) -> tuple[dict[str, float], Array | None]:
-        """Choose what is to be chosen on validation events, after an epoch. The state is a copy.
+        """Choose what is to be chosen on validation events: after an epoch on the first, at the end on more of them.
+
+        The state is a copy.
 
         Numbers to log, and the events' ranks (ops/ranks.py) by what was chosen, where they are at hand.
         """

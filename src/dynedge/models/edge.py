@@ -62,7 +62,7 @@ class Both:
 
 
 class Edge(Model):
-    grows = True
+    grows = chooses = True
     weight: Tensor
 
     def __init__(self, config: EdgeConfig, memory: Memory, recurrence: Recurrence) -> None:

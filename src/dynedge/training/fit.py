@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,11 +16,12 @@ from torch import Tensor
 from dynedge.errors import DataError
 from dynedge.events.log import EventLog
 from dynedge.events.split import windows
-from dynedge.models.contract import Loss, Model, Step
+from dynedge.models.contract import Loss, Model, State, Step
 from dynedge.ranking.metrics import mean
 from dynedge.ranking.protocol import walk
 from dynedge.training.checkpoint import Checkpoints
 from dynedge.training.course import Course, Record
+from dynedge.training.files import group, joined
 from dynedge.training.interrupt import Stop, Stopped
 from dynedge.training.optim import Adam
 from dynedge.training.peak import peak_mib
@@ -29,6 +31,7 @@ from dynedge.training.settings import TrainingConfig
 from dynedge.training.steps import Steps
 
 SMALL_WINDOW = 2048  # events
+AT_LAST = 5  # times as many validation events as after an epoch, for what is chosen on them
 
 
 def fit(
@@ -66,6 +69,8 @@ def fit(
                 runlog.epoch(record)
                 keeper.look()
             keeper.save()
+            if model.chooses:
+                _choose_again(course, log, config, runlog)
     finally:
         runlog.close()
     return course
@@ -170,6 +175,21 @@ def _validate(course: Course, log: EventLog, valid: range, config: TrainingConfi
         "events_per_s": tally.events / max(tally.seconds, 1e-9),
         "peak_mib": peak_mib(config.device),
     }
+
+
+def _choose_again(course: Course, log: EventLog, config: TrainingConfig, runlog: RunLog) -> None:
+    """The best epoch chooses on more validation events: the first of them are not like those that come long after."""
+    events = config.split_of(log).ranges(len(log))["valid"][: AT_LAST * config.valid_events or None]
+    model, best, last = course.model.eval(), course.best, course.snapshot()
+    if best is None or len(events) == len(config.ranges(log)[1]):
+        return
+    model.load_state_dict(group(best.tensors, "model"))
+    with precision(config):
+        chosen, _ = model.calibrate(log, events, State(group(best.tensors, "state")).beside(course.state).clone())
+    course.best = replace(best, tensors=best.tensors | joined(model=group(course.snapshot(), "model")))
+    model.load_state_dict(group(last, "model"))
+    told = ", ".join(f"{name} {value:g}" for name, value in chosen.items())
+    runlog.say(f"chosen on {len(events):,} validation events: {told}")
 
 
 class _Keeper:
