@@ -180,14 +180,16 @@ def _validate(course: Course, log: EventLog, valid: range, config: TrainingConfi
 def _choose_again(course: Course, log: EventLog, config: TrainingConfig, runlog: RunLog) -> None:
     """The best epoch chooses on more validation events: the first of them are not like those that come long after."""
     events = config.split_of(log).ranges(len(log))["valid"][: AT_LAST * config.valid_events or None]
-    model, best, last = course.model.eval(), course.best, course.snapshot()
+    model, best = course.model.eval(), course.best
     if best is None or len(events) == len(config.ranges(log)[1]):
         return
+    last = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     model.load_state_dict(group(best.tensors, "model"))
     with precision(config):
         chosen, _ = model.calibrate(log, events, State(group(best.tensors, "state")).beside(course.state).clone())
-    course.best = replace(best, tensors=best.tensors | joined(model=group(course.snapshot(), "model")))
-    model.load_state_dict(group(last, "model"))
+    now = {name: tensor.detach().to("cpu", copy=True) for name, tensor in model.state_dict().items()}
+    course.best = replace(best, tensors=best.tensors | joined(model=now))
+    model.load_state_dict(last)
     told = ", ".join(f"{name} {value:g}" for name, value in chosen.items())
     runlog.say(f"chosen on {len(events):,} validation events: {told}")
 

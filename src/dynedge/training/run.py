@@ -168,7 +168,8 @@ def load_run(folder: str | os.PathLike[str], models: Mapping[str, Entry], device
     except (RuntimeError, KeyError, ValueError) as error:
         what = " ".join(str(error).split())
         raise DataError(f"{path / MODEL} does not fit the run's config.toml: {what}.") from None
-    return Trained(model, State(read_tensors(path / STATE)).beside(model.start()), log, config)
+    state = State(read_tensors(path / STATE))
+    return Trained(model, state if device == "cpu" else state.beside(model.start()), log, config)
 
 
 def check_finished(folder: Path) -> None:
