@@ -83,6 +83,17 @@ def test_what_is_done_is_not_done_again(verb, log, tmp_path):
     assert "was trained with training.epochs = 3, not 2: choose another --runs" in err
 
 
+def test_a_run_from_a_machine_with_a_gpu_takes_part(verb, log, tmp_path):
+    first = rows_of(verb, log, "--models", "toy", *SHORT)
+    config = tmp_path / "log-runs" / "toy-0" / "config.toml"
+    config.write_text(config.read_text().replace('"cpu"', '"cuda:7"').replace('"float32"', '"bfloat16"'))
+    again = rows_of(verb, log, "--models", "toy", *SHORT)
+    assert again["toy"] == {**first["toy"], "device": "cuda:7"}
+    code, _, err = verb("compare", log, "--models", "toy", "--seeds", "1", "--epochs", "3")
+    assert code == 2
+    assert "toy-0 was trained with training." in err
+
+
 def test_a_model_that_fails_is_a_row_and_the_others_go_on(verb, log, recipe, tmp_path):
     refused, huge, wild = recipe("refused", dim=13), recipe("huge", dim=10**12), recipe("wild", explode=3)
     large = recipe("large", dim=3000)

@@ -25,8 +25,10 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> EventLog:
     return synthesize("lastfm-like", tmp_path_factory.mktemp("log") / "log", events=30_000, quiet=True)
 
 
-def trained(log: EventLog, device: str) -> tuple[Edge, Course, TrainingConfig]:
-    config = TrainingConfig(epochs=3, patience=0, device=device, precision="float32", valid_events=500)
+def trained(
+    log: EventLog, device: str, precision: str = "float32", **more: bool
+) -> tuple[Edge, Course, TrainingConfig]:
+    config = TrainingConfig(epochs=3, patience=0, device=device, precision=precision, valid_events=500, **more)
     events, _ = config.ranges(log)
     told = EdgeConfig(RecurrenceConfig(windows=20, dropout=0.0), MemoryConfig(examples=2000))
     model = edge.create(told, log, events.stop, 0).to(device)
@@ -50,3 +52,13 @@ def test_losses_weights_and_ranks_are_the_cpus(log: EventLog) -> None:
             users, times = torch.tensor([1, 2]), torch.full((2,), float(log.time[-1]), dtype=torch.float64)
             assert torch.isfinite(model.peek(users, times, None, state)).all()
         assert np.mean(1 / walks[0]) == pytest.approx(np.mean(1 / walks[1]), rel=3e-2)
+
+
+def test_deterministic_gives_the_same_bits_twice(log: EventLog) -> None:
+    """Though the experts learn beside each other."""
+    (one, first, _), (other, second, _) = (trained(log, "cuda", "bfloat16", deterministic=True) for _ in range(2))
+    numbers = "loss", "memory_loss", "valid_mrr"
+    for ours, theirs in zip(first.history, second.history, strict=True):
+        assert [ours[name] for name in numbers] == [theirs[name] for name in numbers]
+    for name, tensor in one.state_dict().items():
+        assert torch.equal(tensor, other.state_dict()[name]), name

@@ -218,7 +218,8 @@ def test_tensorboard_gets_every_number_or_says_what_to_install(tmp_path, monkeyp
 def test_a_model_that_runs_on_no_gpu_is_not_sent_to_one(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     config = Config("toy", ToyConfig(), TrainingConfig())
-    assert settled(config, log_in_memory(), ("cpu", "cuda")).training.device == "cuda"
+    assert settled(config, log_in_memory(), ("cuda", "cpu")).training.device == "cuda"
+    assert settled(config, log_in_memory(), ("cpu", "cuda")).training.device == "cpu", "the faster one first"
     assert settled(config, log_in_memory(), ("cpu",)).training.device == "cpu"
     asked = dataclasses.replace(config, training=TrainingConfig(device="cuda"))
     with pytest.raises(UsageError, match="the model toy runs on cpu only"):

@@ -26,6 +26,7 @@ from dynedge.models.memory import Memory, MemoryConfig
 from dynedge.models.memory.lessons import Lesson
 from dynedge.models.prepared import Prepared
 from dynedge.models.recurrence import Recurrence, RecurrenceConfig
+from dynedge.ops.gpu import Beside
 from dynedge.ops.ranks import ranks_of_sums
 
 MEMORY, RECURRENCE = "memory.", "recurrence."
@@ -69,6 +70,7 @@ class Edge(Model):
         super().__init__()
         self.config, self.memory, self.recurrence = config, memory, recurrence
         self.register_buffer("weight", torch.zeros(()))
+        self._beside = Beside()
         self._kept: dict[int, Both] = {}  # what a GPU repeats must be the same object each epoch
 
     # ---- training: each expert by itself
@@ -102,8 +104,10 @@ class Edge(Model):
 
     def loss(self, prepared: Both, state: State, step: Step) -> Loss:
         with _parts(state) as (known, states):
-            counted = self.memory.loss(prepared.counted, known, step)
+            with self._beside.launch(self.weight.device):
+                counted = self.memory.loss(prepared.counted, known, step)
             evolved = self.recurrence.loss(prepared.evolved, states, step)
+            self._beside.wait()
         return Loss(counted.total + evolved.total, {**evolved.log, "memory_loss": counted.log["loss"]})
 
     def end_epoch(self, epoch: int) -> dict[str, float]:

@@ -31,22 +31,26 @@ class Entry:
     plain: bool = False  # learns and draws nothing: one seed says all, and a table shows the best of its recipes
 
 
+GPU_FIRST = "cuda", "cpu"
+CPU_FIRST = "cpu", "cuda"  # compiled levels there are several times as fast as a GPU's launches, one by one
+
+
 def _sequence(
     name: str, config: type[SequenceConfig], model: type[SequenceModel], search: Mapping[str, Sequence[Any]]
 ) -> Entry:
     """The sequence models learn alike, on any device."""
     learning = {name: LEARNING}
-    return Entry(config, model.create, model.restore, devices=("cpu", "cuda"), training=learning, search=search)
+    return Entry(config, model.create, model.restore, devices=GPU_FIRST, training=learning, search=search)
 
 
 MODELS: dict[str, Entry] = {
-    "edge": Entry(edge.EdgeConfig, edge.create, edge.restore, devices=("cpu", "cuda"), search=edge.SEARCH),
+    "edge": Entry(edge.EdgeConfig, edge.create, edge.restore, devices=GPU_FIRST, search=edge.SEARCH),
     "recurrence": Entry(
         recurrence.RecurrenceConfig,
         recurrence.create,
         recurrence.restore,
         {"recurrence": recurrence.RecurrenceConfig(), "edge-paper": recurrence.PAPER},
-        devices=("cpu", "cuda"),
+        devices=GPU_FIRST,
         training={"edge-paper": {"cooling": 1.0}},
     ),
     "memory": Entry(
@@ -56,9 +60,9 @@ MODELS: dict[str, Entry] = {
         {"memory": memory.MemoryConfig(), "counts": rules.COUNTS},
         search=memory.SEARCH,
     ),
-    "jodie": Entry(jodie.JodieConfig, jodie.create, jodie.restore, devices=("cpu", "cuda")),
+    "jodie": Entry(jodie.JodieConfig, jodie.create, jodie.restore, devices=CPU_FIRST),
     "deepcoevolve": Entry(
-        deepcoevolve.DeepCoevolveConfig, deepcoevolve.create, deepcoevolve.restore, devices=("cpu", "cuda")
+        deepcoevolve.DeepCoevolveConfig, deepcoevolve.create, deepcoevolve.restore, devices=CPU_FIRST
     ),
     "sum-pooling": _sequence("sum-pooling", SumPoolingConfig, SumPooling, VECTOR_SEARCH),
     "gru4rec": _sequence("gru4rec", GRU4RecConfig, GRU4Rec, VECTOR_SEARCH),
@@ -66,8 +70,8 @@ MODELS: dict[str, Entry] = {
     "dien": _sequence("dien", DIENConfig, DIEN, PAIR_SEARCH),
     "mimn": _sequence("mimn", MIMNConfig, MIMN, PAIR_SEARCH),
     "ctdne": Entry(ctdne.CtdneConfig, ctdne.create, ctdne.restore),
-    "dynaernn": Entry(dynaernn.DynAERNNConfig, dynaernn.create, dynaernn.restore, devices=("cpu", "cuda")),
-    "gcmc": Entry(gcmc.GCMCConfig, gcmc.create, gcmc.restore, gcmc.RECIPES, devices=("cpu", "cuda")),
-    "tgat": Entry(tgat.TGATConfig, tgat.create, tgat.restore, devices=("cpu", "cuda")),
+    "dynaernn": Entry(dynaernn.DynAERNNConfig, dynaernn.create, dynaernn.restore, devices=GPU_FIRST),
+    "gcmc": Entry(gcmc.GCMCConfig, gcmc.create, gcmc.restore, gcmc.RECIPES, devices=GPU_FIRST),
+    "tgat": Entry(tgat.TGATConfig, tgat.create, tgat.restore, devices=GPU_FIRST),
     "rule": Entry(rules.RuleConfig, rules.create, rules.restore, rules.RECIPES, training=rules.TRAINING, plain=True),
 }

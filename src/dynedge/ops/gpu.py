@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["by_triton", "fast", "say_once", "use"]
+__all__ = ["Beside", "by_triton", "fast", "say_once", "use"]
 
 OLDEST = 8, 0  # compute capability: bfloat16 products and a grid whose programs may wait for each other
 
@@ -40,6 +41,28 @@ def use(device: str) -> None:
     """Make cuda:N the GPU that kernels are launched on, if it is one."""
     if torch.device(device).type == "cuda" and torch.device(device).index is not None:
         torch.cuda.set_device(device)
+
+
+class Beside:
+    """Work on a stream of its own, beside what is launched after it. Its gradients are computed there as well. On a
+    CPU one thing comes after the other."""
+
+    _stream: torch.cuda.Stream | None = None
+
+    @contextmanager
+    def launch(self, device: torch.device) -> Iterator[None]:
+        if device.type != "cuda":
+            yield
+            return
+        self._stream = self._stream or torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._stream.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(self._stream):
+            yield
+
+    def wait(self) -> None:
+        """Before anything that was made there is read."""
+        if self._stream is not None:
+            torch.cuda.current_stream(self._stream.device).wait_stream(self._stream)
 
 
 def fast(tensor: Tensor) -> bool:

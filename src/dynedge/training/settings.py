@@ -30,7 +30,7 @@ class TrainingConfig:
     row_lr: float = option(1e-2, "the same for table rows (sparse gradients)", least=0, free=True)
     cooling: float = option(0.5, "after an epoch with no better valid MRR, both rates times this; 1: never", least=0)
     clip: float = option(1.0, "gradients are scaled down to this norm; inf: never", least=0, free=True)
-    device: str = option("auto", "auto (a GPU where there is one), cpu, cuda or cuda:N", free=True)
+    device: str = option("auto", "auto (a GPU where it is there and helps), cpu, cuda or cuda:N", free=True)
     precision: str = option(
         "auto",
         "of the arithmetic; auto: bfloat16 products on a GPU, with float32 states and weights, else float32",
@@ -69,7 +69,7 @@ class Entry(Protocol):
 
     @property
     def devices(self) -> Sequence[str]:
-        """Where it runs: "cpu", "cuda"."""
+        """Where it runs, "cpu" and "cuda": the faster first."""
 
     @property
     def config(self) -> type[Any]:
@@ -112,13 +112,13 @@ def key_of(config: Config, name: str, told_as: str) -> str:
     return found[0]
 
 
-def settled(config: Config, log: EventLog, devices: Sequence[str] = ("cpu", "cuda")) -> Config:
+def settled(config: Config, log: EventLog, devices: Sequence[str] = ("cuda", "cpu")) -> Config:
     """The config with what it leaves to the log or the machine written out; `devices` are those the model runs on."""
     split = config.training.split or log.card.get("split") or str(DEFAULT_SPLIT)
     Split.parse(split)
     device = config.training.device
     if device == "auto":
-        device = "cuda" if "cuda" in devices and torch.cuda.is_available() else "cpu"
+        device = next(one for one in devices if one == "cpu" or torch.cuda.is_available())
     try:
         kind = torch.device(device).type
     except RuntimeError:

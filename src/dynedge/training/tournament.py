@@ -80,8 +80,20 @@ def _matches(entrant: Entrant, models: Mapping[str, Entry], log: EventLog, runs:
             entry, _ = choose(models, config.name)
             seeded = replace(config, training=replace(config.training, seed=seed))
             name = re.sub(r"[^\w.-]+", "_", recipe.removesuffix(TOML))
-            found.append(Match(recipe, seed, settled(seeded, log, entry.devices), runs / f"{name}-{seed}"))
+            folder = runs / f"{name}-{seed}"
+            found.append(Match(recipe, seed, _settled(seeded, log, entry, folder, models), folder))
     return found
+
+
+def _settled(config: Config, log: EventLog, entry: Entry, folder: Path, models: Mapping[str, Entry]) -> Config:
+    """If any device will do, so does the one a finished run was trained on, be it on another machine."""
+    now = settled(config, log, entry.devices).training
+    if config.training.device == "auto" and _finished(folder):
+        then = read_config(folder, models).training
+        if then.epochs >= now.epochs:
+            precision = then.precision if config.training.precision == "auto" else now.precision
+            now = replace(now, device=then.device, precision=precision)
+    return replace(config, training=now)
 
 
 def _check_same(match: Match, models: Mapping[str, Entry], log: EventLog) -> None:
@@ -102,8 +114,11 @@ def _check_same(match: Match, models: Mapping[str, Entry], log: EventLog) -> Non
 
 
 def _trained(match: Match, models: Mapping[str, Entry]) -> bool:
-    finished = is_run(match.folder) and (match.folder / STATE).is_file()
-    return finished and read_config(match.folder, models) == match.config
+    return _finished(match.folder) and read_config(match.folder, models) == match.config
+
+
+def _finished(folder: Path) -> bool:
+    return is_run(folder) and (folder / STATE).is_file()
 
 
 def _done(match: Match, models: Mapping[str, Entry], log: EventLog, protocol: str) -> Ranked | None:
