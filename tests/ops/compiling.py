@@ -72,6 +72,7 @@ def make_log() -> EventLog:
 CONFIGS = {
     "edge-paper": replace(PAPER, windows=2, active_users=50, active_items=40, dnodes=20),
     "recurrence": RecurrenceConfig(windows=2, depth=20),
+    "recurrence, candidates split": RecurrenceConfig(windows=20),
     "recurrence, sampled": RecurrenceConfig(windows=2, full_softmax_up_to=0, negatives=64),
 }
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,9 @@ from dynedge.plan.schedule import Schedule, build
 Array = np.ndarray[Any, Any]
 NAMES = ("roots", "pre", "w_own", "w_other", "b_own")
 NO_CUT = np.zeros(0, np.int64)
+
+
+pytestmark = pytest.mark.usefixtures("poisoned")
 
 
 class Window:
@@ -79,16 +81,6 @@ class Window:
 
 def sides(schedule: Schedule) -> Array:
     return np.repeat(np.arange(2 * schedule.depth) % 2, np.diff(schedule.blocks))
-
-
-@pytest.fixture(autouse=True)
-def poisoned() -> Iterator[None]:
-    """Whatever torch.empty gives is NaN, so that a number nobody wrote shows; and threads as they were."""
-    threads = torch.get_num_threads()
-    torch.use_deterministic_algorithms(True)
-    yield
-    torch.use_deterministic_algorithms(False)
-    torch.set_num_threads(threads)
 
 
 def test_memory_is_poisoned() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any
 
@@ -21,12 +20,7 @@ from dynedge.plan.schedule import build
 FLOAT32, BFLOAT16 = 1e-4, 2e-2  # of the greatest number: what the project promises
 
 
-@pytest.fixture(autouse=True)
-def poisoned() -> Iterator[None]:
-    """Whatever torch.empty gives is NaN, so that a number nobody wrote shows."""
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    yield
-    torch.use_deterministic_algorithms(False)
+pytestmark = pytest.mark.usefixtures("poisoned")
 
 
 class Window:

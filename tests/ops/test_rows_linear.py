@@ -6,15 +6,7 @@ import torch
 from dynedge.ops import parallel
 from dynedge.ops.rows_linear import pick_rows, reference, rows_linear
 
-
-@pytest.fixture(autouse=True)
-def poisoned():
-    """Whatever torch.empty gives is NaN, so that a number nobody wrote shows; and threads as they were."""
-    threads = torch.get_num_threads()
-    torch.use_deterministic_algorithms(True)
-    yield
-    torch.use_deterministic_algorithms(False)
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("poisoned")
 
 
 def make(n, tables, o, dtype=torch.float64, seed=0):

@@ -10,6 +10,8 @@ from dynedge.ops.softmax_loss import CHUNK, Bonus, cpu, reference, softmax_loss
 from dynedge.plan.links import Linker
 from dynedge.plan.schedule import build
 
+pytestmark = pytest.mark.usefixtures("poisoned")
+
 CASES = {
     "sampled": {"negatives": 5},
     "sampled, ids": {"negatives": 5, "ids": True},
@@ -21,15 +23,6 @@ CASES = {
     "many chunks": {"negatives": 7, "n": 1200, "items": 30},
     "no events": {"negatives": 4, "n": 0},
 }
-
-
-@pytest.fixture(autouse=True)
-def poisoned():
-    threads = torch.get_num_threads()
-    torch.use_deterministic_algorithms(True)
-    yield
-    torch.use_deterministic_algorithms(False)
-    torch.set_num_threads(threads)
 
 
 def make(negatives, n=300, items=12, d=4, ids=False, active=0, dtype=torch.float64, seed=0):

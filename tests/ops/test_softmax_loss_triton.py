@@ -18,6 +18,7 @@ from dynedge.ops.softmax_loss.triton import Drawn, softmax_loss
 from dynedge.plan.links import Linker
 from dynedge.plan.schedule import NO_ROW, build
 
+pytestmark = pytest.mark.usefixtures("poisoned")
 FLOAT32, BFLOAT16 = 1e-4, 2e-2  # of the greatest number: what the project promises
 
 
@@ -43,10 +44,16 @@ def window(n: int, count: int, items: int, active: float) -> tuple[Any, ...]:
 @pytest.mark.parametrize("ids", [False, True], ids=["states", "ids"])
 @pytest.mark.parametrize(
     ("n", "count", "items", "d", "active"),
-    [(130, 10, 500, 16, 0.0), (7, 3, 4, 5, 0.3), (200, 20, 20, 24, 0.2), (20, 70, 40, 65, 0.2)],
+    [
+        (130, 10, 500, 16, 0.0),
+        (7, 3, 4, 5, 0.3),
+        (200, 20, 20, 24, 0.2),
+        (200, 150, 150, 16, 0.2),
+        (20, 70, 40, 65, 0.2),
+    ],
 )
 def test_error_and_gradients(n: int, count: int, items: int, d: int, active: float, ids: bool, low: bool) -> None:
-    """Few items: they move inside chunks, and are drawn twice; all items; more columns than a block has."""
+    """Few items: they move inside chunks, and are drawn twice; all items, also split; several blocks."""
     torch.manual_seed(0)
     columns, drawn, item, row, after, rows = window(n, count, items, active)
     shapes = [(n, 2 * d if ids else d), (rows, d), (len(columns.outside), d), *([(items, d + 1)] if ids else [])]
@@ -71,10 +78,11 @@ def test_error_and_gradients(n: int, count: int, items: int, d: int, active: flo
     assert_near(found, expected, low)
 
 
+@pytest.mark.parametrize("items", [20, 150], ids=["one block", "split"])
 @pytest.mark.parametrize("low", [False, True], ids=["float32", "bfloat16"])
-def test_bonuses_are_added_and_get_their_gradient(low: bool) -> None:
+def test_bonuses_are_added_and_get_their_gradient(low: bool, items: int) -> None:
     """Of true items, of items that move inside a chunk, of others; some events have none."""
-    n, items, d = 200, 20, 8
+    n, d = 200, 8
     torch.manual_seed(0)
     columns, drawn, item, row, after, rows = window(n, items, items, 0.2)
     there = torch.rand(n, items) < torch.rand(n, 1)

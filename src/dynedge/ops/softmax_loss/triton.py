@@ -76,18 +76,23 @@ class _SoftmaxLoss(torch.autograd.Function):
         block = CHUNK if held <= 128 else 32  # events a program takes
         programs = chunks * (CHUNK // block)
         columns = min(64, max(16, triton.next_power_of_2(count)))  # candidates it takes at once
-        errors = arena.new_empty(programs)
-        grad_wanted = torch.empty_like(wanted, memory_format=torch.contiguous_format)
+        splits = max(
+            1, min(_processors(arena) // max(programs, 1), triton.cdiv(count, columns) if drawn.every else 1)
+        )
+        errors, sums = arena.new_empty(programs), arena.new_empty(splits, 2, programs * block)
+        grad_wanted = arena.new_empty(splits, *wanted.shape, dtype=wanted.dtype if splits == 1 else None)
         entries = n + programs * (count + CHUNK)
         grad_state = arena.new_empty(entries, d)
         grad_id = arena.new_empty(entries if ids is not None else 0, d + 1)
         grad_added = arena.new_empty(0 if added is None else n, count)
-        if programs:
-            kernels.chunks[(programs,)](
+        for passes in () if not programs else ("both",) if splits == 1 else ("first", "second"):
+            kernels.chunks[(programs, splits)](
                 *(wanted.contiguous(), arena.contiguous(), outside.contiguous(), arena if ids is None else ids),
                 *(arena if added is None else added, drawn.items, drawn.rows, drawn.moves, item, row, after),
-                *(errors, grad_wanted, grad_state, grad_id, grad_added, n, count, rows),
+                *(errors, sums, grad_wanted, grad_state, grad_id, grad_added, n, count, rows),
                 d=d,
+                PASSES=passes,
+                EVERY=drawn.every,
                 CHUNK=CHUNK,
                 BQ=block,
                 BA=columns,
@@ -99,6 +104,7 @@ class _SoftmaxLoss(torch.autograd.Function):
                 num_warps=8,
                 num_stages=1,
             )
+        grad_wanted = grad_wanted[0] if splits == 1 else grad_wanted.sum(0).to(wanted.dtype)
         ctx.save_for_backward(grad_wanted, grad_state, grad_id, grad_added, item, row, after)
         ctx.drawn, ctx.repeats = drawn, CHUNK // block
         ctx.sizes = rows, len(outside), None if ids is None else len(ids)
@@ -132,6 +138,11 @@ class _SoftmaxLoss(torch.autograd.Function):
                 for_ids = torch.sparse_coo_tensor(named[None].long(), grad_id * grad, shape, check_invariants=False)
         for_added = grad_added.mul_(grad) if ctx.needs_input_grad[4] else None
         return grad_wanted * grad.to(grad_wanted.dtype), for_arena, for_outside, for_ids, for_added, *[None] * 4
+
+
+def _processors(tensor: Tensor) -> int:
+    """How many programs run at once where it is, about; a number like it for the interpreter."""
+    return torch.cuda.get_device_properties(tensor.device).multi_processor_count if tensor.is_cuda else 8
 
 
 def _keys(true: Tensor, drawn: Tensor, moved: Tensor, repeats: int) -> Tensor:

@@ -1,7 +1,8 @@
 """softmax_loss on a GPU: a chunk's scores live in registers only, and its gradients are worked out with its error.
 
 A program takes BQ events of a chunk and goes over the chunk's columns twice: once for the sum of exponentials, once
-for the gradients. Legend: as in the package's docstring.
+for the gradients. Where all items are candidates and there are few events, the columns are split among S programs,
+and the two passes are two launches. Legend: as in the package's docstring.
 
 What is the same for all events of a column is subtracted from a product, not added to it: Triton would begin the
 product's sum with it, and then fence the operands too late for the tensor cores (docs/gpu-notes.md).
@@ -11,6 +12,8 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+
+LOWEST = tl.constexpr(-1e30)  # no score: yet a number, of which differences can be taken
 
 
 @triton.jit
@@ -141,6 +144,7 @@ def chunks(
     true_row,
     after,
     errors,
+    sums,
     grad_wanted,
     grad_state,
     grad_id,
@@ -149,6 +153,8 @@ def chunks(
     count,
     first_outside,
     d: tl.constexpr,
+    PASSES: tl.constexpr,
+    EVERY: tl.constexpr,
     CHUNK: tl.constexpr,
     BQ: tl.constexpr,
     BA: tl.constexpr,
@@ -158,11 +164,18 @@ def chunks(
     KIND: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """errors[program]: the sum over its events; grad_wanted [n, D]; grad_state [n + P · C + P · CHUNK, d]: of the
-    true items' states, then of each program's candidates at the chunk's start, then of what its chunk's events wrote;
-    grad_id [.., d + 1] alike. P programs. With bonuses, added [n, C] and its gradient, candidate c is item c."""
+    """errors[program]: the sum over its events; grad_wanted [S, n, D], to be summed; grad_state [n + P · C + P ·
+    CHUNK, d]: of the true items' states, then of each program's candidates at the chunk's start, then of what its
+    chunk's events wrote; grad_id [.., d + 1] alike. P · S programs; sums [S, 2, P · BQ]: what the first pass leaves
+    to the second. EVERY: candidate c is item c, and there may be bonuses, added [n, C], with a gradient.
+
+    PASSES: "both", "first" or "second". The true items belong to the first split, what events write to the last."""
     program = tl.program_id(0).to(tl.int64)
     programs = tl.num_programs(0).to(tl.int64)
+    split, splits = tl.program_id(1), tl.num_programs(1)
+    is_first, is_last = split == 0, split == splits - 1
+    share_of = tl.cdiv(tl.cdiv(count, BA), splits) * BA
+    start, stop = split * share_of, tl.minimum((split + 1) * share_of, count)
     chunk = program * BQ // CHUNK
     k = program * BQ + tl.arange(0, BQ)
     mine = k < n
@@ -187,22 +200,25 @@ def chunks(
     e = chunk * CHUNK + tl.arange(0, CHUNK)
     e_item = tl.load(true_item + e, mask=e < n, other=-1).to(tl.int64)
     e_row = tl.load(after + e, mask=e < n, other=-1).to(tl.int64)
-    drawn = tl.zeros([CHUNK], tl.float32)  # how often an event's item was drawn
     end = (chunk + 1) * CHUNK
+    drawn = tl.zeros([CHUNK], tl.float32)  # how often an event's item was drawn
+    if EVERY:
+        drawn += (e_row >= 0).to(tl.float32)
 
-    top, total = positive, tl.full([BQ], 1.0, tl.float32)
-    for low in range(0, count, BA):
-        there, item, until, state, vector, found = _at_start(
-            *(q, q_id, k, true, mine, arena, outside, ids, added, items, rows, moves, chunk, low, count),
-            *(first_outside, col, d, BA, IDS, ADDED, KIND, PRECISION),
-        )
-        if tl.min(until, 0) < end:
-            drawn += tl.sum(((e_item[:, None] == item[None, :]) & (e_row >= 0)[:, None]).to(tl.float32), 1)
-        higher = tl.maximum(top, tl.max(found, 1))
-        total = total * tl.exp(top - higher) + tl.sum(tl.exp(found - higher[:, None]), 1)
-        top = higher
-    any_moved = tl.max(drawn, 0) > 0
-    if any_moved:
+    top, total = tl.where(is_first, positive, LOWEST), tl.full([BQ], 0.0, tl.float32) + is_first
+    if PASSES != "second":
+        for low in range(start, stop, BA):
+            there, item, until, state, vector, found = _at_start(
+                *(q, q_id, k, true, mine, arena, outside, ids, added, items, rows, moves, chunk, low, count),
+                *(first_outside, col, d, BA, IDS, ADDED, KIND, PRECISION),
+            )
+            if not EVERY and tl.min(until, 0) < end:
+                drawn += tl.sum(((e_item[:, None] == item[None, :]) & (e_row >= 0)[:, None]).to(tl.float32), 1)
+            higher = tl.maximum(top, tl.max(found, 1))
+            total = total * tl.exp(top - higher) + tl.sum(tl.exp(found - higher[:, None]), 1)
+            top = higher
+    any_moved = is_last & (tl.max(drawn, 0) > 0)
+    if PASSES != "second" and any_moved:
         state, vector, found = _once_moved(
             *(q, q_id, k, true, mine, arena, outside, ids, added, e, e_item, e_row, drawn, count),
             *(first_outside, col, d, IDS, ADDED, KIND, PRECISION),
@@ -210,27 +226,43 @@ def chunks(
         higher = tl.maximum(top, tl.max(found, 1))
         total = total * tl.exp(top - higher) + tl.sum(tl.exp(found - higher[:, None]), 1)
         top = higher
+    at_sums = sums + program * BQ + tl.arange(0, BQ)
+    if PASSES == "first":
+        tl.store(at_sums + 2 * split * programs * BQ, top)
+        tl.store(at_sums + (2 * split + 1) * programs * BQ, total)
+        return
+    if PASSES == "second":
+        top, total = tl.full([BQ], LOWEST, tl.float32), tl.zeros([BQ], tl.float32)
+        for other in range(splits):
+            its_top = tl.load(at_sums + 2 * other * programs * BQ)
+            its_total = tl.load(at_sums + (2 * other + 1) * programs * BQ)
+            higher = tl.maximum(top, its_top)
+            total = total * tl.exp(top - higher) + its_total * tl.exp(its_top - higher)
+            top = higher
     top += tl.log(total)
-    tl.store(errors + program, tl.sum(tl.where(mine, top - positive, 0.0), 0))
 
-    missing = tl.where(mine, tl.exp(positive - top) - 1, 0.0)[:, None]
+    missing = tl.where(mine & is_first, tl.exp(positive - top) - 1, 0.0)[:, None]
     grad = missing * tl.load(at_right, mask=whole, other=0.0)
     grad_of_id = grad
-    tl.store(grad_state + k[:, None] * d + col, missing * tl.load(at_q, mask=whole, other=0.0), mask=whole)
     if IDS:
         grad_of_id = missing * tl.load(at_right_id, mask=whole, other=0.0)
-        asked = tl.load(at_q + d, mask=whole, other=0.0)
-        tl.store(grad_id + k[:, None] * (d + 1) + col, missing * asked, mask=whole)
-        tl.store(grad_id + k[:, None] * (d + 1) + d, missing, mask=mine[:, None])
-    for low in range(0, count, BA):
+    if is_first:
+        tl.store(errors + program, tl.sum(tl.where(mine, top - positive, 0.0), 0))
+        tl.store(grad_state + k[:, None] * d + col, missing * tl.load(at_q, mask=whole, other=0.0), mask=whole)
+        if IDS:
+            asked = tl.load(at_q + d, mask=whole, other=0.0)
+            tl.store(grad_id + k[:, None] * (d + 1) + col, missing * asked, mask=whole)
+            tl.store(grad_id + k[:, None] * (d + 1) + d, missing, mask=mine[:, None])
+        if ADDED:
+            tl.store(grad_added + k * count + true, tl.exp(positive - top) - 1, mask=mine)
+    for low in range(start, stop, BA):
         there, item, until, state, vector, found = _at_start(
             *(q, q_id, k, true, mine, arena, outside, ids, added, items, rows, moves, chunk, low, count),
             *(first_outside, col, d, BA, IDS, ADDED, KIND, PRECISION),
         )
         share = tl.exp(found - top[:, None])
         if ADDED:
-            whose = mine[:, None] & there[None, :]
-            tl.store(grad_added + k[:, None] * count + item[None, :], share, mask=whose)
+            tl.store(grad_added + k[:, None] * count + item[None, :], share, mask=found > float("-inf"))
         grad += _dot(share, state, KIND, PRECISION)
         to = n + program * count + low + tl.arange(0, BA)
         filled = there[:, None] & (col < d)
@@ -249,7 +281,6 @@ def chunks(
         )
         share = tl.exp(found - top[:, None])
         if ADDED:
-            tl.debug_barrier()  # after what the loop above stored there: nought
             tl.store(grad_added + k[:, None] * count + e_item[None, :], share, mask=found > float("-inf"))
         grad += _dot(share, state, KIND, PRECISION)
         tl.store(grad_state + to[:, None] * d + col, _dot(tl.trans(share), q, KIND, PRECISION), mask=filled)
@@ -258,14 +289,12 @@ def chunks(
             for_id = _dot(tl.trans(share), q_id, KIND, PRECISION)
             tl.store(grad_id + to[:, None] * (d + 1) + col, for_id, mask=filled)
             tl.store(grad_id + to * (d + 1) + d, tl.sum(share, 0))
-    else:
+    elif is_last:
         tl.store(grad_state + to[:, None] * d + col, tl.zeros([CHUNK, BK], tl.float32), mask=filled)
         if IDS:
             tl.store(grad_id + to[:, None] * (d + 1) + col, tl.zeros([CHUNK, BK], tl.float32), mask=filled)
             tl.store(grad_id + to * (d + 1) + d, tl.zeros([CHUNK], tl.float32))
-    if ADDED:
-        tl.debug_barrier()
-        tl.store(grad_added + k * count + true, tl.exp(positive - top) - 1, mask=mine)
-    tl.store(grad_wanted + k[:, None] * WIDTH + col, grad, mask=whole)
+    at_grad = grad_wanted + (split * n + k[:, None]) * WIDTH + col
+    tl.store(at_grad, grad, mask=whole)
     if IDS:
-        tl.store(grad_wanted + k[:, None] * WIDTH + d + col, grad_of_id, mask=whole)
+        tl.store(at_grad + d, grad_of_id, mask=whole)
