@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import sys
 import tempfile
 import time
 from dataclasses import dataclass, replace
@@ -127,7 +128,12 @@ def run(name: str, log: EventLog, settings: dict[str, Any], args: argparse.Names
     began = time.perf_counter()
     trainer = Trainer(config, log, args)
     planned = time.perf_counter() - began
-    epochs = [trainer.epoch(number) for number in range(args.epochs)]
+    epochs = []
+    for number in range(args.epochs):
+        epochs.append(trainer.epoch(number))
+        print(
+            f"{name}: epoch {number + 1} of {args.epochs} in {epochs[-1].seconds:.1f} s", file=sys.stderr, flush=True
+        )
     best = min(epochs[2:] or epochs[1:] or epochs, key=lambda epoch: epoch.seconds)
     terms = limits.floor(trainer.core, best.events, best.rows, best.levels)
     floor = max(terms.values())

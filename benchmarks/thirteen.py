@@ -5,10 +5,11 @@
     python benchmarks/thirteen.py table --logs DIR --runs DIR --seeds 3 --epochs 20
 
 DIR of --logs has one prepared log per folder (dynedge prepare). `tune` gives each of the thirteen the same search on
-each log's validation events (dynedge tune), and writes what it chose to --settings; EDGE, its experts and the rules
-stay as they are. `run` is `dynedge compare LOG` for each model, several at a time if told, ranked among all items and
-among 499 drawn ones. `table` prints the tables, and writes RUNS/LOG-PROTOCOL.json with the rows and
-RUNS/LOG-PROTOCOL/index.html, the page. Run again, each goes on with what is missing.
+a log's validation events (dynedge tune), and writes what it chose to --settings; EDGE, its experts and the rules stay
+as they are. `run` trains each model with each seed and ranks it among all items and among 499 drawn ones, several at
+a time if told. `table` is `dynedge compare LOG` of what is there: it prints the tables, and writes
+RUNS/LOG-PROTOCOL.json with the rows and RUNS/LOG-PROTOCOL/index.html, the page. Run again, each goes on with what is
+missing.
 """
 
 from __future__ import annotations
@@ -35,9 +36,15 @@ LOGS = "wikipedia,online_retail,ml-100k,globo"
 PROTOCOLS = "full", "sampled-499"
 OURS = "edge", "memory", "counts", "recurrence", "edge-paper", "rule"
 GRAPHS = "jodie", "deepcoevolve", "ctdne", "dynaernn", "tgat", "gcmc", "gcmc-sage", "gcmc-gat"
+PLAIN = ("rule",)
 THIRTEEN = *GRAPHS, "sum-pooling", "gru4rec", "sasrec", "dien", "mimn"
 HEAD = ("model", "seeds", "MRR", "less the best", "Recall@10", "s/epoch", "peak MiB", "parameters")
-Command = tuple[list[Any], Path]  # what follows `dynedge`, and where
+LIKE = {
+    "online_retail": "wikipedia",
+    "globo": "ml-100k",
+    "globo-300k": "ml-100k",
+}  # whose choices, if none of its own
+Chain = tuple[Path, list[list[Any]]]  # where, and what follows `dynedge`, one after the other
 SETTINGS = Path(__file__).with_name("thirteen.toml")
 
 
@@ -67,7 +74,7 @@ def tune(args: argparse.Namespace) -> None:
         (folder / log).mkdir(parents=True, exist_ok=True)
         command = ["tune", args.logs / log, "--model", model, "--out", folder / log / model]
         commands.append([*command, "--trials", args.trials, "--epochs", args.epochs])
-    _all([(command, folder) for command in commands], args.jobs)
+    _all([(folder, [command]) for command in commands], args.jobs)
     chosen = _chosen(args.settings)
     for log, model in pairs:
         trials = (folder / log / model / "trials.jsonl").read_text().splitlines()
@@ -82,8 +89,19 @@ def tune(args: argparse.Namespace) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    for protocol in PROTOCOLS:  # the first trains
-        _all([_compare(args, log, [model], protocol) for log, model in _pairs(args)], args.jobs)
+    chains: list[Chain] = []
+    for seed in range(args.seeds):
+        for log, model in _pairs(args):
+            if model in PLAIN:
+                if not seed:
+                    chains.append((_place(args, log), [_compare(args, log, [model], one) for one in PROTOCOLS]))
+                continue
+            folder = args.runs / log / f"{model}-{seed}"
+            told = ["--config", _entrant(args, log, model)] if _changed(args, log, model) else ["--model", model]
+            train = ["train", args.logs / log, *told, "--seed", seed, "--epochs", args.epochs, "--out", folder]
+            ranked = [["evaluate", folder, "--protocol", one] for one in PROTOCOLS]
+            chains.append((_place(args, log), [[*train, "--resume"], *ranked]))
+    _all(chains, args.jobs)
 
 
 def table(args: argparse.Namespace) -> None:
@@ -91,9 +109,8 @@ def table(args: argparse.Namespace) -> None:
     for log in args.names.split(","):
         for protocol in PROTOCOLS:
             kept = args.runs / f"{log}-{protocol}"
-            command, folder = _compare(args, log, args.models.split(","), protocol)
-            whole = _dynedge([*command, "--report", kept])
-            told = subprocess.run(whole, check=True, stdout=subprocess.PIPE, text=True, cwd=folder).stdout
+            whole = _dynedge([*_compare(args, log, args.models.split(","), protocol), "--report", kept])
+            told = subprocess.run(whole, check=True, stdout=subprocess.PIPE, text=True, cwd=_place(args, log)).stdout
             kept.with_suffix(".json").write_text(told)
             found = json.loads(told)
             print(f"\n### {log}, {protocol}: {found['events']:,} test events of {found['users']:,} users\n")
@@ -108,43 +125,57 @@ def _chosen(path: Path) -> dict[str, dict[str, dict[str, Any]]]:
     return tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
-def _compare(args: argparse.Namespace, log: str, models: Sequence[str], protocol: str) -> Command:
-    folder = args.runs / "settings" / log
-    folder.mkdir(parents=True, exist_ok=True)
-    entered = ",".join(_entrant(args, log, model, folder) for model in models)
+def _compare(args: argparse.Namespace, log: str, models: Sequence[str], protocol: str) -> list[Any]:
+    entered = ",".join(_entrant(args, log, model) for model in models)
     command = ["compare", args.logs / log, "--models", entered, "--seeds", args.seeds, "--epochs", args.epochs]
-    return [*command, "--runs", args.runs / log, "--protocol", protocol, "--json"], folder
+    return [*command, "--runs", args.runs / log, "--protocol", protocol, "--json"]
 
 
-def _entrant(args: argparse.Namespace, log: str, model: str, folder: Path) -> str:
-    """The model's name, or a config file in the folder with what was chosen for it."""
-    changed = _chosen(args.settings).get(log, {}).get(model)
+def _place(args: argparse.Namespace, log: str) -> Path:
+    """Where config files are looked for, so that a run is named after its model alone."""
+    place = Path(args.runs / "settings" / log)
+    place.mkdir(parents=True, exist_ok=True)
+    return place
+
+
+def _changed(args: argparse.Namespace, log: str, model: str) -> dict[str, Any]:
+    """What was chosen for it on this log, or on the one most like it."""
+    chosen = _chosen(args.settings)
+    return chosen.get(log, chosen.get(LIKE.get(log, ""), {})).get(model, {})
+
+
+def _entrant(args: argparse.Namespace, log: str, model: str) -> str:
+    """The model's name, or a config file of that place with what was chosen for it."""
+    changed = _changed(args, log, model)
     if not changed:
         return model
     _, config = choose(MODELS, model)
     for key, value in (changed | {"training.epochs": args.epochs}).items():
         config = set_key(config, key, value)
-    path = folder / f"{model}.toml"
-    path.write_text(to_toml(config), encoding="utf-8")
-    return path.name
+    name = f"{model}.toml"
+    (_place(args, log) / name).write_text(to_toml(config), encoding="utf-8")
+    return name
 
 
 def _dynedge(command: Iterable[Any]) -> list[str]:
     return [sys.executable, "-m", "dynedge", *map(str, command)]
 
 
-def _all(commands: Sequence[Command], jobs: int) -> None:
+def _all(chains: Sequence[Chain], jobs: int) -> None:
     began = time.monotonic()
 
-    def do(one: Command) -> None:
-        command, folder = one
-        ended = subprocess.run(_dynedge(command), check=False, capture_output=True, text=True, cwd=folder)
-        last = (ended.stderr.strip().splitlines() or [""])[-1]
-        told = "done" if ended.returncode == 0 else f"exit {ended.returncode}: {last}"
-        print(f"{time.monotonic() - began:6.0f} s  {' '.join(map(str, command[:5]))}: {told}", flush=True)
+    def do(chain: Chain) -> None:
+        place, commands = chain
+        for command in commands:
+            ended = subprocess.run(_dynedge(command), check=False, capture_output=True, text=True, cwd=place)
+            last = (ended.stderr.strip().splitlines() or [""])[-1]
+            told = "done" if ended.returncode == 0 else f"exit {ended.returncode}: {last}"
+            print(f"{time.monotonic() - began:6.0f} s  {' '.join(map(str, command))}: {told}", flush=True)
+            if ended.returncode:
+                return
 
     with ThreadPoolExecutor(jobs) as pool:
-        list(pool.map(do, commands))
+        list(pool.map(do, chains))
 
 
 def markdown(rows: list[dict[str, Any]]) -> list[str]:
