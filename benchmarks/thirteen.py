@@ -97,6 +97,7 @@ def run(args: argparse.Namespace) -> None:
                     chains.append((_place(args, log), [_compare(args, log, [model], one) for one in PROTOCOLS]))
                 continue
             folder = args.runs / log / f"{model}-{seed}"
+            folder.parent.mkdir(exist_ok=True)
             told = ["--config", _entrant(args, log, model)] if _changed(args, log, model) else ["--model", model]
             train = ["train", args.logs / log, *told, "--seed", seed, "--epochs", args.epochs, "--out", folder]
             ranked = [["evaluate", folder, "--protocol", one] for one in PROTOCOLS]
@@ -106,8 +107,9 @@ def run(args: argparse.Namespace) -> None:
 
 def table(args: argparse.Namespace) -> None:
     print(f"{machine()}; torch {torch.__version__}; {args.seeds} seeds, at most {args.epochs} epochs")
-    for log in args.names.split(","):
-        for protocol in PROTOCOLS:
+    for protocol in PROTOCOLS:
+        every = {}
+        for log in args.names.split(","):
             kept = args.runs / f"{log}-{protocol}"
             whole = _dynedge([*_compare(args, log, args.models.split(","), protocol), "--report", kept])
             told = subprocess.run(whole, check=True, stdout=subprocess.PIPE, text=True, cwd=_place(args, log)).stdout
@@ -115,6 +117,8 @@ def table(args: argparse.Namespace) -> None:
             found = json.loads(told)
             print(f"\n### {log}, {protocol}: {found['events']:,} test events of {found['users']:,} users\n")
             print("\n".join(markdown(found["rows"])), flush=True)
+            every[log] = found["rows"]
+        print(f"\n### {protocol}: MRR / Recall@10\n\n" + "\n".join(overview(every)), flush=True)
 
 
 def _pairs(args: argparse.Namespace) -> list[tuple[str, str]]:
@@ -183,7 +187,7 @@ def markdown(rows: list[dict[str, Any]]) -> list[str]:
     order = {name: sorted((row[name] for row in rows if row["seeds"]), reverse=True) for name in ("mrr", "recall@10")}
     lines = [f"| {' | '.join(HEAD)} |", f"|{'---|' * len(HEAD)}"]
     for row in rows:
-        name = row["model"].removesuffix(".toml")
+        name = named(row)
         if not row["seeds"]:
             lines.append(f"| {name} | – | {row['error']} |{' |' * (len(HEAD) - 3)}")
             continue
@@ -193,6 +197,26 @@ def markdown(rows: list[dict[str, Any]]) -> list[str]:
         cells = [name, str(len(row["seeds"])), metrics[0], less, metrics[1], *costs]
         lines.append(f"| {' | '.join(cells)} |")
     return lines
+
+
+def overview(every: dict[str, list[dict[str, Any]]]) -> list[str]:
+    """A line for each model, a column for each log, the best on the first log first."""
+    cells: dict[str, list[str]] = {}
+    for log, rows in every.items():
+        best = max(row["mrr"] for row in rows if row["seeds"])
+        for row in rows:
+            name = named(row).partition(" (")[0]
+            told = f"{row['mrr']:.4f} / {row['recall@10']:.4f}" if row["seeds"] else row["error"]
+            mark = "**" if row["mrr"] == best else ""
+            short = f" ({len(row['seeds'])})" if 0 < len(row["seeds"]) < len(rows[0]["seeds"]) and told else ""
+            cells.setdefault(name, ["–"] * len(every))[list(every).index(log)] = f"{mark}{told}{mark}{short}"
+    lines = [f"| {' | '.join(['', *every])} |", f"|{'---|' * (1 + len(every))}"]
+    return lines + [f"| {' | '.join([name, *told])} |" for name, told in cells.items()]
+
+
+def named(row: dict[str, Any]) -> str:
+    """A config file is named after its model."""
+    return str(row["model"]).partition(".toml")[0]
 
 
 def marked(row: dict[str, Any], name: str, order: list[float]) -> str:

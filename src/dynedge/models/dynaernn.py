@@ -14,8 +14,8 @@ W₁ a is a sum of the rows of W₁ that v met, and of â only entries that are 
 window's events, and of N entities drawn for each side. So memory is that of W₁ and W₄, linear in V.
 
 A snapshot is its own events, not all up to then. Windows of the first one have nothing to look back at and teach
-nothing. After training x_v is made from the last l snapshots and stays; whoever was never met has the vector of an
-empty past. Links are judged as in models/settled.py.
+nothing. After training x_v is made from the last l snapshots and stays. Whoever was not met before has the vector of
+an empty past, without a part of its own, in training as later. Links are judged as in models/settled.py.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ class Snapshots:
         self.partner = cells % self.entities
         self.weight = np.log1p(counts).astype(np.float32)
         self.starts = np.searchsorted(cells // self.entities, np.arange(self.entities * snapshots + 1))
-        self.met = np.diff(self.starts[::snapshots]) > 0  # bool[V]
+        there = np.diff(self.starts).reshape(self.entities, snapshots) > 0
+        self.first = np.where(there.any(1), there.argmax(1), snapshots)  # int[V]: the snapshot it is first met in
 
     def of(self, events: Array | int) -> Array:
         """The snapshots that events are in."""
@@ -117,7 +118,7 @@ class DynAERNN(Settled):
             per_sample_weights=torch.from_numpy(weight).to(self.read),
         )
         own = F.embedding(torch.from_numpy(entities).to(device), self.read, sparse=True)
-        own = own * torch.from_numpy(self.snapshots.met[entities, None]).to(device)
+        own = own * torch.from_numpy(self.snapshots.first[entities, None] < snapshot).to(device)
         rows = rows.view(len(entities), back, -1) + own[:, None] + self.read_bias
         with torch.autocast(device.type, enabled=False):  # cuDNN's would be in float16: gradients vanish
             _, (last, _) = self.recur(torch.tanh(self.encode(F.relu(rows))))

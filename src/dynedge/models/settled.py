@@ -24,6 +24,8 @@ from dynedge.models.contract import Loss, Model, State, Step, Window
 from dynedge.models.layers import Shape
 from dynedge.ops.all_scores import all_scores
 
+PACE = 10.0  # the regression is to be where the vectors are: it learns this much faster
+
 
 class SettledConfig(Protocol):
     """What the config of such a model has, whatever else it has."""
@@ -46,6 +48,8 @@ class Settled(Model):
         self.register_buffer("users", torch.zeros(shape.users, config.dim))
         self.register_buffer("items", torch.zeros(shape.items, config.dim))
         self.weight, self.bias = nn.Parameter(torch.ones(config.dim)), nn.Parameter(torch.zeros(()))
+        for parameter in (self.weight, self.bias):
+            parameter.pace = PACE  # type: ignore[attr-defined]
 
     # ---- what a model says of itself
 
