@@ -11,6 +11,7 @@ import torch
 
 import dynedge
 from dynedge.errors import DataError
+from dynedge.models.contract import State
 from dynedge.training import files
 from dynedge.training.checkpoint import Checkpoint, Checkpoints
 from dynedge.training.files import group, joined, read_tensors, write_tensors, write_text
@@ -258,3 +259,14 @@ def test_the_manifest_says_where_training_stands(tmp_path):
     manifest = json.loads((tmp_path / "000001.json").read_text())
     assert manifest["notes"]["value"] == 7
     assert set(manifest["files"]["now"]) == {"file", "sha256"}
+
+
+def test_a_state_beside_another_is_where_that_one_is_and_in_its_order():
+    """Which tensor comes first says where scores are made: a file has them by name."""
+    loaded = State(had=torch.ones(2), user=torch.ones(3), extra=torch.ones(1))
+    placed = loaded.beside(State(user=torch.empty(3, device="meta"), had=torch.empty(0)))
+    assert [(name, tensor.device.type) for name, tensor in placed.items()] == [
+        ("user", "meta"),
+        ("had", "cpu"),
+        ("extra", "cpu"),
+    ]

@@ -33,9 +33,12 @@ class State(dict[str, Tensor]):
         return State({name: tensor.clone() for name, tensor in self.items()})
 
     def beside(self, other: State) -> State:
-        """The same, each tensor where the other state has its own: next to a GPU, some are kept on the host."""
-        places = {name: tensor.device for name, tensor in other.items()}
-        return State({name: tensor.to(places.get(name, "cpu")) for name, tensor in self.items()})
+        """The same, each tensor where the other state has its own: next to a GPU, some are kept on the host.
+
+        In the other's order, too: where the first one is, scores are made (ranking/protocol.py).
+        """
+        order = [name for name in other if name in self] + [name for name in self if name not in other]
+        return State({name: self[name].to(other[name].device if name in other else "cpu") for name in order})
 
 
 @dataclass(frozen=True, eq=False)

@@ -56,6 +56,7 @@ def rows(
     before = tl.load(keys + i - 1, mask=there & (i > 0), other=-2).to(tl.int64)
     head = there & (key != before) & (key >= 0)
     step = tl.load(steps + key, mask=head, other=0) + 1
+    tl.debug_barrier()  # several warps read the same row's: none may count twice
     tl.store(steps + key, step, mask=head)
     own, young = _rates(step, lr, corrections, AGES)
     factor = tl.load(scale).to(tl.float32)
