@@ -44,9 +44,9 @@ def walk(
 ) -> Array:
     """float64[events]: the rank of each event's item. The state moves to the end of `events`.
 
-    `chunk` changes how much memory it takes, not what comes out. `after` is told each chunk's number of events. If the
-    state's first tensor is on a GPU, chunks are prepared ahead in threads, and their ranks are read while the next
-    one is under way.
+    `chunk` changes how much memory it takes, not what comes out. `after` is told each chunk's number of events.
+    If the state's first tensor is on a GPU, chunks are prepared ahead in threads, and a chunk's ranks are read while
+    the next is under way.
     """
     device = next((tensor.device for tensor in state.values()), torch.device("cpu"))
     on_gpu, count = device.type == "cuda", PROTOCOLS[protocol]
