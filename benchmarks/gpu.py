@@ -67,6 +67,7 @@ def main() -> None:
     parser.add_argument(
         "--dnodes", default="", help="so many a window, instead of each row's own; several with commas"
     )
+    parser.add_argument("--negatives", type=int, default=0, help="so many a chunk, instead of the recipe's own")
     parser.add_argument("--epochs", type=int, default=4, help="of which the first two warm up")
     parser.add_argument("--windows", type=int, default=300)
     parser.add_argument(
@@ -124,7 +125,7 @@ def run(name: str, log: EventLog, settings: dict[str, Any], args: argparse.Names
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     base = PAPER if args.recipe == "edge-paper" else replace(RecurrenceConfig(), **_of_paper())
-    config = replace(base, **settings)
+    config = replace(base, **settings, negatives=args.negatives or base.negatives)
     began = time.perf_counter()
     trainer = Trainer(config, log, args)
     planned = time.perf_counter() - began
@@ -137,7 +138,7 @@ def run(name: str, log: EventLog, settings: dict[str, Any], args: argparse.Names
     best = min(epochs[2:] or epochs[1:] or epochs, key=lambda epoch: epoch.seconds)
     terms = limits.floor(trainer.core, best.events, best.rows, best.levels)
     floor = max(terms.values())
-    print(f"{name}, d = {config.dim}, K = {config.dnodes}  [{args.recipe}]")
+    print(f"{name}, d = {config.dim}, K = {config.dnodes}, {config.negatives} negatives  [{args.recipe}]")
     rate, first = best.events / best.seconds / 1e6, ", ".join(f"{epoch.seconds:.1f}" for epoch in epochs)
     print(f"  {best.seconds:.3f} s an epoch, {rate:.2f} M events/s; d-nodes chosen in {planned:.1f} s; all {first} s")
     memory, host = torch.cuda.max_memory_reserved() / 2**30, peak_mib() / 1024
