@@ -1,15 +1,15 @@
 """EDGE, its experts, the plain rules and the paper's thirteen systems on real logs: docs/results.md's tables.
 
-    python benchmarks/thirteen.py tune --logs DIR --runs DIR --trials 6 --epochs 4 --jobs 2
+    python benchmarks/thirteen.py tune --logs DIR --runs DIR --trials 6 --epochs 3 --last 150000 --jobs 2
     python benchmarks/thirteen.py run --logs DIR --runs DIR --seeds 3 --epochs 20 --jobs 2
     python benchmarks/thirteen.py table --logs DIR --runs DIR --seeds 3 --epochs 20
 
-DIR of --logs has one prepared log per folder (dynedge prepare). `tune` gives each of the thirteen the same search on
-a log's validation events (dynedge tune), and writes what it chose to --settings; EDGE, its experts and the rules stay
-as they are. `run` trains each model with each seed and ranks it among all items and among 499 drawn ones, several at
-a time if told. `table` is `dynedge compare LOG` of what is there: it prints the tables, and writes
-RUNS/LOG-PROTOCOL.json with the rows and RUNS/LOG-PROTOCOL/index.html, the page. Run again, each goes on with what is
-missing.
+DIR of --logs has one prepared log per folder (dynedge prepare). `tune` gives each of the thirteen the same search
+(dynedge tune) on a log, or on the --last events before its test events as a log of their own, and writes what it chose
+to --settings; EDGE, its experts and the rules stay as they are. `run` trains each model with each seed and ranks it
+among all items and among 499 drawn ones, several at a time if told. `table` is `dynedge compare LOG` of what is there:
+it prints the tables, and writes RUNS/LOG-PROTOCOL.json with the rows and RUNS/LOG-PROTOCOL/index.html, the page. Run
+again, each goes on with what is missing.
 """
 
 from __future__ import annotations
@@ -25,10 +25,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 import torch
 from machine import machine
+from pyarrow import parquet
 
 from dynedge.config import set_key, to_toml
+from dynedge.events.log import read_log
 from dynedge.models.registry import MODELS
 from dynedge.training.settings import choose
 
@@ -39,11 +42,6 @@ GRAPHS = "jodie", "deepcoevolve", "ctdne", "dynaernn", "tgat", "gcmc", "gcmc-sag
 PLAIN = ("rule",)
 THIRTEEN = *GRAPHS, "sum-pooling", "gru4rec", "sasrec", "dien", "mimn"
 HEAD = ("model", "seeds", "MRR", "less the best", "Recall@10", "s/epoch", "peak MiB", "parameters")
-LIKE = {
-    "online_retail": "wikipedia",
-    "globo": "ml-100k",
-    "globo-300k": "ml-100k",
-}  # whose choices, if none of its own
 Chain = tuple[Path, list[list[Any]]]  # where, and what follows `dynedge`, one after the other
 SETTINGS = Path(__file__).with_name("thirteen.toml")
 
@@ -59,6 +57,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--trials", type=int, default=6)
+    parser.add_argument("--last", type=int, default=0, help="search on no more than so many events of a log")
     parser.add_argument("--jobs", type=int, default=1)
     args = parser.parse_args()
     args.logs, args.runs = args.logs.absolute(), args.runs.absolute()
@@ -72,7 +71,7 @@ def tune(args: argparse.Namespace) -> None:
     commands = []
     for log, model in pairs:
         (folder / log).mkdir(parents=True, exist_ok=True)
-        command = ["tune", args.logs / log, "--model", model, "--out", folder / log / model]
+        command = ["tune", _searched(args, log), "--model", model, "--out", folder / log / model]
         commands.append([*command, "--trials", args.trials, "--epochs", args.epochs])
     _all([(folder, [command]) for command in commands], args.jobs)
     chosen = _chosen(args.settings)
@@ -86,6 +85,23 @@ def tune(args: argparse.Namespace) -> None:
             lines.append(f"[{log}.{model}]")
             lines += [f'"{key}" = {json.dumps(value)}' for key, value in sorted(changed.items())] + [""]
     args.settings.write_text("\n".join(lines), encoding="utf-8")
+
+
+def _searched(args: argparse.Namespace, log: str) -> Path:
+    """The log, or the last events before its test events, without features, as a log of their own."""
+    whole = read_log(args.logs / log)
+    stop = whole.split.bounds(len(whole))[1]
+    if not args.last or stop <= args.last:
+        return Path(args.logs / log)
+    place = Path(args.runs / "searches" / f"{log}-last-{args.last}")
+    if not place.exists():
+        columns = {"user": whole.user, "item": whole.item, "timestamp": whole.time}
+        rows = {name: column[stop - args.last : stop] for name, column in columns.items()}
+        file = place.with_suffix(".parquet")
+        parquet.write_table(pyarrow.table(rows), file)
+        prepare = ["prepare", file, "--user-col", "user", "--item-col", "item", "--time-unit", "s", "--out", place]
+        subprocess.run(_dynedge(prepare), check=True, capture_output=True)
+    return place
 
 
 def run(args: argparse.Namespace) -> None:
@@ -143,9 +159,7 @@ def _place(args: argparse.Namespace, log: str) -> Path:
 
 
 def _changed(args: argparse.Namespace, log: str, model: str) -> dict[str, Any]:
-    """What was chosen for it on this log, or on the one most like it."""
-    chosen = _chosen(args.settings)
-    return chosen.get(log, chosen.get(LIKE.get(log, ""), {})).get(model, {})
+    return _chosen(args.settings).get(log, {}).get(model, {})
 
 
 def _entrant(args: argparse.Namespace, log: str, model: str) -> str:
