@@ -6,10 +6,10 @@
 
 DIR of --logs has one prepared log per folder (dynedge prepare). `tune` gives each of the thirteen the same search
 (dynedge tune) on a log, or on the --last events before its test events as a log of their own, and writes what it
-chose to --settings; EDGE, its experts and the rules stay as they are. `run` trains each model with each seed and ranks
-it among all items and among 499 drawn ones, several at a time if told. `table` is `dynedge compare LOG` of what is
-there: it prints the tables, and writes RUNS/LOG-PROTOCOL.json with the rows and RUNS/LOG-PROTOCOL/index.html, the page.
-Run again, each goes on with what is missing.
+chose to --settings; EDGE, its experts and the rules stay as they are. `run` trains each model with each seed and
+ranks it among all items and among 499 drawn ones, several at a time if told. `table` is `dynedge compare LOG` of what
+is there: it prints the tables, and writes RUNS/LOG-PROTOCOL.json with the rows and RUNS/LOG-PROTOCOL/index.html, the
+page. Run again, each goes on with what is missing.
 """
 
 from __future__ import annotations

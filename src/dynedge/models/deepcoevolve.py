@@ -12,9 +12,9 @@ The loss is the negative log-likelihood, −Σ log λ over the events and, for w
 and weighted by I/N. Items are ranked by their density at the time asked, or by their intensity.
 
 Decisions: every entity met in training starts at a learned vector of its own, others at ξ. τ is log(1 + seconds), in
-units of its mean between a user's events: gaps go from seconds to months, and with plain τ² a few long ones were all
-the likelihood knew of. Before the first training event nothing could happen. b starts so that all pairs together are
-one event in one unit of time.
+units of its mean between a user's events that do not come at once: gaps go from seconds to months, and with plain τ² a
+few long ones were all the likelihood knew of. Before the first training event nothing could happen. b starts so that
+all pairs together are one event in one unit of time.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from dynedge.ops.all_scores import all_scores
 
 Array = npt.NDArray[np.bool_]
 
-EARLIEST = 1e-3  # units of time: as near as events may come
+EARLIEST = 0.1  # units of time: what comes sooner counts as this, or a basket's events would outweigh all others
 LARGEST = 20.0  # exponent of an intensity
 
 
@@ -147,6 +147,7 @@ def create(config: DeepCoevolveConfig, log: EventLog, train_end: int, seed: int)
     user, time = np.asarray(log.user[:train_end]), np.asarray(log.time[:train_end])
     order = np.argsort(user, kind="stable")
     gaps = np.diff(time[order])[np.diff(user[order]) == 0]
+    gaps = gaps[gaps > 0]  # what comes at once, as in a basket, tells nothing of how long users wait
     if len(gaps):
         model.origin.fill_(float(time[0]))
         model.unit.fill_(max(float(np.log1p(gaps).mean()), EARLIEST))
