@@ -12,9 +12,9 @@ The loss is the negative log-likelihood, −Σ log λ over the events and, for w
 and weighted by I/N. Items are ranked by their density at the time asked, or by their intensity.
 
 Decisions: every entity met in training starts at a learned vector of its own, others at ξ. τ is log(1 + seconds), in
-units of its mean between a user's events that do not come at once: gaps go from seconds to months, and with plain τ² a
-few long ones were all the likelihood knew of. Before the first training event nothing could happen. b starts so that
-all pairs together are one event in one unit of time.
+units of its mean between a user's events that do not come at once: gaps go from seconds to months, and with plain τ²
+a few long ones were all the likelihood knew of. Before the first training event nothing could happen. b starts so
+that all pairs together are one event in one unit of time.
 """
 
 from __future__ import annotations
