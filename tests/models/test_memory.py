@@ -162,6 +162,26 @@ def test_lessons_are_the_same_each_epoch_and_from_any_window_on():
     assert shorter[-1].window.events.stop == 100
 
 
+def test_before_the_span_only_what_users_had_and_what_is_popular_is_counted():
+    log = make_log(events=150)
+    whole, recent, alone = (
+        list(make_memory(log, examples=20, windows=5, span=span).windows(log, end))
+        for span, end in ((150, 150), (40, 150), (10**9, 150))
+    )
+    assert [len(lesson.examples.facts) for lesson in recent] == [0, 0, 0, 10, 10]
+    for one, other in zip(whole, alone, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(one.examples, other.examples, strict=True))
+    end, full = recent[-1].end, whole[-1].end
+    assert end is not None and full is not None
+    for name in full:
+        same = name.startswith(("user.", "popular", "ring", "time", "clock"))
+        assert torch.equal(end[name], full[name]) == same, name
+    tail = make_memory(log)
+    state = tail.start()
+    tail.observe(Window(log, range(110, 150)), state)
+    assert end["near.used"][1] >= state["near.used"][1]  # those, and what they came after
+
+
 def test_both_networks_learn():
     log = make_log(events=2000, users=40, items=60)
     model = memory.create(MemoryConfig(windows=5), log, len(log), 0)

@@ -49,7 +49,9 @@ class Rule(Memory):
         context = CONTEXTS[config.kind]
         kept = tuple(name for name in (context, "user" if config.unseen else None) if name)
         fades = config.half_life if context is None and config.half_life else 1e12
-        config_of = MemoryConfig(contexts=kept, half_lives=(fades,), gate=0, reshape=0, longest=1 << 30, examples=0)
+        config_of = MemoryConfig(
+            contexts=kept, half_lives=(fades,), gate=0, reshape=0, longest=1 << 30, span=1 << 62, examples=0
+        )
         super().__init__(config_of, shape)
         if config.half_life and context:
             self.fading = self.fading._replace(by_log=fading(config.half_life))

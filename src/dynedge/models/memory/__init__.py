@@ -40,10 +40,14 @@ class MemoryConfig:
     reshape: int = option(
         64, "hidden units that reshape known items' probabilities; 0: a factor for seen ones", least=0
     )
+    span: int = option(
+        10_000_000, "training events of which more is counted than whom users met: the last ones", least=1
+    )
     examples: int = option(40_000, "events it learns from, spread over the training events", least=0)
     windows: int = option(300, "training windows an epoch is cut into", least=1)
 
 
+OF_USERS = np.array([name == "user" for name in TABLES])
 SEARCH = {
     "training.lr": (3e-4, 1e-3, 3e-3, 1e-2),
     "model.gate": (0, 16, 32),
@@ -65,7 +69,7 @@ class Memory(Model):
         self._made: tuple[list[Tensor], store.Store | None] = [], None
         self.mixture = learning.Mixture(torch.zeros(sources), config.gate, config.reshape)
         self._all_alike = learning.Mixture(torch.zeros(sources), 0, 0).weights()
-        self._lessons = Lessons(self.start, self._read, config.windows)
+        self._lessons = Lessons(self.start, self._read, config.windows, config.span, config.examples)
 
     @cached_property
     def _found(self) -> store.Found:
@@ -100,16 +104,18 @@ class Memory(Model):
     def start(self) -> State:
         return store.empty(self.shape.users, self.shape.items, len(self.config.half_lives))
 
-    def _read(self, window: Window, number: int, state: State) -> learning.Examples:
-        """A window's examples; the state moves past it. Candidates are those that rank high if all sources count."""
-        n, draw = len(window), np.random.default_rng([self._seed, number])
-        count = min(n, -(-self.config.examples // self.config.windows))
+    def _read(self, window: Window, number: int, older: int, count: int, state: State) -> learning.Examples:
+        """Up to `count` examples from a window; the state moves past it, and of its first `older` events only counts
+        what users have had and what is popular. Candidates are those that rank high if all sources count."""
+        n, draw = len(window) - older, np.random.default_rng([self._seed, number])
+        count = min(n, count)
         sampled = np.zeros(n, np.bool_)
         sampled[draw.choice(n, count, replace=False) if n else []] = True
         examples = learning.room(count, len(self._all_alike.gate_start))
-        columns = window.user, window.item, window.time, sampled, draw.random(count)
-        known = self._store(state, n)
-        learning.collect(known, self.fading, self.keep, self._all_alike, *columns, self._found, examples)
+        known, columns = self._store(state, len(window)), (window.user, window.item, window.time)
+        mixing.follow(known, self.fading, self.keep & OF_USERS, *(column[:older] for column in columns))
+        rest = *(column[older:] for column in columns), sampled, draw.random(count)
+        learning.collect(known, self.fading, self.keep, self._all_alike, *rest, self._found, examples)
         return learning.tensors(examples, self.mixture.start)
 
     def loss(self, prepared: Lesson, state: State, step: Step) -> Loss:

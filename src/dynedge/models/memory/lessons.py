@@ -24,14 +24,15 @@ class Lesson:
     end: State | None  # of the last window: what is remembered after all of them
 
 
-Read = Callable[[Window, int, State], Examples]
+Read = Callable[[Window, int, int, int, State], Examples]
 
 
 class Lessons:
-    """`read` makes a window's examples and moves the state past it."""
+    """`read`(window, its number, how many of its events are older than the span, examples, state) makes a window's
+    examples and moves the state past it."""
 
-    def __init__(self, start: Callable[[], State], read: Read, count: int) -> None:
-        self._start, self._read, self._count = start, read, count
+    def __init__(self, start: Callable[[], State], read: Read, count: int, span: int, examples: int) -> None:
+        self._start, self._read, self._count, self._span, self._examples = start, read, count, span, examples
         self._known: tuple[EventLog, int, list[Lesson]] | None = None
 
     def of(self, log: EventLog, train_end: int, first: int) -> Iterator[Lesson]:
@@ -43,11 +44,13 @@ class Lessons:
 
     def _walk(self, log: EventLog, train_end: int) -> Iterator[Lesson]:
         state, found = self._start(), list[Lesson]()
-        cuts = list(windows(train_end, self._count))
+        cuts, begin = list(windows(train_end, self._count)), max(train_end - self._span, 0)
+        each = -(-self._examples // max(sum(cut.stop > begin for cut in cuts), 1))
 
         def lesson(number: int) -> Lesson:
             window = Window(log, cuts[number])
-            examples = self._read(window, number, state)
+            older = min(max(begin - cuts[number].start, 0), len(window))
+            examples = self._read(window, number, older, each, state)
             return Lesson(Window(log, cuts[number]), examples, state if number == len(cuts) - 1 else None)
 
         for one in ahead(lesson, range(len(cuts)), threads=1):
