@@ -130,7 +130,20 @@ def test_snapshots_are_the_adjacency_rows():
     found = found.reshape(everyone, 12, everyone)
     assert not found[:, :2].any()
     assert np.allclose(found[:, 2:], np.log1p(dense).transpose(1, 0, 2))
-    assert np.array_equal(snapshots.met, dense.any((0, 2)))
+    there = dense.any(2)
+    assert np.array_equal(snapshots.first, np.where(there.any(0), there.argmax(0), 10))
+
+
+def test_whoever_comes_later_is_nobody_yet():
+    """In training as afterwards, when nothing is known of them at all: or links are learned with vectors of none."""
+    log = make_log(events=95)
+    model = dynaernn.create(dynaernn.DynAERNNConfig(), log, 90, 0)
+    snapshot = 1
+    late = np.flatnonzero(model.snapshots.first[: log.num_users] >= snapshot)
+    stranger = np.flatnonzero(model.snapshots.first == 10)[:1]
+    assert len(late) and len(stranger)
+    vectors = model._vectors(np.concatenate([late, stranger]), snapshot)
+    torch.testing.assert_close(vectors, vectors[-1:].expand_as(vectors), rtol=0, atol=1e-6)
 
 
 def test_too_few_events_for_the_snapshots():
