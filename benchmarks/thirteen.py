@@ -79,7 +79,7 @@ def tune(args: argparse.Namespace) -> None:
         trials = (folder / log / model / "trials.jsonl").read_text().splitlines()
         best = max(map(json.loads, trials), key=lambda trial: trial["valid_mrr"] or 0.0)
         chosen.setdefault(log, {})[model] = best["changed"]
-    lines = ["# What `thirteen.py tune` chose for each log and model, where that is not the recipe as it is.\n"]
+    lines = ["# What `thirteen.py tune` chose for each log and model; an empty table is the recipe as it is.\n"]
     for log in sorted(chosen):
         for model, changed in sorted(chosen[log].items()):
             lines.append(f"[{log}.{model}]")
