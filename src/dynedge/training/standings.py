@@ -72,7 +72,7 @@ def _row(name: str, seeds: Mapping[int, Ranked]) -> dict[str, Any]:
     epochs = [[record["seconds"] for record in history] for history in histories.values()]
     peaks = [record["peak_mib"] for history in histories.values() for record in history]
     return row | {
-        "model": name if name == recipe else f"{name} ({recipe})",
+        "model": name if Path(name).stem == recipe else f"{name} ({recipe})",
         **_told(verdict(_ranks(seeds), _users(seeds))),
         "valid_mrr": _valid_mrr(seeds),
         "seconds_per_epoch": fmean(map(median, epochs)) if all(epochs) else None,
