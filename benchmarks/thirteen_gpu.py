@@ -13,7 +13,6 @@ import gc
 import tempfile
 import time
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 
 import torch
@@ -62,7 +61,7 @@ def events_a_second(name: str, log: EventLog, train_end: int, seconds: float) ->
     model = build(entry, config, log).train()
     steps = Steps(model, Adam(model.named_parameters(), config.training.lr, config.training.row_lr), config.training)
     state, count, began, warm = model.start(), model.num_windows(train_end), time.perf_counter(), (0.0, 0)
-    for window, ready in enumerate(islice(model.windows(log, train_end), count)):
+    for window, ready in enumerate(model.windows(log, train_end)):
         loss, _ = steps.take(ready, state, Step(0, 0, window))
         model.passed(ready, state)
         float(loss.total)  # as training reads it

@@ -164,12 +164,11 @@ def test_lessons_are_the_same_each_epoch_and_from_any_window_on():
 
 def test_before_the_span_only_what_users_had_and_what_is_popular_is_counted():
     log = make_log(events=150)
-    whole, recent, alone = (
-        list(make_memory(log, examples=20, windows=5, span=span).windows(log, end))
-        for span, end in ((150, 150), (40, 150), (10**9, 150))
+    whole, recent, longer = (
+        list(make_memory(log, examples=20, windows=5, span=span).windows(log, 150)) for span in (150, 40, 10**9)
     )
     assert [len(lesson.examples.facts) for lesson in recent] == [0, 0, 0, 10, 10]
-    for one, other in zip(whole, alone, strict=True):
+    for one, other in zip(whole, longer, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(one.examples, other.examples, strict=True))
     end, full = recent[-1].end, whole[-1].end
     assert end is not None and full is not None

@@ -20,7 +20,7 @@ from dynedge.plan.schedule import build
 FLOAT32, BFLOAT16 = 1e-4, 2e-2  # of the greatest number: what the project promises
 
 
-pytestmark = pytest.mark.usefixtures("poisoned")
+pytestmark = pytest.mark.usefixtures("poisoned_anywhere")
 
 
 class Window:

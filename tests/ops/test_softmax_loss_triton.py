@@ -18,7 +18,7 @@ from dynedge.ops.softmax_loss.triton import Drawn, softmax_loss
 from dynedge.plan.links import Linker
 from dynedge.plan.schedule import NO_ROW, build
 
-pytestmark = pytest.mark.usefixtures("poisoned")
+pytestmark = pytest.mark.usefixtures("poisoned_anywhere")
 FLOAT32, BFLOAT16 = 1e-4, 2e-2  # of the greatest number: what the project promises
 
 
