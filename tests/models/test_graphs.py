@@ -111,6 +111,21 @@ def test_walks_go_forward_in_time():
     assert min(walks[:, 1:].min(), 0) >= ctdne.OVER
 
 
+# ---- DeepCoevolve
+
+
+def test_what_comes_at_once_neither_sets_the_unit_of_time_nor_outweighs_the_rest():
+    """Baskets of three, an hour apart: the unit is the hour's, and within a basket time is a tenth of it."""
+    time = np.repeat(3600.0 * np.arange(1, 11), 3)
+    log = EventLog.from_arrays(np.zeros(30, int), np.arange(30) % 7, time, num_users=1, num_items=7)
+    model = deepcoevolve.create(deepcoevolve.DeepCoevolveConfig(), log, 30, 0)
+    assert float(model.unit) == pytest.approx(np.log1p(3600.0))
+    asked = torch.tensor([7200.0, 7200.0], dtype=torch.float64)
+    last = torch.tensor([7200.0, 3600.0], dtype=torch.float64)
+    waited = model._waited(asked, last, last[:, None])
+    assert waited.flatten().tolist() == pytest.approx([0.1, 1.0])
+
+
 # ---- dynAERNN
 
 
