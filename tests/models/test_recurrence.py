@@ -272,18 +272,20 @@ def test_the_solvers_add_what_they_say():
     assert ties.cost(rows, ties.read(rows), states)[0].item() == 30.0 + 60.0
 
 
-def test_sampled_softmax_reads_each_candidate_before_the_event():
-    """The drawn negatives, scored one event at a time, give the same loss."""
+@pytest.mark.parametrize("share", [1, 2])
+def test_sampled_softmax_reads_each_candidate_before_the_event(share, monkeypatch):
+    """The drawn negatives, scored one event at a time, give the same loss; also where chunks share them."""
+    monkeypatch.setattr(recurrence, "DRAWN", 2 * 6 // share)
     log = make_log(events=200, users=15, items=40)
     model = make_model(log, windows=1, negatives=6, full_softmax_up_to=0)
     (prepared,) = model.windows(log, len(log))
     with torch.no_grad():
         total = model.loss(prepared, model.start(), STEP).total.item()
         found, _ = one_by_one(model, log, range(len(log)))
-    drawn = torch.randint(log.num_items, (2, 6), generator=STEP.generator())
+    drawn = torch.randint(log.num_items, (2 // share, 6), generator=STEP.generator())
     expected = 0.0
     for k, item in enumerate(log.item.tolist()):
-        others = [found[k, j] for j in drawn[k // candidates.CHUNK].tolist() if j != item]
+        others = [found[k, j] for j in drawn[k // candidates.CHUNK // share].tolist() if j != item]
         expected += float(torch.logsumexp(torch.stack([found[k, item], *others]), 0) - found[k, item])
     assert total == pytest.approx(expected / len(log), abs=1e-10)
 

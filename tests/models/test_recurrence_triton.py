@@ -19,6 +19,7 @@ CONFIGS = {
     "paper": {"active_users": 12, "active_items": 12, "dnodes": 5, "negatives": 4},
     "edge": {"depth": 4},
     "edge, sampled": {"full_softmax_up_to": 0, "negatives": 6, "active_items": 12, "depth": 5},
+    "edge, shared": {"full_softmax_up_to": 0, "negatives": 6, "windows": 1},
 }
 
 
@@ -39,7 +40,7 @@ def model_of(name: str, log: EventLog) -> Recurrence:
 def two_windows(
     model: Recurrence, log: EventLog, by_triton: bool
 ) -> tuple[list[float], dict[str, Tensor], dict[str, Tensor]]:
-    """(losses, gradients of the second window, all parameters after it)."""
+    """(losses, gradients of the last window, all parameters after it)."""
     state, optimiser, losses = model.start(), Adam(model.named_parameters(), 1e-3, 1e-2), []
     known = had.nothing()
     for number, planned in enumerate(model.plan):
@@ -68,6 +69,8 @@ def dense(grad: Tensor) -> Tensor:
 @pytest.mark.parametrize("name", CONFIGS)
 def test_losses_gradients_and_states(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     log = make_log()
+    if name == "edge, shared":
+        monkeypatch.setattr(recurrence, "DRAWN", 6)  # of two chunks
     expected = two_windows(model_of(name, log), log, False)
     for module in (prepared, recurrence):
         monkeypatch.setattr(module, "fast", lambda tensor: True)

@@ -22,18 +22,19 @@ pytestmark = pytest.mark.usefixtures("poisoned_anywhere")
 FLOAT32, BFLOAT16 = 1e-4, 2e-2  # of the greatest number: what the project promises
 
 
-def window(n: int, count: int, items: int, active: float) -> tuple[Any, ...]:
+def window(n: int, count: int, items: int, active: float, share: int = 1) -> tuple[Any, ...]:
     """(columns, drawn, true items, their rows, the rows after them, rows of the arena)."""
     rng = np.random.default_rng(0)
     user, item = rng.integers(0, 9, n).astype(np.int32), rng.integers(0, items, n).astype(np.int32)
     prev = Linker(np.zeros(9, bool), rng.random(items) < active)(user, item)
     schedule = build(user, item, prev, np.zeros(0, np.int64))
-    shape = -(-n // CHUNK), count
-    every = np.broadcast_to(np.arange(items, dtype=np.int32), (shape[0], items))
-    chosen = every if count == items else rng.integers(0, items, shape).astype(np.int32)
+    chunks = -(-n // CHUNK)
+    every = np.broadcast_to(np.arange(items, dtype=np.int32), (chunks, items))
+    some = rng.integers(0, items, (-(-chunks // share), count)).astype(np.int32)
+    chosen = every if count == items else some[np.arange(chunks) // share]
     columns = find(schedule, item, np.ascontiguousarray(chosen), items, DEVICE)
     parts = columns.item, columns.row, columns.until.clamp(max=2**31 - 1).int()
-    drawn = Drawn(*(part[:, :count].contiguous() for part in parts), count == items)
+    drawn = Drawn(*(part[:, :count].contiguous() for part in parts), count == items, share)
     after = np.full(n, NO_ROW, np.int32)
     after[schedule.item_events] = schedule.item_rows
     lists = item.astype(np.int64), schedule.reads[:, 1].astype(np.int64), after
@@ -43,19 +44,24 @@ def window(n: int, count: int, items: int, active: float) -> tuple[Any, ...]:
 @pytest.mark.parametrize("low", [False, True], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize("ids", [False, True], ids=["states", "ids"])
 @pytest.mark.parametrize(
-    ("n", "count", "items", "d", "active"),
+    ("n", "count", "items", "d", "active", "share"),
     [
-        (130, 10, 500, 16, 0.0),
-        (7, 3, 4, 5, 0.3),
-        (200, 20, 20, 24, 0.2),
-        (200, 150, 150, 16, 0.2),
-        (20, 70, 40, 65, 0.2),
+        (130, 10, 500, 16, 0.0, 1),
+        (7, 3, 4, 5, 0.3, 1),
+        (200, 20, 20, 24, 0.2, 1),
+        (200, 150, 150, 16, 0.2, 1),
+        (20, 70, 40, 65, 0.2, 1),
+        (300, 40, 500, 65, 0.2, 2),
+        (600, 9, 300, 8, 0.1, 3),
     ],
 )
-def test_error_and_gradients(n: int, count: int, items: int, d: int, active: float, ids: bool, low: bool) -> None:
-    """Few items: they move inside chunks, and are drawn twice; all items, also split; several blocks."""
+def test_error_and_gradients(
+    n: int, count: int, items: int, d: int, active: float, share: int, ids: bool, low: bool
+) -> None:
+    """Few items: they move inside chunks, and are drawn twice; all items, also split; several blocks; chunks that
+    share their candidates, the last ones fewer than the others."""
     torch.manual_seed(0)
-    columns, drawn, item, row, after, rows = window(n, count, items, active)
+    columns, drawn, item, row, after, rows = window(n, count, items, active, share)
     shapes = [(n, 2 * d if ids else d), (rows, d), (len(columns.outside), d), *([(items, d + 1)] if ids else [])]
     inputs = [torch.randn(shape) * d**-0.25 for shape in shapes]
 
@@ -68,10 +74,11 @@ def test_error_and_gradients(n: int, count: int, items: int, d: int, active: flo
     expected = gradients(reference.softmax_loss, torch.float64, columns, item, row)
 
     def by_triton(wanted: Tensor, arena: Tensor, outside: Tensor, *rest: Any) -> Tensor:
-        each = outside if drawn.every else outside[(drawn.rows - rows).clamp_min(0).flatten()]
+        each = outside if drawn.every else outside[(drawn.rows[::share] - rows).clamp_min(0).flatten()]
         return softmax_loss(wanted, arena, each, *rest)
 
-    own = rows + torch.arange(drawn.rows.numel(), device=DEVICE).view(drawn.rows.shape)
+    chunk, place = (torch.arange(size, device=DEVICE) for size in drawn.rows.shape)
+    own = rows + (chunk // share * count)[:, None] + place
     apart = drawn if drawn.every else replace(drawn, rows=torch.where(drawn.rows >= rows, own, drawn.rows))
     with torch.autocast(DEVICE, torch.bfloat16) if low else nullcontext():
         found = gradients(by_triton, torch.float32, apart, item, row, after)

@@ -45,6 +45,7 @@ from dynedge.plan.schedule import Schedule, build
 Array = npt.NDArray[Any]
 
 SIDES = "user", "item"
+DRAWN = 1 << 18  # negatives drawn for a window: beyond, chunks share theirs
 RECORDED = 1 << 19  # events: the work of larger windows takes a GPU longer than a CPU takes to launch it
 FEW = 20  # on a CPU the scores of all items take less than those of a twentieth of them, one by one
 
@@ -338,11 +339,16 @@ class Recurrence(Model):
         return np.broadcast_to(np.arange(self.shape.items, dtype=np.int32), (-(-n // CHUNK), self.shape.items))
 
     def draw(self, prepared: Prepared, step: Step) -> Tensor | None:
-        """int64[m, C]: the negatives of each chunk; none where all items are candidates."""
+        """int64[D, C]: the negatives, each for `_sharing` chunks in a row; none where all items are candidates."""
         if self._full:
             return None
-        shape, device = (-(-len(prepared.window) // CHUNK), self.config.negatives), self.xi.device
+        chunks, device = -(-len(prepared.window) // CHUNK), self.xi.device
+        shape = -(-chunks // self._sharing(chunks)), self.config.negatives
         return torch.randint(self.shape.items, shape, generator=step.generator(device), device=device)
+
+    def _sharing(self, chunks: int) -> int:
+        """How many chunks share a draw: with each its own, a large window would have most items' rows moved."""
+        return max(1, -(-chunks * self.config.negatives // DRAWN))
 
     def repeats(self, prepared: Prepared) -> bool:
         few = len(prepared.window) <= RECORDED
@@ -351,28 +357,29 @@ class Recurrence(Model):
     def _error(self, prepared: Prepared, wanted: Tensor, arena: Tensor, state: State, step: Step) -> Tensor:
         """The sum over the window's events; by all items, or by those drawn."""
         n, full = len(prepared.window), self._full
-        true = prepared.item, prepared.reads[1]
+        chunks, true = -(-n // CHUNK), (prepared.item, prepared.reads[1])
+        numbers, share = self._numbers(chunks), self._sharing(chunks)
         bonus = None if self.bonus is None or prepared.had is None else prepared.had.bonus(self.bonus)
         if prepared.levels is None:
-            negatives = self.draw(prepared, step)
-            some = self._all_items(n) if negatives is None else negatives.int().cpu().numpy()
+            drawn = self.draw(prepared, step)
+            some = self._all_items(n) if drawn is None else drawn.int()[numbers // share].cpu().numpy()
             columns = self._columns(prepared, some)
             outside = self._outside(columns.outside, state)
             return softmax_loss(wanted, arena, outside, self._ids, columns, *true, bonus)
         from dynedge.ops.softmax_loss.triton import Drawn
         from dynedge.ops.softmax_loss.triton import softmax_loss as by_triton
 
-        chunks, others = -(-n // CHUNK), self._numbers(self.shape.items)
+        others = self._numbers(self.shape.items)
         if full:
             items = others.expand(chunks, -1).contiguous()
             elsewhere = prepared.rows + items
         else:
             drawn = self.draw(prepared, step) if step.drawn is None else step.drawn
             assert drawn is not None
-            items, others = drawn, drawn.flatten()
-            elsewhere = prepared.rows + self._numbers(len(others)).view(items.shape)
-        rows, moves = rows_and_moves(prepared, items, CHUNK * self._numbers(chunks))
-        candidates = Drawn(items, torch.where(rows >= 0, rows, elsewhere), moves, full)
+            items, others = drawn[numbers // share], drawn.flatten()
+            elsewhere = prepared.rows + self._numbers(len(others)).view(drawn.shape)[numbers // share]
+        rows, moves = rows_and_moves(prepared, items, CHUNK * numbers)
+        candidates = Drawn(items, torch.where(rows >= 0, rows, elsewhere), moves, full, share)
         outside = self._outside(others, state)
         return by_triton(wanted, arena, outside, self._ids, candidates, *true, prepared.after, bonus)
 

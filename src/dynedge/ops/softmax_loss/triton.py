@@ -15,22 +15,25 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from dynedge.ops.row_sums.triton import row_sums
+from dynedge.ops.row_sums.triton import row_sums, tail
 from dynedge.ops.softmax_loss import triton_kernels as kernels
 from dynedge.ops.softmax_loss.columns import CHUNK, Bonus
+
+SHARED_BLOCK = 32  # candidates a program sums at once
 
 
 @dataclass(frozen=True, eq=False)
 class Drawn:
     """The candidates of a window's chunks, and where their states are: rows of the pool [arena | outside].
 
-    `outside` has a row for every item or, where they are drawn, one for each of the m · C.
+    `outside` has a row for every item or, where they are drawn, one for each of the C that `share` chunks share.
     """
 
     items: Tensor  # int[m, C]
     rows: Tensor  # int[m, C]: at the chunk's start
     moves: Tensor  # int32[m, C]: the first event from there on that moves it; beyond all events: none
     every: bool  # whether the candidates of each chunk are all items
+    share: int = 1  # chunks in a row that have the same candidates
 
 
 def softmax_loss(
@@ -75,7 +78,7 @@ class _SoftmaxLoss(torch.autograd.Function):
         held = width * (1 if ids is None else 2) * (1 if low else 2)
         block = CHUNK if held <= 128 else 32  # events a program takes
         programs = chunks * (CHUNK // block)
-        columns = min(64, max(16, triton.next_power_of_2(count)))  # candidates it takes at once
+        columns = min(32, max(16, triton.next_power_of_2(count)))  # candidates it takes at once
         splits = max(
             1, min(_processors(arena) // max(programs, 1), triton.cdiv(count, columns) if drawn.every else 1)
         )
@@ -115,27 +118,34 @@ class _SoftmaxLoss(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         grad_wanted, grad_state, grad_id, grad_added, item, row, after = ctx.saved_tensors
         rows, outside, ids = ctx.sizes
-        chunks = len(ctx.drawn.items)
-        if ctx.drawn.every:
-            pool = _summed(grad_state, _keys(row, ctx.drawn.rows, after, ctx.repeats), rows + outside).mul_(grad)
+        drawn, repeats = ctx.drawn, ctx.repeats
+        on_rows = drawn.rows.repeat_interleave(repeats, 0) if repeats > 1 else drawn.rows
+        written = _of_programs(after, len(drawn.rows), repeats)
+        if drawn.every:
+            pool = _summed(grad_state, _keys(row, on_rows, written), rows + outside).mul_(grad)
             for_arena, for_outside = pool[:rows], pool[rows:]
-        else:  # each drawn candidate that the window does not meet has a row of `outside` of its own
-            met = ctx.drawn.rows < rows
-            inside = torch.where(met, ctx.drawn.rows, -1)
-            for_arena = _summed(grad_state, _keys(row, inside, after, ctx.repeats), rows).mul_(grad)
-            own = grad_state[len(row) :][: ctx.repeats * outside].view(chunks, ctx.repeats, *met.shape[1:], -1)
-            factor = torch.where(met, torch.zeros_like(grad), grad)[..., None]
-            for_outside = (own.sum(1) if ctx.repeats > 1 else own[:, 0]).mul(factor).flatten(0, 1)
+        else:
+            inside = _keys(row, torch.where(on_rows < rows, on_rows, -1), written)
+            for_arena = _summed(grad_state, inside, rows).mul_(grad)
+            for_outside = grad_state.new_empty(outside, grad_state.shape[1])
+            _sum_shared(grad_state, len(row), on_rows, rows, drawn.share * repeats, grad, for_outside)
         for_ids = None
         if ids is not None:
-            named = _keys(item, ctx.drawn.items, torch.where(after >= 0, item, -1), ctx.repeats)
-            if ctx.drawn.every:
-                for_ids = _summed(grad_id, named, ids).mul_(grad)
+            moved = _of_programs(torch.where(after >= 0, item, -1), len(drawn.rows), repeats)
+            if drawn.every:
+                items = drawn.items.repeat_interleave(repeats, 0) if repeats > 1 else drawn.items
+                for_ids = _summed(grad_id, _keys(item, items, moved), ids).mul_(grad)
             else:
-                moved = named[-chunks * ctx.repeats * CHUNK :]  # most are no candidates
-                moved[grad_id[-len(moved) :, -1] == 0] = -1
+                moved[grad_id[-len(moved) :, -1] == 0] = -1  # most are no candidates
+                named = _keys(item, drawn.items[:: drawn.share], moved)
+                values = grad_id.new_empty(len(named), grad_id.shape[1])
+                first, last = slice(len(item)), slice(len(named) - len(moved), None)
+                torch.mul(grad_id[first], grad, out=values[first])
+                torch.mul(grad_id[-len(moved) :], grad, out=values[last])
+                among = values[first.stop : last.start]
+                _sum_shared(grad_id, len(item), on_rows, -1, drawn.share * repeats, grad, among)
                 shape = ids, grad_id.shape[1]
-                for_ids = torch.sparse_coo_tensor(named[None].long(), grad_id * grad, shape, check_invariants=False)
+                for_ids = torch.sparse_coo_tensor(named[None].long(), values, shape, check_invariants=False)
         for_added = grad_added.mul_(grad) if ctx.needs_input_grad[4] else None
         return grad_wanted * grad.to(grad_wanted.dtype), for_arena, for_outside, for_ids, for_added, *[None] * 4
 
@@ -145,12 +155,32 @@ def _processors(tensor: Tensor) -> int:
     return torch.cuda.get_device_properties(tensor.device).multi_processor_count if tensor.is_cuda else 8
 
 
-def _keys(true: Tensor, drawn: Tensor, moved: Tensor, repeats: int) -> Tensor:
+def _of_programs(of_events: Tensor, chunks: int, repeats: int) -> Tensor:
+    """int32[P · CHUNK]: what is told of events, for each program of their chunk; −1 beyond the last."""
+    padded = torch.nn.functional.pad(of_events.int(), (0, chunks * CHUNK - len(of_events)), value=-1)
+    return padded.view(chunks, 1, CHUNK).expand(-1, repeats, -1).flatten()
+
+
+def _keys(true: Tensor, drawn: Tensor, moved: Tensor) -> Tensor:
     """int32: whose gradient each row of the kernel's is; −1: nobody's."""
-    chunks = len(drawn)
-    padded = torch.nn.functional.pad(moved, (0, chunks * CHUNK - len(moved)), value=-1).view(chunks, CHUNK)
-    parts = drawn.repeat_interleave(repeats, 0), padded.repeat_interleave(repeats, 0)
-    return torch.cat([true.int(), *(part.flatten().int() for part in parts)])
+    return torch.cat([true.int(), drawn.flatten().int(), moved])
+
+
+def _sum_shared(
+    values: Tensor, start: int, rows: Tensor, least: int, members: int, scale: Tensor, out: Tensor
+) -> None:
+    """out [G · C, D]: of each candidate that `members` programs in a row share, `scale` times the sum of what they
+    have in `values` [start + P · C + .., D], but for those whose `rows` [P, C] are below `least`."""
+    programs, count = rows.shape
+    width = min(64, max(16, triton.next_power_of_2(values.shape[1])))
+    if out.numel():
+        kernels.shared[(triton.cdiv(count, SHARED_BLOCK), len(out) // count)](
+            *(values, rows, scale, out, start, count, programs, members, least),
+            D=values.shape[1],
+            BM=SHARED_BLOCK,
+            BK=width,
+            TAIL=tail(values.shape[1], width),
+        )
 
 
 def _summed(values: Tensor, keys: Tensor, size: int) -> Tensor:

@@ -298,3 +298,58 @@ def chunks(
     tl.store(at_grad, grad, mask=whole)
     if IDS:
         tl.store(at_grad + d, grad_of_id, mask=whole)
+
+
+@triton.jit
+def _shared(
+    values,
+    rows,
+    out,
+    factor,
+    start,
+    count,
+    programs,
+    members,
+    least,
+    k,
+    D: tl.constexpr,
+    BM: tl.constexpr,
+    BK: tl.constexpr,
+):
+    """Columns k to k + BK − 1."""
+    group = tl.program_id(1).to(tl.int64)
+    c = tl.program_id(0) * BM + tl.arange(0, BM)
+    col = k + tl.arange(0, BK)[None, :]
+    total = tl.zeros([BM, BK], tl.float32)
+    for member in range(members):
+        program = group * members + member + 0 * c
+        at, there = program * count + c, (c < count) & (program < programs)
+        counts = there & (tl.load(rows + at, mask=there, other=0) >= least)
+        total += tl.load(values + (start + at)[:, None] * D + col, mask=counts[:, None] & (col < D), other=0.0)
+    place = (group * count + c)[:, None] * D + col
+    tl.store(out + place, factor * total, mask=(c < count)[:, None] & (col < D))
+
+
+@triton.jit(do_not_specialize=["start", "count", "programs", "members", "least"])
+def shared(
+    values,
+    rows,
+    scale,
+    out,
+    start,
+    count,
+    programs,
+    members,
+    least,
+    D: tl.constexpr,
+    BM: tl.constexpr,
+    BK: tl.constexpr,
+    TAIL: tl.constexpr,
+):
+    """out [G · C, D]: `scale` times the sum over the programs of a group, those left out whose rows are below."""
+    factor = tl.load(scale).to(tl.float32)
+    for k in tl.static_range(0, D, BK):
+        _shared(
+            *(values, rows, out, factor, start, count, programs, members, least, k, D, BM),
+            BK if k + BK <= D else TAIL,
+        )
