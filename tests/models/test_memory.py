@@ -310,8 +310,8 @@ def test_the_best_epoch_chooses_its_weight_on_more_events_at_last(monkeypatch):
     config = TrainingConfig(epochs=2, patience=0, split="0.6,0.3,0.1", valid_events=10, device="cpu")
     told, choose = [], Edge.calibrate
 
-    def calibrate(model, log, events, state):
-        chosen = choose(model, log, events, state)
+    def calibrate(model, log, events, state, among):
+        chosen = choose(model, log, events, state, among)
         model.weight.fill_(len(events) / 100)
         told.append((events, {name: tensor.clone() for name, tensor in model.state_dict().items()}))
         return chosen
@@ -325,6 +325,27 @@ def test_the_best_epoch_chooses_its_weight_on_more_events_at_last(monkeypatch):
         torch.equal(tensor, told[course.best.epoch][1][name]) for name, tensor in kept.items() if name != "weight"
     )
     assert all(torch.equal(tensor, told[1][1][name]) for name, tensor in course.model.state_dict().items())
+
+
+def test_candidates_score_as_they_do_among_all():
+    """To the bit, the ones that no context knows of and the ones named twice among them."""
+    log = make_log(events=300)
+    model, some = make_memory(log), torch.randint(log.num_items, (300, 7), generator=torch.manual_seed(0))
+    window, one, other = Window(log, range(300)), model.start(), model.start()
+    every = model.score(window, None, one)
+    assert torch.equal(model.score(window, some, other), every.gather(1, some))
+    assert all(torch.equal(tensor, other[name]) for name, tensor in one.items()), "the states move alike"
+
+
+def test_the_weight_is_chosen_among_drawn_items_where_there_are_many():
+    log = make_log(events=400)
+    told = []
+    for most in (3, 1000):
+        config = TrainingConfig(epochs=1, split="0.6,0.3,0.1", full_ranking_up_to=most, device="cpu")
+        told.append(fit(make_edge(log, 300), log, config).history[0])
+    assert [one["valid_protocol"] for one in told] == ["sampled-9999", "full"]
+    for name in ("weight", "valid_mrr"):
+        assert told[0][name] == told[1][name], "of fewer than 9,999 others all are drawn"
 
 
 def test_a_recurrence_that_only_hurts_gets_no_weight():

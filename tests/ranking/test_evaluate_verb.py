@@ -130,7 +130,7 @@ def test_mistakes(verb, run, log, tmp_path):
     refused(3, "its events have 2 features", "evaluate", run, wide)
     refused(3, "not a run folder", "evaluate", log)
     refused(3, "does not exist", "evaluate", run, tmp_path / "absent")
-    refused(2, "should be one of: full, sampled-499", "evaluate", run, "--protocol", "half")
+    refused(2, "should be one of: full, sampled-499, sampled-9999", "evaluate", run, "--protocol", "half")
     refused(2, "two run folders or more", "compare", run)
     refused(2, "is a log; compare takes runs", "compare", run, log)
     refused(2, "should end in one of", "compare", run, run, "--plot", tmp_path / "x.doc")

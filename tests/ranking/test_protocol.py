@@ -79,7 +79,7 @@ def test_with_few_items_sampled_is_full():
     ranks = [
         walk(LastItem.of(log), log, range(len(log)), LastItem.of(log).start(), protocol=name) for name in PROTOCOLS
     ]
-    assert np.array_equal(*ranks)
+    assert all(np.array_equal(ranks[0], other) for other in ranks[1:])
 
 
 def test_sampled_candidates_are_the_same_for_every_model(monkeypatch):

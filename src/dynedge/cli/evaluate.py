@@ -12,7 +12,10 @@ from dynedge.cli import app
 from dynedge.cli.data import Json
 
 Protocol = Annotated[
-    str, typer.Option(metavar="NAME", help="full: ranked among all items; sampled-499: among 499 others.")
+    str,
+    typer.Option(
+        metavar="NAME", help="full: ranked among all items; sampled-499, sampled-9999: among so many others."
+    ),
 ]
 
 

@@ -71,6 +71,15 @@ class Window:
         return self._column(self.log.features)
 
 
+Among = Callable[
+    [Window], Tensor | None
+]  # int64[n, C]: what a window's events are ranked among, the true items first
+
+
+def all_items(window: Window) -> Tensor | None:
+    return None
+
+
 @dataclass(frozen=True)
 class Step:
     """Where training stands: what a window's random draws are seeded with, so that a resumed run draws the same."""
@@ -150,7 +159,9 @@ class Model(nn.Module, ABC):
         """Whatever is due between epochs (multipliers, copies); numbers to log."""
         return {}
 
-    def calibrate(self, log: EventLog, events: range, state: State) -> tuple[dict[str, float], Array | None]:
+    def calibrate(
+        self, log: EventLog, events: range, state: State, among: Among = all_items
+    ) -> tuple[dict[str, float], Array | None]:
         """Choose what is to be chosen on validation events: after an epoch on the first, at the end on more of them.
 
         The state is a copy.

@@ -21,7 +21,7 @@ from torch import Tensor
 from dynedge.config import option
 from dynedge.events.log import EventLog
 from dynedge.models import memory, recurrence
-from dynedge.models.contract import Array, Loss, Model, Reason, State, Step, Window
+from dynedge.models.contract import Among, Array, Loss, Model, Reason, State, Step, Window, all_items
 from dynedge.models.memory import Memory, MemoryConfig
 from dynedge.models.memory.lessons import Lesson
 from dynedge.models.prepared import Prepared
@@ -119,21 +119,26 @@ class Edge(Model):
     # ---- fusion
 
     @torch.no_grad()
-    def calibrate(self, log: EventLog, events: range, state: State) -> tuple[dict[str, float], Array | None]:
+    def calibrate(
+        self, log: EventLog, events: range, state: State, among: Among = all_items
+    ) -> tuple[dict[str, float], Array | None]:
         """Choose the recurrence's weight: the mean reciprocal rank decides."""
+        if not events:
+            return {"weight": float(self.weight)}, None
         known, states = _part(state, MEMORY), _part(state, RECURRENCE)
         weights = sorted({0.0, *self.config.weights})
         found = np.empty((len(weights), len(events)))
-        rows = max(1, min(PIECE // max(self.memory.shape.items, 1), 5000))
+        one = among(Window(log, events[:1]))
+        rows = max(1, min(PIECE // (self.memory.shape.items if one is None else one.numel()), 5000))
         for start in range(events.start, events.stop, rows):
             window = Window(log, range(start, min(start + rows, events.stop)))
-            counted = self.memory.score(window, None, known)
-            evolved = self.recurrence.score(self.recurrence.prepare(window), None, states)
-            true, counted = torch.from_numpy(window.item).long().to(evolved.device), counted.to(evolved)
+            some = among(window)
+            counted = self.memory.score(window, some, known)
+            there = None if some is None else some.to(self.weight.device)
+            evolved = self.recurrence.score(self.recurrence.prepare(window), there, states)
+            true = torch.from_numpy(window.item).long() if some is None else torch.zeros(len(window)).long()
             place = slice(start - events.start, start - events.start + len(window))
-            found[:, place] = ranks_of_sums(counted, evolved, weights, true)
-        if not events:
-            return {"weight": float(self.weight)}, None
+            found[:, place] = ranks_of_sums(counted.to(evolved), evolved, weights, true.to(evolved.device))
         best = int((1 / found).mean(1).argmax())
         self.weight.fill_(weights[best])
         return {"weight": float(self.weight)}, found[best]

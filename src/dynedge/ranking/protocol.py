@@ -1,7 +1,8 @@
 """Walks a log forward: score, then advance. Each event is predicted from what came before it, and nothing else.
 
-Two protocols. `full`: each event's item is ranked among all items. `sampled-499`, the paper's: among 499 others,
-drawn once and for all (negatives.py). The states move alike under both.
+`full`: each event's item is ranked among all items. `sampled-499`, the paper's: among 499 others, drawn once and for
+all (negatives.py); `sampled-9999` alike, for logs of so many items that ranking all takes too long. The states move
+alike under all of them.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from dynedge.ranking.negatives import negatives
 
 Array = npt.NDArray[Any]
 
-PROTOCOLS: dict[str, int | None] = {"full": None, "sampled-499": 499}  # name -> negatives an event; None: all items
+# name -> negatives an event; None: all items
+PROTOCOLS: dict[str, int | None] = {"full": None, "sampled-499": 499, "sampled-9999": 9999}
 CHUNK = 5000  # events scored at once, at most
 CHUNK_SCORES = 1 << 25  # and scores held at once: events × items
 WHOLE = 64  # chunks are a multiple of it where they can be: operators like full vectors
@@ -66,20 +68,24 @@ def walk(
             found[of.start - events.start : of.stop - events.start] = ranked.cpu().numpy()
 
     for window, ready in ahead(prepared, range(events.start, events.stop, rows), threads):
-        unread.append((window.events, _ranks(model, window, ready, state, count, device)))
+        unread.append((window.events, _ranks(model, window, ready, state, protocol, device)))
         read(left=int(on_gpu))
         after(len(window))
     read(left=0)
     return found
 
 
-def _ranks(
-    model: Model, window: Window, prepared: Any, state: State, count: int | None, device: torch.device
-) -> Tensor:
-    true = torch.from_numpy(window.item.astype(np.int64)).to(device)
+def candidates(window: Window, protocol: str, device: torch.device | str = "cpu") -> Tensor | None:
+    """int64[n, C]: the items each event's own is ranked among, itself the first; None: all there are."""
+    count = PROTOCOLS[protocol]
     if count is None:
-        scores = model.score(prepared, None, state)
-        return ranks_there(scores, true.to(scores.device))
-    others = negatives(window.events, true, window.log.num_items, count)
-    scores = model.score(prepared, torch.cat([true[:, None], others], 1), state)
-    return ranks_there(scores, torch.zeros(len(window), dtype=torch.int64, device=scores.device))
+        return None
+    true = torch.from_numpy(window.item.astype(np.int64)).to(device)
+    return torch.cat([true[:, None], negatives(window.events, true, window.log.num_items, count)], 1)
+
+
+def _ranks(model: Model, window: Window, prepared: Any, state: State, protocol: str, device: torch.device) -> Tensor:
+    some = candidates(window, protocol, device)
+    scores = model.score(prepared, some, state)
+    true = torch.from_numpy(window.item.astype(np.int64)) if some is None else torch.zeros(len(window)).long()
+    return ranks_there(scores, true.to(scores.device))

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from dynedge.events.log import EventLog
 from dynedge.events.split import windows
 from dynedge.models.contract import Loss, Model, State, Step
 from dynedge.ranking.metrics import mean
-from dynedge.ranking.protocol import walk
+from dynedge.ranking.protocol import candidates, walk
 from dynedge.training.checkpoint import Checkpoints
 from dynedge.training.course import Course, Record
 from dynedge.training.files import group, joined
@@ -56,6 +57,9 @@ def fit(
     keeper.load()
     steps = Steps(model, course.optimiser, config)
     runlog.begin(course.history, config.epochs, _events_left(course, cuts, config.epochs))
+    if config.protocol(log) != "full":
+        limit = f"training.full_ranking_up_to = {config.full_ranking_up_to}"
+        runlog.say(f"validation ranks among 9,999 drawn items, since there are {log.num_items:,}; {limit}")
     try:
         with stop.gently(), bit_for_bit(config.deterministic):
             while course.epoch < config.epochs and not course.stale(config.patience):
@@ -158,9 +162,12 @@ def _validate(course: Course, log: EventLog, valid: range, config: TrainingConfi
     began, tally = time.perf_counter(), course.tally
     course.model.eval()
     with precision(config):
-        chosen, ranks = course.model.calibrate(log, valid, course.state.clone())
+        protocol = config.protocol(log)
+        among = partial(candidates, protocol=protocol)
+        chosen, ranks = course.model.calibrate(log, valid, course.state.clone(), among)
         if ranks is None:
-            ranks = walk(course.model, log, valid, course.state.clone(), after=lambda events: keeper.look())
+            copy = course.state.clone()
+            ranks = walk(course.model, log, valid, copy, protocol=protocol, after=lambda events: keeper.look())
     return {
         "epoch": course.epoch + 1,
         **tally.means(),
@@ -168,6 +175,7 @@ def _validate(course: Course, log: EventLog, valid: range, config: TrainingConfi
         **chosen,
         "valid_mrr": mean("mrr", ranks),
         "valid_recall@10": mean("recall@10", ranks),
+        "valid_protocol": protocol,
         "losses": tally.curve(),
         "events": tally.events,
         "seconds": tally.seconds,
@@ -186,7 +194,8 @@ def _choose_again(course: Course, log: EventLog, config: TrainingConfig, runlog:
     last = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     model.load_state_dict(group(best.tensors, "model"))
     with precision(config):
-        chosen, _ = model.calibrate(log, events, State(group(best.tensors, "state")).beside(course.state).clone())
+        state = State(group(best.tensors, "state")).beside(course.state).clone()
+        chosen, _ = model.calibrate(log, events, state, partial(candidates, protocol=config.protocol(log)))
     now = {name: tensor.detach().to("cpu", copy=True) for name, tensor in model.state_dict().items()}
     course.best = replace(best, tensors=best.tensors | joined(model=now))
     model.load_state_dict(last)

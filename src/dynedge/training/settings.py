@@ -26,6 +26,9 @@ class TrainingConfig:
     seed: int = option(0, "all random draws follow from it", least=0)
     split: str = option("", "train,valid,test by position, as 0.8,0.1,0.1; empty: the log's own")
     valid_events: int = option(20_000, "validate on the first so many validation events; 0: all", least=0)
+    full_ranking_up_to: int = option(
+        200_000, "with more items than this, validate among 9,999 drawn ones, not among all", least=0
+    )
     lr: float = option(1e-3, "Adam's learning rate", least=0, free=True)
     row_lr: float = option(1e-2, "the same for table rows (sparse gradients)", least=0, free=True)
     cooling: float = option(0.5, "after an epoch with no better valid MRR, both rates times this; 1: never", least=0)
@@ -42,6 +45,10 @@ class TrainingConfig:
 
     def split_of(self, log: EventLog) -> Split:
         return Split.parse(self.split) if self.split else log.split
+
+    def protocol(self, log: EventLog) -> str:
+        """What validation ranks among."""
+        return "full" if log.num_items <= self.full_ranking_up_to else "sampled-9999"
 
     def ranges(self, log: EventLog) -> tuple[range, range]:
         """The events to train on, and those to validate on."""

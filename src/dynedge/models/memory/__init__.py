@@ -139,19 +139,28 @@ class Memory(Model):
         return undo
 
     def score(self, prepared: Window, candidates: Tensor | None, state: State) -> Tensor:
-        out = torch.empty(len(prepared), self.shape.items)
-        known, columns = (
+        columns = prepared.user, prepared.item, prepared.time
+        asked = (
             self._store(state, len(prepared)),
-            (prepared.user, prepared.item, prepared.time),
+            self.fading,
+            self.keep,
+            self.mixture.weights(),
+            *columns,
+            self._found,
         )
-        mixing.walk(known, self.fading, self.keep, self.mixture.weights(), *columns, self._found, out.numpy())
-        return self._chosen(out, candidates)
+        if candidates is None:
+            out = torch.empty(len(prepared), self.shape.items)
+            mixing.walk(*asked, out.numpy())
+        else:
+            out = torch.empty(candidates.shape)
+            mixing.walk_some(*asked, candidates.cpu().numpy(), out.numpy())
+        return out.log_()
 
     def peek(self, users: Tensor, times: Tensor, candidates: Tensor | None, state: State) -> Tensor:
         out = torch.empty(len(users), self.shape.items)
         known, columns = self._store(state), (users.cpu().numpy(), times.cpu().double().numpy())
         mixing.peek(known, self.fading, self.keep, self.mixture.weights(), *columns, self._found, out.numpy())
-        return self._chosen(out, candidates)
+        return out.log_() if candidates is None else out.gather(1, candidates.cpu()).log_()
 
     def seen(self, users: Tensor, state: State) -> Tensor | None:
         if "user" not in self.config.contexts:
@@ -167,9 +176,6 @@ class Memory(Model):
         reasons.explain(*known, user, time, items.numpy(), self._found, shares, near)
         named = (reasons.by_name(row, half_lives) for row in shares)
         return [Reason(one, int(other)) for one, other in zip(named, near, strict=True)]
-
-    def _chosen(self, out: Tensor, candidates: Tensor | None) -> Tensor:
-        return out.log_() if candidates is None else out.gather(1, candidates.cpu()).log_()
 
 
 def create(config: MemoryConfig, log: EventLog, train_end: int, seed: int) -> Memory:

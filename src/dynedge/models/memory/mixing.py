@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dynedge.models.memory.store import ABOUT, SOURCES, Fading, Found, Store, forget, look, take_in
+from dynedge.models.memory.table import NONE
 
 Array = npt.NDArray[Any]
 
@@ -81,21 +82,61 @@ def inputs(store: Store, found: Found, slot: int, out: Array) -> None:
 
 
 @numba.njit(nogil=True, cache=True)
-def _popular(store: Store, weight: Array, out: Array) -> None:
-    """out[i]: what is the same for every context."""
-    items, half_lives = len(out), len(store.popular_total)
-    factor = np.zeros(half_lives, np.float32)
-    for h in range(half_lives):
+def _factors(store: Store, weight: Array) -> Array:
+    """float32[H]: what a count of each half-life adds to its item's probability."""
+    factor = np.zeros(len(store.popular_total), np.float32)
+    for h in range(len(factor)):
         if store.popular_total[h] > 0:
             factor[h] = weight[1 + h] / store.popular_total[h]
+    return factor
+
+
+@numba.njit(nogil=True, cache=True)
+def _popular(store: Store, weight: Array, out: Array) -> None:
+    """out[i]: what is the same for every context."""
+    items, factor = len(out), _factors(store, weight)
     for start in range(0, items, PIECE):  # a piece of `out` stays in the first-level cache
         stop = min(start + PIECE, items)
         for i in range(start, stop):
             out[i] = weight[0] / items
-        for h in range(half_lives):
+        for h in range(len(factor)):
             row, of_row = store.popular[h], factor[h]
             for i in range(start, stop):
                 out[i] += of_row * row[i]
+
+
+@numba.njit(nogil=True, cache=True)
+def _base(weights: Weights, found: Found) -> Array:
+    """float32[hidden]: what the reshaping network makes of the question's facts, the same for all its items."""
+    base = weights.shape_bias.copy()
+    for a in range(len(base)):
+        for b in range(len(found.facts)):
+            base[a] += weights.shape_facts[a, b] * found.facts[b]
+    return base
+
+
+@numba.njit(nogil=True, cache=True)
+def _known(
+    store: Store, weights: Weights, found: Found, slot: int, weight: Array, base: Array, room: Array, start: float
+) -> float:
+    """The probability of an item that a context knows of, which is `start` for those it does not; `room`: scratch."""
+    half_lives, hidden, share = len(store.popular_total), len(base), found.share[slot]
+    units, seen = room[:hidden], room[hidden:]
+    for s in range(SOURCES):
+        if share[s] != 0:
+            start += weight[1 + half_lives + s] * share[s]
+    change = weights.shape_seen[0] * found.about[slot, 0]
+    if hidden:
+        inputs(store, found, slot, seen)
+        units[:] = base
+        for b in range(INPUTS):
+            if seen[b] != 0:  # most contexts know little of most items
+                row, value = weights.shape_in[b], seen[b]
+                for a in range(hidden):
+                    units[a] += value * row[a]
+        for a in range(hidden):
+            change += weights.shape_out[a] * max(units[a], np.float32(0))
+    return start * np.exp(change) if change != 0 else start
 
 
 @numba.njit(nogil=True, cache=True)
@@ -111,34 +152,43 @@ def answer(
     out: Array,
 ) -> None:
     """out[i]: the probability of every item, up to a factor."""
-    half_lives = len(store.popular_total)
     size = look(store, fading, keep, user, time, found)
-    gate(weights, found, half_lives, weight)
+    gate(weights, found, len(store.popular_total), weight)
     _popular(store, weight, out)
-    hidden = len(weights.shape_bias)
-    base, units, seen = np.zeros(hidden, np.float32), np.zeros(hidden, np.float32), np.zeros(INPUTS, np.float32)
-    for a in range(hidden):
-        base[a] = weights.shape_bias[a]
-        for b in range(len(found.facts)):
-            base[a] += weights.shape_facts[a, b] * found.facts[b]
+    base = _base(weights, found)
+    room = np.empty(len(base) + INPUTS, np.float32)
     for slot in range(size):
-        item, share = found.items[slot], found.share[slot]
-        for s in range(SOURCES):
-            if share[s] != 0:
-                out[item] += weight[1 + half_lives + s] * share[s]
-        change = weights.shape_seen[0] * found.about[slot, 0]
-        if hidden:
-            inputs(store, found, slot, seen)
-            units[:] = base
-            for b in range(INPUTS):
-                if seen[b] != 0:  # most contexts know little of most items
-                    row, value = weights.shape_in[b], seen[b]
-                    for a in range(hidden):
-                        units[a] += value * row[a]
-            for a in range(hidden):
-                change += weights.shape_out[a] * max(units[a], np.float32(0))
-        if change != 0:
-            out[item] *= np.exp(change)
+        item = found.items[slot]
+        out[item] = _known(store, weights, found, slot, weight, base, room, out[item])
+    forget(found, size)
+
+
+@numba.njit(nogil=True, cache=True)
+def answer_some(
+    store: Store,
+    fading: Fading,
+    keep: Array,
+    weights: Weights,
+    user: int,
+    time: float,
+    found: Found,
+    weight: Array,
+    candidates: Array,
+    out: Array,
+) -> None:
+    """out[c]: the same of the candidates alone; what it costs does not grow with the number of items."""
+    size = look(store, fading, keep, user, time, found)
+    gate(weights, found, len(store.popular_total), weight)
+    factor, base = _factors(store, weight), _base(weights, found)
+    room = np.empty(len(base) + INPUTS, np.float32)
+    for c in range(len(out)):
+        item = candidates[c]
+        out[c] = weight[0] / store.items
+        for h in range(len(factor)):
+            out[c] += factor[h] * store.popular[h, item]
+        slot = found.slot[item]
+        if slot != NONE:
+            out[c] = _known(store, weights, found, slot, weight, base, room, out[c])
     forget(found, size)
 
 
@@ -158,6 +208,26 @@ def walk(
     weight = np.zeros(len(weights.gate_start), np.float32)
     for k in range(len(user)):
         answer(store, fading, keep, weights, user[k], time[k], found, weight, out[k])
+        take_in(store, fading, keep, user[k], item[k], time[k])
+
+
+@numba.njit(nogil=True, cache=True)
+def walk_some(
+    store: Store,
+    fading: Fading,
+    keep: Array,
+    weights: Weights,
+    user: Array,
+    item: Array,
+    time: Array,
+    found: Found,
+    candidates: Array,
+    out: Array,
+) -> None:
+    """The same for candidates [n, C]: out[n, C]."""
+    weight = np.zeros(len(weights.gate_start), np.float32)
+    for k in range(len(user)):
+        answer_some(store, fading, keep, weights, user[k], time[k], found, weight, candidates[k], out[k])
         take_in(store, fading, keep, user[k], item[k], time[k])
 
 
