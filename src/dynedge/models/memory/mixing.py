@@ -106,37 +106,35 @@ def _popular(store: Store, weight: Array, out: Array) -> None:
 
 
 @numba.njit(nogil=True, cache=True)
-def _base(weights: Weights, found: Found) -> Array:
-    """float32[hidden]: what the reshaping network makes of the question's facts, the same for all its items."""
-    base = weights.shape_bias.copy()
-    for a in range(len(base)):
+def _add_known(
+    store: Store, weights: Weights, found: Found, weight: Array, slots: Array, places: Array, out: Array
+) -> None:
+    """To out[places[j]], where items stand as if no context knew of them, what is known of those in slots[j]."""
+    half_lives, hidden = len(store.popular_total), len(weights.shape_bias)
+    base, units, seen = np.zeros(hidden, np.float32), np.zeros(hidden, np.float32), np.zeros(INPUTS, np.float32)
+    for a in range(hidden):
+        base[a] = weights.shape_bias[a]
         for b in range(len(found.facts)):
             base[a] += weights.shape_facts[a, b] * found.facts[b]
-    return base
-
-
-@numba.njit(nogil=True, cache=True)
-def _known(
-    store: Store, weights: Weights, found: Found, slot: int, weight: Array, base: Array, room: Array, start: float
-) -> float:
-    """The probability of an item that a context knows of, which is `start` for those it does not; `room`: scratch."""
-    half_lives, hidden, share = len(store.popular_total), len(base), found.share[slot]
-    units, seen = room[:hidden], room[hidden:]
-    for s in range(SOURCES):
-        if share[s] != 0:
-            start += weight[1 + half_lives + s] * share[s]
-    change = weights.shape_seen[0] * found.about[slot, 0]
-    if hidden:
-        inputs(store, found, slot, seen)
-        units[:] = base
-        for b in range(INPUTS):
-            if seen[b] != 0:  # most contexts know little of most items
-                row, value = weights.shape_in[b], seen[b]
-                for a in range(hidden):
-                    units[a] += value * row[a]
-        for a in range(hidden):
-            change += weights.shape_out[a] * max(units[a], np.float32(0))
-    return start * np.exp(change) if change != 0 else start
+    for j in range(len(slots)):
+        slot, place = slots[j], places[j]
+        share = found.share[slot]
+        for s in range(SOURCES):
+            if share[s] != 0:
+                out[place] += weight[1 + half_lives + s] * share[s]
+        change = weights.shape_seen[0] * found.about[slot, 0]
+        if hidden:
+            inputs(store, found, slot, seen)
+            units[:] = base
+            for b in range(INPUTS):
+                if seen[b] != 0:  # most contexts know little of most items
+                    row, value = weights.shape_in[b], seen[b]
+                    for a in range(hidden):
+                        units[a] += value * row[a]
+            for a in range(hidden):
+                change += weights.shape_out[a] * max(units[a], np.float32(0))
+        if change != 0:
+            out[place] *= np.exp(change)
 
 
 @numba.njit(nogil=True, cache=True)
@@ -155,11 +153,7 @@ def answer(
     size = look(store, fading, keep, user, time, found)
     gate(weights, found, len(store.popular_total), weight)
     _popular(store, weight, out)
-    base = _base(weights, found)
-    room = np.empty(len(base) + INPUTS, np.float32)
-    for slot in range(size):
-        item = found.items[slot]
-        out[item] = _known(store, weights, found, slot, weight, base, room, out[item])
+    _add_known(store, weights, found, weight, np.arange(size), found.items[:size], out)
     forget(found, size)
 
 
@@ -179,16 +173,17 @@ def answer_some(
     """out[c]: the same of the candidates alone; what it costs does not grow with the number of items."""
     size = look(store, fading, keep, user, time, found)
     gate(weights, found, len(store.popular_total), weight)
-    factor, base = _factors(store, weight), _base(weights, found)
-    room = np.empty(len(base) + INPUTS, np.float32)
+    factor = _factors(store, weight)
+    slots, places, known = np.empty(len(out), np.int64), np.empty(len(out), np.int32), 0
     for c in range(len(out)):
         item = candidates[c]
         out[c] = weight[0] / store.items
         for h in range(len(factor)):
             out[c] += factor[h] * store.popular[h, item]
-        slot = found.slot[item]
-        if slot != NONE:
-            out[c] = _known(store, weights, found, slot, weight, base, room, out[c])
+        if found.slot[item] != NONE:
+            slots[known], places[known] = found.slot[item], c
+            known += 1
+    _add_known(store, weights, found, weight, slots[:known], places[:known], out)
     forget(found, size)
 
 
