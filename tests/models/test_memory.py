@@ -327,14 +327,39 @@ def test_the_best_epoch_chooses_its_weight_on_more_events_at_last(monkeypatch):
     assert all(torch.equal(tensor, told[1][1][name]) for name, tensor in course.model.state_dict().items())
 
 
-def test_candidates_score_as_they_do_among_all():
-    """To the bit, the ones that no context knows of and the ones named twice among them."""
+@pytest.mark.parametrize("threads", [1, 3])
+def test_candidates_score_as_they_do_among_all(threads, monkeypatch):
+    """To the bit, the ones that no context knows of and the ones named twice among them; in one thread or several."""
     log = make_log(events=300)
     model, some = make_memory(log), torch.randint(log.num_items, (300, 7), generator=torch.manual_seed(0))
     window, one, other = Window(log, range(300)), model.start(), model.start()
     every = model.score(window, None, one)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     assert torch.equal(model.score(window, some, other), every.gather(1, some))
+    assert len(model._rooms(other, 1)) == threads
+    assert torch.equal(model.score(window, None, model.start()), every)
     assert all(torch.equal(tensor, other[name]) for name, tensor in one.items()), "the states move alike"
+
+
+def test_copies_are_given_up_when_the_state_moves_without_them(monkeypatch):
+    """Observed, supposed, another state, a window at a time: as if there had never been any."""
+    log = make_log(events=300)
+    alone, helped, found = make_memory(log), make_memory(log), []
+    for model, threads in ((alone, 1), (helped, 3)):
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        state, scores = model.start(), []
+        for start in range(0, 300, 50):
+            cut = [Window(log, range(start + k, start + k + 10)) for k in range(0, 50, 10)]
+            scores += [model.score(cut[0], None, state), model.score(cut[1], None, state)]
+            model.observe(cut[2], state)
+            scores.append(model.score(cut[3], None, state.clone()))
+            model.suppose(Window(log, range(start, start + 1)), state)()
+            scores.append(model.score(cut[3], None, state))
+            model.observe(cut[4], state)
+        found.append((torch.cat(scores), state))
+    assert len(helped._rooms(helped.start(), 300)) == 3
+    assert torch.equal(found[0][0], found[1][0])
+    assert all(torch.equal(tensor, found[1][1][name]) for name, tensor in found[0][1].items())
 
 
 def test_the_weight_is_chosen_among_drawn_items_where_there_are_many():

@@ -79,3 +79,22 @@ def test_levels_run_in_a_pair_only_where_there_are_many_rows_in_narrow_ones(monk
     for blocks in ([0, wide, wide], [0, 1, 2, 3, 4], list(range(0, 2 * wide + 2, 2))):
         cpu._levels(None, None, blocks[2] - blocks[0], 0, len(blocks) // 2, np.array(blocks))
     assert ran == ["parts", "parts", "pair"]
+
+
+@numba.njit(nogil=True)
+def _take_all(numbers, mine):
+    for k in range(len(numbers)):
+        if pair.take(numbers, k) == 0:
+            mine[k] += 1
+
+
+def test_what_one_thread_takes_no_other_is_given():
+    numbers, mine = np.zeros(300_000, np.int64), np.zeros((4, 300_000), np.int64)
+    _take_all(numbers[:0], mine[0])  # compiled
+    threads = [threading.Thread(target=_take_all, args=(numbers, own)) for own in mine]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (mine.sum(0) == 1).all()
+    assert (numbers == 4).all()

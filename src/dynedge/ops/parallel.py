@@ -44,6 +44,15 @@ def in_parts(kernel: Kernel, rows: int, *args: Any) -> None:
             other.result()
 
 
+def side_by_side(work: Callable[[int], None], threads: int) -> None:
+    """work(0) here, and work(1), work(2).. in other threads, but for those that have not begun when work(0) ends."""
+    others = [_pool(os.getpid()).submit(work, part) for part in range(1, threads)]
+    work(0)
+    for other in others:
+        if not other.cancel():
+            other.result()
+
+
 def in_pair(kernel: Kernel, *args: Any) -> None:
     """kernel(0, numbers, ...) here and kernel(1, numbers, ...) in another thread, as in pair.py; or here alone.
 

@@ -23,6 +23,7 @@ from dynedge.models.memory import learning, mixing, reasons, store
 from dynedge.models.memory.lessons import Lesson, Lessons
 from dynedge.models.memory.store import SOURCES, TABLES
 from dynedge.models.room import wide
+from dynedge.ops.parallel import side_by_side
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,8 @@ class MemoryConfig:
     windows: int = option(300, "training windows an epoch is cut into", least=1)
 
 
+COPIED = 1 << 18  # bytes that are copied while an event is answered, less than can be
+HELD = 1 << 32  # bytes of all copies, at most
 OF_USERS = np.array([name == "user" for name in TABLES])
 SEARCH = {
     "training.lr": (3e-4, 1e-3, 3e-3, 1e-2),
@@ -67,6 +70,8 @@ class Memory(Model):
         self.fading = store.fadings(config.half_lives, config.longest)
         sources = 1 + len(config.half_lives) + SOURCES
         self._made: tuple[list[Tensor], store.Store | None] = [], None
+        self._copies: tuple[list[Tensor], list[tuple[store.Store, store.Found]]] = [], []
+        self._asked = 0  # events, since there are no copies
         self.mixture = learning.Mixture(torch.zeros(sources), config.gate, config.reshape)
         self._all_alike = learning.Mixture(torch.zeros(sources), 0, 0).weights()
         self._lessons = Lessons(self.start, self._read, config.windows, config.span, config.examples)
@@ -88,6 +93,7 @@ class Memory(Model):
 
     def grow(self, users: int, items: int, state: State) -> None:
         self.shape = replace(self.shape, users=users, items=items)
+        self._copies = [], []
         store.grow(state, users, items)
         if items > len(self._found.slot):
             del self._found
@@ -139,22 +145,43 @@ class Memory(Model):
         return undo
 
     def score(self, prepared: Window, candidates: Tensor | None, state: State) -> Tensor:
-        columns = prepared.user, prepared.item, prepared.time
-        asked = (
-            self._store(state, len(prepared)),
-            self.fading,
-            self.keep,
-            self.mixture.weights(),
-            *columns,
-            self._found,
-        )
-        if candidates is None:
-            out = torch.empty(len(prepared), self.shape.items)
-            mixing.walk(*asked, out.numpy())
-        else:
-            out = torch.empty(candidates.shape)
-            mixing.walk_some(*asked, candidates.cpu().numpy(), out.numpy())
+        """Each thread has a copy of what is remembered, moves it past all events, and answers what none has taken."""
+        weights, columns = self.mixture.weights(), (prepared.user, prepared.item, prepared.time)
+        out = torch.empty((len(prepared), self.shape.items) if candidates is None else candidates.shape)
+        some = None if candidates is None else candidates.cpu().numpy()
+        rooms, taken = self._rooms(state, len(prepared)), np.zeros(len(prepared), np.int64)
+
+        def walk(part: int) -> None:
+            known, found = rooms[part]
+            asked = known, self.fading, self.keep, weights, *columns, taken, found
+            if some is None:
+                mixing.walk(*asked, out.numpy())
+            else:
+                mixing.walk_some(*asked, some, out.numpy())
+
+        side_by_side(walk, len(rooms))
         return out.log_()
+
+    def _rooms(self, state: State, events: int) -> list[tuple[store.Store, store.Found]]:
+        """What is remembered and room for answers, for each thread that is to walk past so many events.
+
+        Copies are kept: all of them move past the same events. They are made once so much has been asked that
+        copying would have taken less, or where the state is no longer the one they are copies of.
+        """
+        own = self._store(state, events)
+        tensors, copies = self._copies
+        same = len(tensors) == len(state) and all(map(is_, tensors, state.values()))
+        if not same or any(known.clock[0] != own.clock[0] for known, _ in copies):
+            copies = []
+        if not copies:
+            self._asked += events
+            size = sum(tensor.nbytes for tensor in state.values()) + sum(array.nbytes for array in self._found)
+            more = min(torch.get_num_threads() - 1, HELD // size)
+            if more > 0 and self._asked * COPIED >= more * size:
+                made = (store.of(state.clone(), self.shape.items) for _ in range(more))
+                copies, self._asked = [(known, store.room(len(self._found.slot))) for known in made], 0
+            self._copies = list(state.values()), copies
+        return [(own, self._found), *copies]
 
     def peek(self, users: Tensor, times: Tensor, candidates: Tensor | None, state: State) -> Tensor:
         out = torch.empty(len(users), self.shape.items)

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from dynedge.models.memory.store import ABOUT, SOURCES, Fading, Found, Store, forget, look, take_in
 from dynedge.models.memory.table import NONE
+from dynedge.ops.pair import take
 
 Array = npt.NDArray[Any]
 
@@ -196,13 +197,15 @@ def walk(
     user: Array,
     item: Array,
     time: Array,
+    taken: Array,
     found: Found,
     out: Array,
 ) -> None:
-    """Score, then advance, event by event: out[n, I]."""
+    """Score, then advance, event by event: out[n, I]; of the events those that no other thread has taken [n]."""
     weight = np.zeros(len(weights.gate_start), np.float32)
     for k in range(len(user)):
-        answer(store, fading, keep, weights, user[k], time[k], found, weight, out[k])
+        if take(taken, k) == 0:
+            answer(store, fading, keep, weights, user[k], time[k], found, weight, out[k])
         take_in(store, fading, keep, user[k], item[k], time[k])
 
 
@@ -215,6 +218,7 @@ def walk_some(
     user: Array,
     item: Array,
     time: Array,
+    taken: Array,
     found: Found,
     candidates: Array,
     out: Array,
@@ -222,7 +226,8 @@ def walk_some(
     """The same for candidates [n, C]: out[n, C]."""
     weight = np.zeros(len(weights.gate_start), np.float32)
     for k in range(len(user)):
-        answer_some(store, fading, keep, weights, user[k], time[k], found, weight, candidates[k], out[k])
+        if take(taken, k) == 0:
+            answer_some(store, fading, keep, weights, user[k], time[k], found, weight, candidates[k], out[k])
         take_in(store, fading, keep, user[k], item[k], time[k])
 
 
