@@ -78,6 +78,27 @@ def test_bonuses_are_added_and_get_their_gradient(name):
     assert not torch.equal(with_bonus(softmax_loss)[0], gradients(softmax_loss, tensors, columns, true)[0])
 
 
+def test_candidates_that_stand_for_more():
+    """As if each had been drawn twice; and of any number as the reference has it."""
+    tensors, columns, true = make(**CASES["sampled, ids"])
+
+    def standing(compute, number):
+        error = compute(*tensors, columns, *true, None, number)
+        return error.detach(), *(grad.to_dense() for grad in torch.autograd.grad(0.3 * error, tensors))
+
+    for number in (2.0, 17.3):
+        for got, right in zip(standing(softmax_loss, number), standing(reference.softmax_loss, number), strict=True):
+            torch.testing.assert_close(got, right, rtol=1e-10, atol=1e-10)
+    n, (wanted, arena, outside, ids) = len(true[0]), tensors
+    found = reference.scores(wanted, torch.cat([arena, outside]), ids, columns)
+    own = torch.cat([arena[true[1]], ids[true[0], :-1]], 1)
+    mine = (wanted * own).sum(1) + ids[true[0], -1]
+    same = columns.item[:, : columns.count].repeat_interleave(CHUNK, 0)[:n] == true[0][:, None]
+    twice = found.masked_fill(same, -torch.inf).repeat(1, 2)
+    expected = (torch.cat([mine[:, None], twice], 1).logsumexp(1) - mine).sum()
+    torch.testing.assert_close(standing(softmax_loss, 2.0)[0], expected.detach())
+
+
 @pytest.mark.parametrize("name", ["sampled, ids", "full"])
 def test_gradcheck(name):
     tensors, columns, true = make(**{**CASES[name], "n": 12, "items": 5, "d": 2})

@@ -59,8 +59,9 @@ def test_error_and_gradients(
     n: int, count: int, items: int, d: int, active: float, share: int, ids: bool, low: bool
 ) -> None:
     """Few items: they move inside chunks, and are drawn twice; all items, also split; several blocks; chunks that
-    share their candidates, the last ones fewer than the others."""
+    share their candidates, the last ones fewer than the others, and candidates that stand for more than one."""
     torch.manual_seed(0)
+    standing = None, 1.0 if share == 1 else 7.5
     columns, drawn, item, row, after, rows = window(n, count, items, active, share)
     shapes = [(n, 2 * d if ids else d), (rows, d), (len(columns.outside), d), *([(items, d + 1)] if ids else [])]
     inputs = [torch.randn(shape) * d**-0.25 for shape in shapes]
@@ -71,7 +72,7 @@ def test_error_and_gradients(
         grads = torch.autograd.grad(0.5 * error, tensors)
         return [_dense(grad).double().cpu() for grad in (error.detach(), *grads)]
 
-    expected = gradients(reference.softmax_loss, torch.float64, columns, item, row)
+    expected = gradients(reference.softmax_loss, torch.float64, columns, item, row, *standing)
 
     def by_triton(wanted: Tensor, arena: Tensor, outside: Tensor, *rest: Any) -> Tensor:
         each = outside if drawn.every else outside[(drawn.rows[::share] - rows).clamp_min(0).flatten()]
@@ -81,7 +82,7 @@ def test_error_and_gradients(
     own = rows + (chunk // share * count)[:, None] + place
     apart = drawn if drawn.every else replace(drawn, rows=torch.where(drawn.rows >= rows, own, drawn.rows))
     with torch.autocast(DEVICE, torch.bfloat16) if low else nullcontext():
-        found = gradients(by_triton, torch.float32, apart, item, row, after)
+        found = gradients(by_triton, torch.float32, apart, item, row, after, *standing)
     assert_near(found, expected, low)
 
 

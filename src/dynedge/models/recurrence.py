@@ -64,6 +64,7 @@ class RecurrenceConfig:
     solver: str = option("refresh", "how φ is tied to its state", choices=SOLVERS)
     alpha: float = option(1.0, "weight of the tie", least=0)
     negatives: int = option(512, "items drawn for each chunk of events, beside the true ones", least=1)
+    stand_for_all: bool = option(True, "drawn ones count as so many that the softmax over all items is estimated")
     full_softmax_up_to: int = option(4096, "with no more items than this, all are candidates", least=0)
     item_id: bool = option(True, "item ids are features of an event, and of the last item")
     categories: bool = option(True, "so are the items' categories")
@@ -85,6 +86,7 @@ PAPER = RecurrenceConfig(
     dnodes=160,
     solver="penalty",
     negatives=10,
+    stand_for_all=False,
     full_softmax_up_to=0,
     time_gaps=False,
     candidate_id=False,
@@ -350,6 +352,12 @@ class Recurrence(Model):
         """How many chunks share a draw: with each its own, a large window would have most items' rows moved."""
         return max(1, -(-chunks * self.config.negatives // DRAWN))
 
+    @property
+    def _stands_for(self) -> float:
+        """How many items a candidate counts as."""
+        every = self._full or not self.config.stand_for_all
+        return 1.0 if every else max(1.0, self.shape.items / self.config.negatives)
+
     def repeats(self, prepared: Prepared) -> bool:
         few = len(prepared.window) <= RECORDED
         return few and prepared.levels is not None and self._resident.keeps(prepared)
@@ -365,7 +373,7 @@ class Recurrence(Model):
             some = self._all_items(n) if drawn is None else drawn.int()[numbers // share].cpu().numpy()
             columns = self._columns(prepared, some)
             outside = self._outside(columns.outside, state)
-            return softmax_loss(wanted, arena, outside, self._ids, columns, *true, bonus)
+            return softmax_loss(wanted, arena, outside, self._ids, columns, *true, bonus, self._stands_for)
         from dynedge.ops.softmax_loss.triton import Drawn
         from dynedge.ops.softmax_loss.triton import softmax_loss as by_triton
 
@@ -381,7 +389,8 @@ class Recurrence(Model):
         rows, moves = rows_and_moves(prepared, items, CHUNK * numbers)
         candidates = Drawn(items, torch.where(rows >= 0, rows, elsewhere), moves, full, share)
         outside = self._outside(others, state)
-        return by_triton(wanted, arena, outside, self._ids, candidates, *true, prepared.after, bonus)
+        known = wanted, arena, outside, self._ids, candidates
+        return by_triton(*known, *true, prepared.after, bonus, self._stands_for)
 
     def loss(self, prepared: Prepared, state: State, step: Step) -> Loss:
         n = max(len(prepared.window), 1)

@@ -33,11 +33,15 @@ def softmax_loss(
     item: Tensor,
     row: Tensor,
     bonus: Bonus | None = None,
+    stands_for: float = 1.0,
 ) -> Tensor:
     """The sum of the events' errors, a scalar; `item` and `row` int64[n] are the true items and their rows.
+
+    Each candidate counts as so many as it `stands_for`: where C of I items were drawn, I / C of them estimate the
+    softmax over all.
 
     wanted [n, D], arena [R, d], outside [.., d], ids [I, d + 1] or None. Differentiable once in all four, and in the
     bonus's values; the gradient of ids is sparse unless every item is a candidate.
     """
     compute = BY_DEVICE.get(wanted.device.type, reference.softmax_loss)
-    return compute(wanted, arena, outside, ids, columns, item, row, bonus)
+    return compute(wanted, arena, outside, ids, columns, item, row, bonus, stands_for)

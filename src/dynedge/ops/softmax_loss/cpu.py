@@ -5,6 +5,7 @@ Legend: as in the package's docstring.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -32,9 +33,10 @@ def softmax_loss(
     item: Tensor,
     row: Tensor,
     bonus: Bonus | None = None,
+    stands_for: float = 1.0,
 ) -> Tensor:
-    value = None if bonus is None else bonus.value
-    error: Tensor = _SoftmaxLoss.apply(wanted, arena, outside, ids, value, columns, item, row, bonus)  # type: ignore[no-untyped-call]
+    value, behind = None if bonus is None else bonus.value, math.log(stands_for)
+    error: Tensor = _SoftmaxLoss.apply(wanted, arena, outside, ids, value, columns, item, row, bonus, behind)  # type: ignore[no-untyped-call]
     return error
 
 
@@ -51,11 +53,12 @@ class _SoftmaxLoss(torch.autograd.Function):
         item: Tensor,
         row: Tensor,
         bonus: Bonus | None,
+        behind: float,
     ) -> Tensor:
         rows, own_ids, vectors = _named_ids(ids, columns, item)
         inputs = *(_array(tensor) for tensor in (wanted, arena, outside)), vectors
         added = _added(bonus, value, wanted)
-        error, grads = _compute(inputs, columns, item, row, own_ids, added, any(ctx.needs_input_grad))
+        error, grads = _compute(inputs, columns, item, row, own_ids, added, behind, any(ctx.needs_input_grad))
         ctx.grads = [torch.from_numpy(grad) for grad in grads]
         if ids is not None and rows is not None and grads:
             ctx.grads[3] = torch.sparse_coo_tensor(
@@ -68,7 +71,7 @@ class _SoftmaxLoss(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         needed = ctx.needs_input_grad[:5]
         grads = (own * grad if need else None for own, need in zip(ctx.grads, needed, strict=True))
-        return *grads, None, None, None, None
+        return *grads, None, None, None, None, None
 
 
 def _added(bonus: Bonus | None, value: Tensor | None, wanted: Tensor) -> tuple[Array, Array, Array]:
@@ -98,6 +101,7 @@ def _compute(
     row: Tensor,
     own_ids: tuple[Array, Array],
     added: tuple[Array, Array, Array],
+    behind: float,
     back: bool,
 ) -> tuple[float, list[Array]]:
     """(the summed error, gradients of wanted, arena, outside, the rows of ids and the bonuses, if asked for)."""
@@ -120,7 +124,7 @@ def _compute(
         work = (last - first) * CHUNK * (1 + full // 64)
         made = error, pull, to_wanted, to_columns, to_bias, to_added
         in_parts(
-            *(kernels.chunks, work, first, last, back, wanted, arena, outside, ids),
+            *(kernels.chunks, work, first, last, back, behind, wanted, arena, outside, ids),
             *(*indices, own_ids[0], *true, columns.count, *added, *made),
         )
         if back:

@@ -30,6 +30,7 @@ def chunks(
     first: int,
     last: int,
     backward: bool,
+    behind: float,
     wanted: Array,
     arena: Array,
     outside: Array,
@@ -57,6 +58,7 @@ def chunks(
 
     pull [n] is ∂error/∂score of the true item, to_wanted [n, D]; to_columns [.., Ā, D] and to_bias [.., Ā] are
     those of the columns, from chunk `first` on; to_added [L] of the bonuses. ids has no rows where there are none.
+    A true item's score counts as `behind` less than it is.
     """
     count, width = row_of.shape[1], wanted.shape[1]
     lanes = VECTOR_BYTES // wanted.itemsize
@@ -80,7 +82,7 @@ def chunks(
             add_products(block, left, every, wanted, 0, low + every, size, turned)
         for i in range(size):
             k = low + i
-            score = _score(wanted[k], arena[row[k]], ids, own_id[k])
+            score = _score(wanted[k], arena[row[k]], ids, own_id[k]) - wanted.dtype.type(behind)
             low_l, high_l = added_start[k], added_start[k + 1]
             if high_l > low_l:
                 score += _add(block[i], added, added_item, low_l, high_l, place, item_of[c], candidates, item[k])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -18,6 +20,7 @@ def softmax_loss(
     item: Tensor,
     row: Tensor,
     bonus: Bonus | None = None,
+    stands_for: float = 1.0,
 ) -> Tensor:
     d, count = arena.shape[1], columns.count
     negative = scores(wanted, torch.cat([arena, outside]), ids, columns)
@@ -29,7 +32,7 @@ def softmax_loss(
         added = torch.zeros_like(negative).index_put((bonus.event, bonus.item), bonus.value)
         negative, positive = negative + added, positive + added.gather(1, item[:, None]).squeeze(1)
     same = columns.item[:, :count].repeat_interleave(CHUNK, 0)[: len(item)] == item[:, None]
-    logits = torch.cat([positive[:, None], negative.masked_fill(same, -torch.inf)], 1)
+    logits = torch.cat([positive[:, None], negative.masked_fill(same, -torch.inf) + math.log(stands_for)], 1)
     return F.cross_entropy(logits, torch.zeros_like(item), reduction="sum")
 
 

@@ -6,6 +6,7 @@ them and nothing waits for the GPU to count. Legend: as in the package's docstri
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,6 +47,7 @@ def softmax_loss(
     row: Tensor,
     after: Tensor,
     bonus: Bonus | None = None,
+    stands_for: float = 1.0,
 ) -> Tensor:
     """As the package's, for candidates `drawn`; after int[n]: the row event k's item is read from then on, or −1.
 
@@ -54,7 +56,8 @@ def softmax_loss(
     added = None
     if bonus is not None:
         added = arena.new_zeros(len(wanted), drawn.items.shape[1]).index_put((bonus.event, bonus.item), bonus.value)
-    error: Tensor = _SoftmaxLoss.apply(wanted, arena, outside, ids, added, drawn, item, row, after)  # type: ignore[no-untyped-call]
+    behind = math.log(stands_for)
+    error: Tensor = _SoftmaxLoss.apply(wanted, arena, outside, ids, added, drawn, item, row, after, behind)  # type: ignore[no-untyped-call]
     return error
 
 
@@ -71,6 +74,7 @@ class _SoftmaxLoss(torch.autograd.Function):
         item: Tensor,
         row: Tensor,
         after: Tensor,
+        behind: float,
     ) -> Tensor:
         n, (rows, d), (chunks, count) = len(wanted), arena.shape, drawn.rows.shape
         low = torch.is_autocast_enabled(arena.device.type)
@@ -92,7 +96,7 @@ class _SoftmaxLoss(torch.autograd.Function):
             kernels.chunks[(programs, splits)](
                 *(wanted.contiguous(), arena.contiguous(), outside.contiguous(), arena if ids is None else ids),
                 *(arena if added is None else added, drawn.items, drawn.rows, drawn.moves, item, row, after),
-                *(errors, sums, grad_wanted, grad_state, grad_id, grad_added, n, count, rows),
+                *(errors, sums, grad_wanted, grad_state, grad_id, grad_added, n, count, rows, behind),
                 d=d,
                 PASSES=passes,
                 EVERY=drawn.every,
@@ -147,7 +151,7 @@ class _SoftmaxLoss(torch.autograd.Function):
                 shape = ids, grad_id.shape[1]
                 for_ids = torch.sparse_coo_tensor(named[None].long(), values, shape, check_invariants=False)
         for_added = grad_added.mul_(grad) if ctx.needs_input_grad[4] else None
-        return grad_wanted * grad.to(grad_wanted.dtype), for_arena, for_outside, for_ids, for_added, *[None] * 4
+        return grad_wanted * grad.to(grad_wanted.dtype), for_arena, for_outside, for_ids, for_added, *[None] * 5
 
 
 def _processors(tensor: Tensor) -> int:

@@ -130,7 +130,7 @@ def _once_moved(
     return state, vector, tl.where(reads, found, float("-inf"))
 
 
-@triton.jit(do_not_specialize=["n", "count", "first_outside"])
+@triton.jit(do_not_specialize=["n", "count", "first_outside", "behind"])
 def chunks(
     wanted,
     arena,
@@ -152,6 +152,7 @@ def chunks(
     n,
     count,
     first_outside,
+    behind,
     d: tl.constexpr,
     PASSES: tl.constexpr,
     EVERY: tl.constexpr,
@@ -167,7 +168,8 @@ def chunks(
     """errors[program]: the sum over its events; grad_wanted [S, n, D], to be summed; grad_state [n + P · C + P ·
     CHUNK, d]: of the true items' states, then of each program's candidates at the chunk's start, then of what its
     chunk's events wrote; grad_id [.., d + 1] alike. P · S programs; sums [S, 2, P · BQ]: what the first pass leaves
-    to the second. EVERY: candidate c is item c, and there may be bonuses, added [n, C], with a gradient.
+    to the second. EVERY: candidate c is item c, and there may be bonuses, added [n, C], with a gradient. A true
+    item's score counts as `behind` less than it is.
 
     PASSES: "both", "first" or "second". The true items belong to the first split, what events write to the last."""
     program = tl.program_id(0).to(tl.int64)
@@ -195,6 +197,7 @@ def chunks(
     q, q_id = q.to(KIND), q_id.to(KIND)
     if ADDED:
         positive += tl.load(added + k * count + true, mask=mine, other=0.0)
+    positive -= behind
 
     # The chunk's events as what they write: read from the next event on, by those before the item moves again.
     e = chunk * CHUNK + tl.arange(0, CHUNK)
