@@ -71,9 +71,8 @@ class Window:
         return self._column(self.log.features)
 
 
-Among = Callable[
-    [Window], Tensor | None
-]  # int64[n, C]: what a window's events are ranked among, the true items first
+# int64[n, C]: what a window's events are ranked among, the true items first; None: all items
+Among = Callable[[Window], Tensor | None]
 
 
 def all_items(window: Window) -> Tensor | None:

@@ -148,16 +148,12 @@ class Memory(Model):
         """Each thread has a copy of what is remembered, moves it past all events, and answers what none has taken."""
         weights, columns = self.mixture.weights(), (prepared.user, prepared.item, prepared.time)
         out = torch.empty((len(prepared), self.shape.items) if candidates is None else candidates.shape)
-        some = None if candidates is None else candidates.cpu().numpy()
+        some = np.empty((0, 0), np.int64) if candidates is None else candidates.cpu().numpy()
         rooms, taken = self._rooms(state, len(prepared)), np.zeros(len(prepared), np.int64)
 
         def walk(part: int) -> None:
             known, found = rooms[part]
-            asked = known, self.fading, self.keep, weights, *columns, taken, found
-            if some is None:
-                mixing.walk(*asked, out.numpy())
-            else:
-                mixing.walk_some(*asked, some, out.numpy())
+            mixing.walk(known, self.fading, self.keep, weights, *columns, taken, found, some, out.numpy())
 
         side_by_side(walk, len(rooms))
         return out.log_()

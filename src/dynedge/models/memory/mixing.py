@@ -199,35 +199,18 @@ def walk(
     time: Array,
     taken: Array,
     found: Found,
-    out: Array,
-) -> None:
-    """Score, then advance, event by event: out[n, I]; of the events those that no other thread has taken [n]."""
-    weight = np.zeros(len(weights.gate_start), np.float32)
-    for k in range(len(user)):
-        if take(taken, k) == 0:
-            answer(store, fading, keep, weights, user[k], time[k], found, weight, out[k])
-        take_in(store, fading, keep, user[k], item[k], time[k])
-
-
-@numba.njit(nogil=True, cache=True)
-def walk_some(
-    store: Store,
-    fading: Fading,
-    keep: Array,
-    weights: Weights,
-    user: Array,
-    item: Array,
-    time: Array,
-    taken: Array,
-    found: Found,
     candidates: Array,
     out: Array,
 ) -> None:
-    """The same for candidates [n, C]: out[n, C]."""
+    """Score, then advance, event by event: out[n, C] of candidates [n, C], or out[n, I] where there are none of them;
+    of the events those that no other thread has taken [n]."""
     weight = np.zeros(len(weights.gate_start), np.float32)
     for k in range(len(user)):
         if take(taken, k) == 0:
-            answer_some(store, fading, keep, weights, user[k], time[k], found, weight, candidates[k], out[k])
+            if len(candidates):
+                answer_some(store, fading, keep, weights, user[k], time[k], found, weight, candidates[k], out[k])
+            else:
+                answer(store, fading, keep, weights, user[k], time[k], found, weight, out[k])
         take_in(store, fading, keep, user[k], item[k], time[k])
 
 
