@@ -5,12 +5,13 @@ python examples/client.py http://127.0.0.1:8000 ann "Lost Levee"
 
 import json
 import sys
-import time
+from datetime import UTC, datetime
 from urllib.parse import quote
 from urllib.request import Request, urlopen
 
 service, user, item = sys.argv[1:]
-event = {"user_id": user, "item_id": item, "timestamp": time.time(), "event_id": f"{user} {time.time_ns()}"}
+now = datetime.now(UTC).isoformat()  # right whatever the unit of the run's log
+event = {"user_id": user, "item_id": item, "timestamp": now, "event_id": f"{user} {now}"}
 body = json.dumps({"events": [event]}).encode()
 with urlopen(Request(f"{service}/events", body, {"Content-Type": "application/json"})) as answer:
     print(json.load(answer))

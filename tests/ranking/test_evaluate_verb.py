@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from training import toy
 
+from dynedge.cli.evaluate import among
 from dynedge.events.log import read_log
 from dynedge.ranking.metrics import METRICS, mean
 from dynedge.ranking.protocol import PROTOCOLS, walk
@@ -187,3 +188,16 @@ def test_runs_on_other_events_are_not_compared(verb, run, log, tmp_path):
     assert verb("train", log, "--out", tmp_path / "run3", "--split", "0.6,0.2,0.2", *FAST)[0] == 0
     code, _, err = verb("compare", run, tmp_path / "run3")
     assert (code, "only runs with the same test events" in err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "items", "words"),
+    [
+        ("full", 46_033, "all 46,033 "),
+        ("sampled-499", 46_033, "500 "),
+        ("sampled-9999", 46_033, "10,000 "),
+        ("sampled-9999", 15, "15 "),
+    ],
+)
+def test_what_an_item_was_ranked_among(protocol, items, words):
+    assert among(protocol, items).startswith(words + "items")

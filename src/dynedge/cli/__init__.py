@@ -40,7 +40,19 @@ def _options(
 
 def main() -> None:
     """Run a verb. Exit 0 good, 2 usage, 3 bad data; an error is one sentence on stderr, never a traceback."""
-    from dynedge.cli import compare, data, demo, embed, evaluate, plan, recommend, serve, train, tune  # noqa: F401
+    from dynedge.cli import (  # noqa: F401
+        compare,
+        data,
+        demo,
+        embed,
+        evaluate,
+        export,
+        plan,
+        recommend,
+        serve,
+        train,
+        tune,
+    )
 
     sys.exit(run(sys.argv[1:]))
 

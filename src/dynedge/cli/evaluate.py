@@ -47,7 +47,12 @@ def evaluate(
 
 def among(protocol: str, items: int) -> str:
     """What an item was ranked among, in words."""
-    return f"all {items:,} items" if protocol == "full" else f"{min(items, 500):,} items, drawn alike for every model"
+    from dynedge.ranking.protocol import PROTOCOLS
+
+    drawn = PROTOCOLS[protocol]
+    if drawn is None:
+        return f"all {items:,} items"
+    return f"{min(items, drawn + 1):,} items, drawn alike for every model"
 
 
 def cell(name: str, told: dict[str, Any], *, signed: bool = False) -> str:

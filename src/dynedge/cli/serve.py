@@ -13,6 +13,12 @@ from dynedge.cli import app
 from dynedge.errors import DataError, UsageError
 
 TOKEN = "DYNEDGE_TOKEN"
+Data = Annotated[Path | None, typer.Option(metavar="DIR", help="The service's own folder; RUN.data unless given.")]
+
+
+def data_of(run: Path, data: Path | None) -> Path:
+    """Where the service of a run keeps what it was sent."""
+    return data or run.with_name(run.name + ".data")
 
 
 @app.command()
@@ -20,10 +26,7 @@ def serve(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
     host: Annotated[str, typer.Option(help="Where to listen; beyond this machine with a token only.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The port; 0: any free one.", min=0, max=65535)] = 8000,
-    data: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="The service's own folder; RUN.data unless given."),
-    ] = None,
+    data: Data = None,
     token_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help=f"A token that requests must carry; or ${TOKEN}.")
     ] = None,
@@ -50,7 +53,7 @@ def serve(
     from dynedge.online.serving import listen
 
     run = Path(os.path.abspath(run))
-    folder = data or run.with_name(run.name + ".data")
+    folder = data_of(run, data)
     print(f"opening {run}, with what {folder} has …", file=sys.stderr)
     engine = Engine(run, folder, MODELS)
     sources: list[Any] = []

@@ -24,7 +24,7 @@ import numpy as np
 from dynedge.errors import DataError
 from dynedge.models.contract import State
 from dynedge.online.clock import Clock
-from dynedge.online.journal import DiskFullError, Event, Journal
+from dynedge.online.journal import JOURNAL, DiskFullError, Event, Journal
 from dynedge.online.live import Live
 from dynedge.online.snapshots import About, Snapshots
 from dynedge.online.traces import Traces
@@ -67,7 +67,7 @@ class Engine:
         self.run, self.data, self.models = run, data, models
         self.lock = threading.Lock()
         self._lock_folder()
-        self.journal = Journal(data / "journal.sqlite")
+        self.journal = Journal(data / JOURNAL)
         self.snapshots = Snapshots(data / "snapshots")
         self.traces = Traces()
         self.accepted = self.late = self.duplicates = 0

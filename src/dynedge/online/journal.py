@@ -16,6 +16,7 @@ import numpy as np
 
 from dynedge.errors import DataError
 
+JOURNAL = "journal.sqlite"  # in a service's own folder
 VERSION = 1
 PIECE = 4096  # events read together
 ASKED = 500  # event ids looked up together
