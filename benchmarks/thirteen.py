@@ -35,7 +35,7 @@ from dynedge.events.log import read_log
 from dynedge.models.registry import MODELS
 from dynedge.training.settings import choose
 
-LOGS = "wikipedia,online_retail,ml-100k,globo"
+LOGS = "wikipedia,ml-100k,online_retail,globo-300k"
 PROTOCOLS = "full", "sampled-499"
 OURS = "edge", "memory", "counts", "recurrence", "edge-paper", "rule"
 GRAPHS = "jodie", "deepcoevolve", "ctdne", "dynaernn", "tgat", "gcmc", "gcmc-sage", "gcmc-gat"
