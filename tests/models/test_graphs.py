@@ -52,6 +52,20 @@ def test_jodie_by_its_own_loss_ranks_by_distance():
     assert torch.allclose(model.item_static[:, :-1].norm(dim=1), torch.ones(log.num_items))
 
 
+def test_what_is_regressed_is_neither_shortened_nor_moved_towards_the_guess():
+    """By distance, dropout would ask for vectors that are too short, and targets with a gradient for none at all."""
+    log = make_log()
+    model = jodie.create(jodie.JodieConfig(dim=8, windows=4, loss="mse", steady=0.0, dropout=0.9), log, len(log), 0)
+    prepared, state = next(iter(model.train().windows(log, len(log)))), model.start()
+    first, again = (model.ask(prepared, state) for _ in range(2))
+    assert torch.equal(first.wanted, again.wanted)
+    guess = first.wanted.detach().requires_grad_()
+    arena = first.arena.detach().requires_grad_()
+    model.error(prepared, first._replace(wanted=guess, arena=arena), state, Step(0, 0, 0)).backward()
+    assert guess.grad.abs().sum() > 0
+    assert arena.grad is None or not arena.grad.any()
+
+
 def test_jodie_projects_the_user_to_the_time_asked():
     log = make_log()
     model = jodie.create(jodie.JodieConfig(dim=4, windows=4), log, len(log), 0).eval()
@@ -126,6 +140,12 @@ def test_what_comes_at_once_neither_sets_the_unit_of_time_nor_outweighs_the_rest
     assert waited.flatten().tolist() == pytest.approx([0.1, 1.0])
 
 
+def test_time_begins_with_the_log_also_where_nobody_returns():
+    log = EventLog.from_arrays(np.arange(9), np.arange(9) % 3, 1.6e9 + 60.0 * np.arange(9), num_users=9, num_items=3)
+    model = deepcoevolve.create(deepcoevolve.DeepCoevolveConfig(), log, 9, 0)
+    assert float(model.origin) == 1.6e9
+
+
 # ---- dynAERNN
 
 
@@ -162,7 +182,9 @@ def test_whoever_comes_later_is_nobody_yet():
 
 
 def test_too_few_events_for_the_snapshots():
-    with pytest.raises(DataError, match=r"10 snapshots, and there are 9 events: .*model\.snapshots=9"):
+    with pytest.raises(
+        DataError, match=r"10 snapshots, and there are 9 events: .*fewer snapshots \(model\.snapshots, at least 2\)"
+    ):
         dynaernn.create(dynaernn.DynAERNNConfig(), make_log(), 9, 0)
 
 
@@ -236,6 +258,29 @@ def test_gcmc_vectors_are_made_of_the_last_neighbours(recipe):
                     pull = (turned[0] * layer.pull[0]).sum(1) + (turned * layer.pull[1]).sum(2)
                     hidden = F.elu((F.leaky_relu(pull, 0.2).softmax(0)[..., None] * turned).sum(0)).flatten()
                 assert torch.allclose(found[side][entity], model.dense(hidden), atol=1e-5)
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 60])
+def test_gcmc_knows_only_neighbours_that_training_met(chunk):
+    """Whoever comes later asks by what they had, but leaves no trace in the items they meet."""
+    log = make_log(events=120)
+    model = moved(gcmc.create(replace(gcmc.RECIPES["gcmc"], dim=8, windows=4, neighbours=5), log, 60, 0), log)
+    met = set(np.asarray(log.user[:60]).tolist()), set(np.asarray(log.item[:60]).tolist())
+    strangers = [k for k in range(60, 120) if int(log.user[k]) not in met[0]]
+    assert strangers, "the log has nobody new"
+    state = model.start()
+    with torch.no_grad():
+        for first in range(0, 120, chunk):
+            model.observe(Window(log, range(first, min(first + chunk, 120))), state)
+        found = model.vectors(state)
+        for side, own, other in ((0, log.user, log.item), (1, log.item, log.user)):
+            for entity in range(len(found[side])):
+                known = [int(other[k]) for k in range(120) if own[k] == entity and int(other[k]) in met[1 - side]][
+                    -5:
+                ]
+                total = model.x[1 - side][known].sum(0) if known else torch.zeros(8)
+                expected = model.dense(F.relu(total / max(len(known), 1) ** 0.5))
+                torch.testing.assert_close(found[side][entity], expected)
 
 
 def test_heads_that_do_not_divide_the_width():

@@ -180,9 +180,10 @@ def test_losses_of_gru4rec(loss):
     log = make_log()
     model = small("gru4rec", log, 90, loss=loss, penalty=0.3)
     true, others = torch.tensor([0.3, -1.0]), torch.tensor([[1.0, 0.2, -torch.inf], [0.5, 2.0, -0.4]])
+    true, others = true.requires_grad_(), others.requires_grad_()
     found = model.error(true, others, torch.ones(3))
     for k, rivals in enumerate(([1.0, 0.2], [0.5, 2.0, -0.4])):
-        own, r = true[k], torch.tensor(rivals)
+        own, r = true[k].detach().requires_grad_(), torch.tensor(rivals, requires_grad=True)
         share = r.softmax(0)
         expected = {
             "bpr-max": -(share * (own - r).sigmoid()).sum().log() + 0.3 * (share * r**2).sum(),
@@ -190,6 +191,11 @@ def test_losses_of_gru4rec(loss):
             "softmax": torch.cat([own[None], r]).logsumexp(0) - own,
         }[loss]
         assert torch.allclose(found[k], expected)
+        gradients = torch.autograd.grad(found[k], (true, others), retain_graph=True)
+        plain = torch.autograd.grad(expected, (own, r))
+        assert torch.allclose(gradients[0][k], plain[0])
+        assert torch.allclose(gradients[1][k, : len(rivals)], plain[1], atol=1e-7)
+        assert (gradients[1][k, len(rivals) :] == 0).all()  # nobody has no part in it
 
 
 def last_scores(model, log):

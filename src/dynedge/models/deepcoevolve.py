@@ -148,7 +148,8 @@ def create(config: DeepCoevolveConfig, log: EventLog, train_end: int, seed: int)
     order = np.argsort(user, kind="stable")
     gaps = np.diff(time[order])[np.diff(user[order]) == 0]
     gaps = gaps[gaps > 0]  # what comes at once, as in a basket, tells nothing of how long users wait
-    if len(gaps):
+    if train_end:
         model.origin.fill_(float(time[0]))
+    if len(gaps):
         model.unit.fill_(max(float(np.log1p(gaps).mean()), EARLIEST))
     return model

@@ -11,11 +11,14 @@ vectors of two that often meet are made of the same parts. What is to come is ma
 
 and the error is Σ B ∘ (â − a)², with B = β where a is not 0. The dense method keeps V × V numbers a snapshot. Here
 W₁ a is a sum of the rows of W₁ that v met, and of â only entries that are asked for are worked out: those of the
-window's events, and of N entities drawn for each side. So memory is that of W₁ and W₄, linear in V.
+window's events, and of N entities drawn for each side. So memory is that of W₁ and W₄, linear in V. The two kinds are
+means, not sums, so that β weighs all ones of a window against all zeros, however many there are: β · mean (1 − â)²
+over the events, and mean â² over what is drawn.
 
-A snapshot is its own events, not all up to then. Windows of the first one have nothing to look back at and teach
-nothing. After training x_v is made from the last l snapshots and stays. Whoever was not met before has the vector of
-an empty past, without a part of its own, in training as later. Links are judged as in models/settled.py.
+A snapshot is its own events, not all up to then, which is much worse on wikipedia. Windows of the first one have
+nothing to look back at and teach nothing. After training x_v is made from the last l snapshots and stays. Whoever was
+not met before has the vector of an empty past, without a part of its own, in training as later. Links are judged as
+in models/settled.py.
 """
 
 from __future__ import annotations
@@ -49,11 +52,21 @@ class DynAERNNConfig:
 
     dim: int = option(64, "width of a vector", least=1)
     hidden: int = option(128, "width of the layer between a row and its vector", least=1)
-    windows: int = option(300, "training windows an epoch is cut into", least=1)
+    windows: int = option(300, "training windows an epoch is cut into; the first teaches nothing", least=2)
     snapshots: int = option(10, "the training events are cut into so many, of as many events each", least=2)
-    look_back: int = option(5, "snapshots a vector is made from, at most", least=1)
-    beta: float = option(5.0, "how much heavier an entry is that is not 0", least=0)
+    look_back: int = option(9, "snapshots a vector is made from, at most", least=1)
+    beta: float = option(0.2, "weight of a window's entries that are 1, against those that are 0", least=0)
     negatives: int = option(256, "entities drawn for each window and side", least=1)
+
+
+SEARCH = {
+    "model.beta": (0.05, 0.2, 1.0),
+    "model.look_back": (3, 9),
+    "model.windows": (150, 300, 600),
+    "model.negatives": (64, 256, 512),
+    "training.lr": (3e-4, 1e-3, 3e-3, 1e-2),
+    "training.row_lr": (1e-3, 3e-3, 1e-2, 3e-2),
+}
 
 
 class Snapshots:
@@ -181,7 +194,7 @@ def create(config: DynAERNNConfig, log: EventLog, train_end: int, seed: int) -> 
     if train_end < config.snapshots:
         raise DataError(
             f"dynaernn cuts the training events into {config.snapshots} snapshots, and there are {train_end} events: "
-            f"give it a longer log, or --set model.snapshots={max(train_end, 2)} or fewer."
+            "give it a longer log, or fewer snapshots (model.snapshots, at least 2)."
         )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -15,15 +15,18 @@ The graph is what has happened so far, in training too: the pair that is to be p
 growing after training, without learning. Of each entity the last L meetings are kept, repeats as often as they came:
 memory is bounded, and a vector is made from the current x whenever it is asked for. Symmetric normalisation is
 1/√(|N_v| |N_j|); the second factor is left to the length of m_j. A sample is drawn from the kept neighbours; outside
-of training all of them are averaged, which a sample's mean estimates. Ids that training
-does not meet start at x = 0.
+of training all of them are averaged, which a sample's mean estimates. Ids that training does not meet start at x = 0.
+In `gcmc`, whose vectors are made of neighbours alone, they are nobody's neighbours: they would say nothing, and push
+out those who do.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -31,13 +34,15 @@ from torch.nn import functional as F
 from dynedge.config import option
 from dynedge.errors import UsageError
 from dynedge.events.log import EventLog
-from dynedge.models.contract import State
+from dynedge.models.contract import State, Window
 from dynedge.models.histories import NONE
 from dynedge.models.layers import Shape
 from dynedge.models.moving import Asked
 from dynedge.models.neighbours import Neighbours, after, arena
 from dynedge.models.prepared import Prepared
 from dynedge.ops.rows_linear import rows_linear
+
+Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,16 @@ RECIPES = {
     "gcmc": GCMCConfig(),
     "gcmc-sage": GCMCConfig(encoder="sage"),
     "gcmc-gat": GCMCConfig(encoder="gat", neighbours=20),
+}
+
+
+# Item and user tables are learned densely: only `lr` moves them.
+SEARCH = {
+    "model.neighbours": (5, 10, 20, 50),
+    "model.windows": (150, 300, 600),
+    "model.dropout": (0.0, 0.1, 0.3, 0.5),
+    "model.negatives": (10, 64, 512),
+    "training.lr": (3e-4, 1e-3, 3e-3, 1e-2),
 }
 
 
@@ -135,6 +150,17 @@ class GCMC(Neighbours):
         self.encoders = nn.ModuleList(ENCODERS[config.encoder](config) for _ in range(2))
         self.dense = nn.Linear(d, d)
         self.decode = nn.Parameter(torch.eye(d))
+        self.only_met, self._met = config.encoder == "convolution", dict[int, Tensor]()
+
+    def met(self, side: int) -> Tensor:
+        """bool: those that training meets, on a CPU."""
+        if side not in self._met:
+            self._met[side] = (self.x[side].detach() != 0).any(1).cpu()
+        return self._met[side]
+
+    def entering(self, side: int, window: Window) -> Array | None:
+        partner = window.user if side else window.item
+        return self.met(1 - side).numpy()[partner] if self.only_met else None
 
     def _vectors(self, side: int, entities: Tensor, partner: Tensor) -> Tensor:
         """z [q, d]"""
@@ -148,8 +174,10 @@ class GCMC(Neighbours):
 
     def ask(self, prepared: Prepared, state: State) -> Asked:
         of_user, of_item = self.histories(prepared, state)
-        later = after(of_item, prepared.user, prepared.time)
-        moved = self._vectors(1, prepared.item, later.partner)
+        later = after(of_item, prepared.user, prepared.time).partner
+        if self.only_met:
+            later = torch.where(self.met(0).to(later.device)[prepared.user][:, None], later, of_item.partner)
+        moved = self._vectors(1, prepared.item, later)
         at_start = self.items_now(prepared.roots[1], state)
         return Asked(self._wanted(prepared.user, of_user.partner), arena(prepared, at_start, moved))
 

@@ -56,9 +56,9 @@ class GRU4Rec(VectorModel):
     def error(self, true: Tensor, others: Tensor, stands_for: Tensor) -> Tensor:
         if self.config.loss == "softmax":
             return super().error(true, others, stands_for)
-        share, nobody = others.softmax(1), others.isinf()
+        share, log_share, nobody = others.softmax(1), others.log_softmax(1), others.isinf()
         others = others.masked_fill(nobody, 0)
         if self.config.loss == "top1-max":
             return (share * ((others - true[:, None]).sigmoid() + others.square().sigmoid())).sum(1)
-        won = torch.where(nobody, -torch.inf, F.logsigmoid(true[:, None] - others) + share.log())
+        won = F.logsigmoid(true[:, None] - others) + log_share  # of nobody −inf, with a gradient of 0
         return self.config.penalty * (share * others.square()).sum(1) - won.logsumexp(1)

@@ -68,10 +68,12 @@ class Rings:
             }
         )
 
-    def index(self, window: Window, device: torch.device) -> Indexed:
+    def index(self, window: Window, device: torch.device, entering: Array | None = None) -> Indexed:
+        """`entering` bool[n]: the events that are remembered; None: all of them."""
         sides = (window.user, window.item)[:: -1 if self.side else 1]
-        inside, earlier, later = inside_window(sides[0], self.entities, self.length)
-        arrays = *sides, window.time, inside, earlier, np.flatnonzero(later < self.length), np.flatnonzero(later == 0)
+        inside, earlier, later = inside_window(sides[0], self.entities, self.length, entering)
+        ends = np.flatnonzero((later >= 0) & (later < self.length)), np.flatnonzero(later == 0)
+        arrays = *sides, window.time, inside, earlier, *ends
         kinds = [array if array.dtype.kind == "f" else array.astype(np.int64) for array in arrays]
         return Indexed(*(torch.from_numpy(array).to(device) for array in kinds))
 
@@ -114,25 +116,33 @@ class Rings:
         return entity, (state[self._name("events")][entity] + indexed.earlier[indexed.kept]) % self.length
 
 
-def inside_window(entity: Array, entities: int, length: int) -> tuple[Array, Array, Array]:
-    """int32[n, L], [n], [n]: the entity's events j + 1 ago in the window; how many it had before; how many after."""
+def inside_window(
+    entity: Array, entities: int, length: int, entering: Array | None = None
+) -> tuple[Array, Array, Array]:
+    """int32[n, L], [n], [n]: the entity's events j + 1 ago in the window; how many it had before; how many after.
+
+    Only events that enter are counted; of the others, how many came after is told as NONE.
+    """
     inside = np.full((len(entity), length), NONE, np.int32)
-    earlier, later = np.zeros(len(entity), np.int32), np.zeros(len(entity), np.int32)
-    _inside(entity, np.full(entities, NONE, np.int32), inside, earlier, later)
+    earlier, later = np.zeros(len(entity), np.int32), np.full(len(entity), NONE, np.int32)
+    entering = np.ones(len(entity), np.bool_) if entering is None else entering
+    _inside(entity, entering, np.full(entities, NONE, np.int32), inside, earlier, later)
     return inside, earlier, later
 
 
 @numba.njit(nogil=True, cache=True)
-def _inside(entity: Array, last: Array, inside: Array, earlier: Array, later: Array) -> None:
+def _inside(entity: Array, entering: Array, last: Array, inside: Array, earlier: Array, later: Array) -> None:
     for k in range(len(entity)):
         before = last[entity[k]]
         if before >= 0:
             earlier[k] = earlier[before] + 1
             inside[k, 0] = before
             inside[k, 1:] = inside[before, :-1]
-        last[entity[k]] = k
+        if entering[k]:
+            last[entity[k]] = k
     for k in range(len(entity)):
-        later[k] = earlier[last[entity[k]]] - earlier[k]
+        if entering[k]:
+            later[k] = earlier[last[entity[k]]] - earlier[k]
 
 
 class Past:

@@ -43,7 +43,7 @@ class JodieConfig:
     loss: str = option("softmax", "over the drawn items; or the paper's distance", choices=("softmax", "mse"))
     negatives: int = option(512, "items drawn for each chunk of events, beside the true ones", least=1)
     full_softmax_up_to: int = option(4096, "with no more items than this, all are candidates", least=0)
-    dropout: float = option(0.3, "share of what a user wants that training leaves out, at random", least=0)
+    dropout: float = option(0.3, "share of what a user wants that training leaves out, at random (softmax)", least=0)
     steady: float = option(1.0, "weight of how far states move, in the loss mse", least=0)
 
 
@@ -74,7 +74,8 @@ class Jodie(Coevolving):
         static = F.embedding(last.clamp_min(0), self.item_static, sparse=True)[:, :-1]
         inputs = projected, F.embedding(user, self.user_static, sparse=True), lasts * there, static * there
         wanted = rows_linear([(part.contiguous(), None) for part in inputs], self.wants.weight, self.wants.bias)
-        return F.dropout(wanted, self.config.dropout, self.training)
+        # a regressed vector with parts left out would be the shorter for it
+        return wanted if self.by_distance else F.dropout(wanted, self.config.dropout, self.training)
 
     def ask(self, prepared: Prepared, state: State) -> Asked:
         arena = self.evolve(prepared, state)
@@ -111,7 +112,7 @@ class Jodie(Coevolving):
             return super().error(prepared, asked, state, step)
         d, states = self.dim, asked.arena[:, : self.dim]
         wanted = torch.cat([asked.wanted[:, :d], asked.wanted[:, d + 1 : -1]], 1) / 2
-        true = torch.cat([states[prepared.reads[1]], self.item_static[prepared.item, :-1]], 1)
+        true = torch.cat([states[prepared.reads[1]].detach(), self.item_static[prepared.item, :-1]], 1)
         assert prepared.schedule is not None
         own = torch.from_numpy(prepared.schedule.parents[:, 0]).long().to(states.device)
         moved = states[prepared.schedule.first_written :] - states[own]

@@ -6,7 +6,9 @@ Legend: n events of a window, L neighbours kept of each entity (models/histories
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -15,6 +17,8 @@ from dynedge.models.histories import History, Indexed, Rings
 from dynedge.models.layers import Shape
 from dynedge.models.moving import Asked, Moving
 from dynedge.models.prepared import Prepared
+
+Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,8 +38,13 @@ class Neighbours(Moving):
         return State(users | items)
 
     def prepare(self, window: Window) -> Met:
-        users, items = (rings.index(window, self.like.device) for rings in self.rings)
+        device = self.like.device
+        users, items = (rings.index(window, device, self.entering(rings.side, window)) for rings in self.rings)
         return Met(**vars(super().prepare(window)), met=(users, items))
+
+    def entering(self, side: int, window: Window) -> Array | None:
+        """bool[n]: which of the events a side remembers; None: all of them."""
+        return None
 
     def histories(self, prepared: Prepared, state: State) -> list[History]:
         """Before each event, of its user and of its item."""

@@ -70,8 +70,10 @@ MODELS: dict[str, Entry] = {
     "dien": _sequence("dien", DIENConfig, DIEN, PAIR_SEARCH),
     "mimn": _sequence("mimn", MIMNConfig, MIMN, PAIR_SEARCH),
     "ctdne": Entry(ctdne.CtdneConfig, ctdne.create, ctdne.restore),
-    "dynaernn": Entry(dynaernn.DynAERNNConfig, dynaernn.create, dynaernn.restore, devices=GPU_FIRST),
-    "gcmc": Entry(gcmc.GCMCConfig, gcmc.create, gcmc.restore, gcmc.RECIPES, devices=GPU_FIRST),
+    "dynaernn": Entry(
+        dynaernn.DynAERNNConfig, dynaernn.create, dynaernn.restore, devices=GPU_FIRST, search=dynaernn.SEARCH
+    ),
+    "gcmc": Entry(gcmc.GCMCConfig, gcmc.create, gcmc.restore, gcmc.RECIPES, devices=GPU_FIRST, search=gcmc.SEARCH),
     "tgat": Entry(tgat.TGATConfig, tgat.create, tgat.restore, devices=GPU_FIRST),
     "rule": Entry(rules.RuleConfig, rules.create, rules.restore, rules.RECIPES, training=rules.TRAINING, plain=True),
 }
