@@ -9,7 +9,8 @@ The intensity of user u meeting item i, with τ the time since either of their s
 
 The loss is the negative log-likelihood, −Σ log λ over the events and, for what did not happen, the survival term
 Σ ∫ λ over all pairs: each event's user brings its time since its last event, with all items, of which N are drawn
-and weighted by I/N. Items are ranked by their density at the time asked, or by their intensity.
+and weighted by I/N; of an item that has moved meanwhile, the stretch since. Items are ranked by their density at the
+time asked, in units of τ, or by their intensity.
 
 Decisions: every entity met in training starts at a learned vector of its own, others at ξ. τ is log(1 + seconds), in
 units of its mean between a user's events that do not come at once: gaps go from seconds to months, and with plain τ²

@@ -15,7 +15,8 @@ Decisions: ω is fixed, from 1 down to 1e-9 a second: learned, its gradient is a
 others. The most recent L neighbours, not a uniform sample. Where a log has no features of users and items, x is
 learned (0 for whom training does not meet). A user's layer 1 is as of just before an event, an item's as of just
 after. A question is the user's layer 2 at the time asked, turned; a candidate is the item's layer 2 as of its
-own last event, so that all items are scored by one product, and beside it x and a bias.
+own last event, so that all items are scored by one product, and beside it x and a bias. Items' categories are not
+read.
 Memory: (U + I) L (d + F) numbers.
 """
 
