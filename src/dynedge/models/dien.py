@@ -75,7 +75,7 @@ class DIEN(PairModel):
         return Interests(states, there, self.steps(states), summed, self._auxiliary(states, items, there))
 
     def _auxiliary(self, states: Tensor, items: Tensor, there: Tensor) -> Tensor:
-        """Other users' items, at the same place of their histories, are the negatives; now and then it is the same."""
+        """Other users' items, at the same place of their histories, are the negatives; rarely it is the same."""
         if not self.training:
             return states.new_zeros(len(states))
         states, after = states[:, :-1], items[:, 1:]
