@@ -61,11 +61,9 @@ class DynAERNNConfig:
 
 SEARCH = {
     "model.beta": (0.05, 0.2, 1.0),
-    "model.look_back": (3, 9),
-    "model.windows": (150, 300, 600),
-    "model.negatives": (64, 256, 512),
-    "training.lr": (3e-4, 1e-3, 3e-3, 1e-2),
-    "training.row_lr": (1e-3, 3e-3, 1e-2, 3e-2),
+    "model.windows": (150, 300),
+    "training.lr": (3e-4, 1e-3, 3e-3),
+    "training.row_lr": (3e-3, 1e-2, 3e-2),
 }
 
 
