@@ -1,6 +1,7 @@
 """What was served becomes a file, and the file a log to train on."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -8,10 +9,10 @@ import pytest
 from online.making import make_events, make_run
 
 from dynedge import cli
-from dynedge.cli import data, export  # noqa: F401  (they register)
-from dynedge.errors import UsageError
+from dynedge.cli import export  # noqa: F401  (it registers)
+from dynedge.cli.serve import data_of
+from dynedge.errors import DataError, UsageError
 from dynedge.events.ingest import prepare
-from dynedge.events.log import read_log
 from dynedge.events.reading.sources import Schema
 from dynedge.online.journal import JOURNAL, Event, Journal
 from dynedge.online.parquet import write_events
@@ -41,9 +42,7 @@ def test_a_service_is_exported_and_prepared_beside_the_old_file(place, tmp_path,
     finally:
         journal.close()
     assert json.loads(capsys.readouterr().out) == {"out": str(out), "events": 500}
-    kinds = read_log(run / "ids").card["item_features"]
-    schema = Schema("who", "what", "when", item_features=("genre",) if kinds else ())
-    log = prepare([old, out], tmp_path / "log", schema)
+    log = prepare([old, out], tmp_path / "log", Schema("who", "what", "when"))
     assert len(log) == 502
     assert log.card["rejected"] == 0
     found = sorted(
@@ -83,6 +82,19 @@ def test_pieces_are_joined_and_an_empty_journal_is_an_empty_file(journal, tmp_pa
     table = pq.read_table(out)
     assert table["item_id"].to_pylist() == [str(k) for k in range(23)]
     assert table["event_id"].to_pylist() == [f"journal {k}" for k in range(1, 24)]
+
+
+def test_a_journal_of_another_run_is_refused_and_nothing_is_written(journal, tmp_path):
+    journal.append([Event("1", "7", 1.5, (0.25, -3.0))])
+    with pytest.raises(DataError, match=r"has events with 2 features, and the run's log has 0: it is of another run"):
+        write_events(journal, tmp_path / "new.parquet", NAMES, PLAIN)
+    assert [path.name for path in tmp_path.glob("new*")] == []
+
+
+def test_a_run_is_served_beside_itself_also_from_within(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert data_of(Path(), None) == tmp_path.with_name(tmp_path.name + ".data")
+    assert data_of(Path("run"), Path("elsewhere")) == Path("elsewhere")
 
 
 def test_columns_of_one_name_are_refused(journal, tmp_path):

@@ -18,6 +18,7 @@ Data = Annotated[Path | None, typer.Option(metavar="DIR", help="The service's ow
 
 def data_of(run: Path, data: Path | None) -> Path:
     """Where the service of a run keeps what it was sent."""
+    run = Path(os.path.abspath(run))  # `.` has a name too
     return data or run.with_name(run.name + ".data")
 
 

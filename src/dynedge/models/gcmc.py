@@ -23,6 +23,7 @@ out those who do.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,7 @@ from dynedge.models.contract import State, Window
 from dynedge.models.histories import NONE
 from dynedge.models.layers import Shape
 from dynedge.models.moving import Asked
-from dynedge.models.neighbours import Neighbours, after, arena
+from dynedge.models.neighbours import Met, Neighbours, after, arena
 from dynedge.models.prepared import Prepared
 from dynedge.ops.rows_linear import rows_linear
 
@@ -150,17 +151,16 @@ class GCMC(Neighbours):
         self.encoders = nn.ModuleList(ENCODERS[config.encoder](config) for _ in range(2))
         self.dense = nn.Linear(d, d)
         self.decode = nn.Parameter(torch.eye(d))
-        self.only_met, self._met = config.encoder == "convolution", dict[int, Tensor]()
 
-    def met(self, side: int) -> Tensor:
-        """bool: those that training meets, on a CPU."""
-        if side not in self._met:
-            self._met[side] = (self.x[side].detach() != 0).any(1).cpu()
-        return self._met[side]
+    @cached_property
+    def _met(self) -> list[Array]:
+        """bool[U], bool[I]: those that training meets."""
+        return [(x.detach() != 0).any(1).cpu().numpy() for x in self.x]
 
     def entering(self, side: int, window: Window) -> Array | None:
-        partner = window.user if side else window.item
-        return self.met(1 - side).numpy()[partner] if self.only_met else None
+        if self.config.encoder != "convolution":
+            return None
+        return self._met[1 - side][window.user if side else window.item]
 
     def _vectors(self, side: int, entities: Tensor, partner: Tensor) -> Tensor:
         """z [q, d]"""
@@ -174,10 +174,8 @@ class GCMC(Neighbours):
 
     def ask(self, prepared: Prepared, state: State) -> Asked:
         of_user, of_item = self.histories(prepared, state)
-        later = after(of_item, prepared.user, prepared.time).partner
-        if self.only_met:
-            later = torch.where(self.met(0).to(later.device)[prepared.user][:, None], later, of_item.partner)
-        moved = self._vectors(1, prepared.item, later)
+        assert isinstance(prepared, Met)
+        moved = self._vectors(1, prepared.item, after(of_item, prepared.met[1]).partner)
         at_start = self.items_now(prepared.roots[1], state)
         return Asked(self._wanted(prepared.user, of_user.partner), arena(prepared, at_start, moved))
 

@@ -41,6 +41,7 @@ class Indexed(NamedTuple):
     entity: Tensor  # int64[n]
     partner: Tensor  # int64[n]
     time: Tensor  # float64[n]
+    entering: Tensor  # bool[n]: the events that are remembered
     inside: Tensor  # int64[n, L]: the entity's event j + 1 ago, where it is in the window, else NONE
     earlier: Tensor  # int64[n]: how many events of the window the entity has had before
     kept: Tensor  # int64[..]: the events that are still in the rings when the window is over
@@ -71,10 +72,11 @@ class Rings:
     def index(self, window: Window, device: torch.device, entering: Array | None = None) -> Indexed:
         """`entering` bool[n]: the events that are remembered; None: all of them."""
         sides = (window.user, window.item)[:: -1 if self.side else 1]
-        inside, earlier, later = inside_window(sides[0], self.entities, self.length, entering)
+        entering = np.ones(len(window), np.bool_) if entering is None else entering
+        inside, earlier, later = inside_window(sides[0], entering, self.entities, self.length)
         ends = np.flatnonzero((later >= 0) & (later < self.length)), np.flatnonzero(later == 0)
-        arrays = *sides, window.time, inside, earlier, *ends
-        kinds = [array if array.dtype.kind == "f" else array.astype(np.int64) for array in arrays]
+        arrays = *sides, window.time, entering, inside, earlier, *ends
+        kinds = [array.astype(np.int64) if array.dtype.kind == "i" else array for array in arrays]
         return Indexed(*(torch.from_numpy(array).to(device) for array in kinds))
 
     def before(self, indexed: Indexed, state: State) -> History:
@@ -116,16 +118,13 @@ class Rings:
         return entity, (state[self._name("events")][entity] + indexed.earlier[indexed.kept]) % self.length
 
 
-def inside_window(
-    entity: Array, entities: int, length: int, entering: Array | None = None
-) -> tuple[Array, Array, Array]:
+def inside_window(entity: Array, entering: Array, entities: int, length: int) -> tuple[Array, Array, Array]:
     """int32[n, L], [n], [n]: the entity's events j + 1 ago in the window; how many it had before; how many after.
 
     Only events that enter are counted; of the others, how many came after is told as NONE.
     """
     inside = np.full((len(entity), length), NONE, np.int32)
     earlier, later = np.zeros(len(entity), np.int32), np.full(len(entity), NONE, np.int32)
-    entering = np.ones(len(entity), np.bool_) if entering is None else entering
     _inside(entity, entering, np.full(entities, NONE, np.int32), inside, earlier, later)
     return inside, earlier, later
 

@@ -61,10 +61,10 @@ class Neighbours(Moving):
             rings.advance(indexed, state)
 
 
-def after(history: History, partner: Tensor, time: Tensor) -> History:
-    """What the histories before some events are when the events are over."""
-    columns = ((history.partner, partner), (history.time, time))
-    return History(*(torch.cat([new[:, None], old[:, :-1]], 1) for old, new in columns))
+def after(history: History, indexed: Indexed) -> History:
+    """What the histories before a window's events are when the events are over."""
+    columns, entering = ((history.partner, indexed.partner), (history.time, indexed.time)), indexed.entering[:, None]
+    return History(*(torch.where(entering, torch.cat([new[:, None], old[:, :-1]], 1), old) for old, new in columns))
 
 
 def arena(prepared: Prepared, at_start: Tensor, moved: Tensor) -> Tensor:

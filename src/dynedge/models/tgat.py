@@ -159,7 +159,7 @@ class TGAT(Neighbours):
         (users, items), d = prepared.met, self.config.dim
         user, item, time, features = prepared.user, prepared.item, prepared.time, prepared.features.to(self.rate)
         before, of_item = self.histories(prepared, state)
-        later = after(of_item, user, time)
+        later = after(of_item, items)
         kept = [self._kept(side, indexed, state) for side, indexed in enumerate(prepared.met)]
         known = [_newest(indexed, features, old[..., d:]) for indexed, old in zip(prepared.met, kept, strict=True)]
         user1 = self._layer1(0, user, time, before, known[0])

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dynedge.errors import UsageError
+from dynedge.errors import DataError, UsageError
 from dynedge.events.log import Ids
 from dynedge.online.answers import COLUMNS
 from dynedge.online.journal import Journal
@@ -105,6 +105,9 @@ def write_events(
             while some := list(islice(left, ROWS)):
                 values = np.zeros((len(some), len(features)), np.float32)
                 for row, event in enumerate(some):
+                    if len(event.features) > len(features):
+                        told = f"{len(event.features)} features, and the run's log has {len(features)}"
+                        raise DataError(f"{journal.path} has events with {told}: it is of another run.")
                     values[row, : len(event.features)] = event.features
                 when = np.array([round(event.time * 1e6) for event in some], "datetime64[us]")
                 columns = {
