@@ -268,10 +268,13 @@ def test_gcmc_knows_only_neighbours_that_training_met(chunk):
     met = set(np.asarray(log.user[:60]).tolist()), set(np.asarray(log.item[:60]).tolist())
     strangers = [k for k in range(60, 120) if int(log.user[k]) not in met[0]]
     assert strangers, "the log has nobody new"
-    state = model.start()
     with torch.no_grad():
+        alone, state = model.start(), model.start()
         for first in range(0, 120, chunk):
-            model.observe(Window(log, range(first, min(first + chunk, 120))), state)
+            events = range(first, min(first + chunk, 120))
+            scores = [model.score(model.prepare(Window(log, range(k, k + 1))), None, alone) for k in events]
+            together = model.score(model.prepare(Window(log, events)), None, state)  # also as items move inside it
+            torch.testing.assert_close(together, torch.cat(scores))
         found = model.vectors(state)
         for side, own, other in ((0, log.user, log.item), (1, log.item, log.user)):
             for entity in range(len(found[side])):
