@@ -31,14 +31,13 @@ import torch
 from machine import machine
 
 from dynedge.config import override
-from dynedge.events.log import read_log
-from dynedge.models.registry import MODELS
-from dynedge.models.rules import RECIPES
-from dynedge.ranking.intervals import intervals
-from dynedge.training.evaluation import rank_run
-from dynedge.training.run import Run
-from dynedge.training.settings import choose
-from dynedge.training.train import train_run
+from dynedge.data.log import read_log
+from dynedge.evaluation.bootstrap import intervals
+from dynedge.models.baselines.heuristics import RECIPES
+from dynedge.runs.evaluate_run import rank_run
+from dynedge.runs.folder import Run
+from dynedge.runs.run_config import recipe_config
+from dynedge.runs.train_run import train_run
 
 COLUMNS = (
     *("log", "what", "variant", "seed", "valid_mrr", "valid_recall@10", "test_mrr", "test_recall@10"),
@@ -144,7 +143,7 @@ def one(args: argparse.Namespace) -> None:
     torch.set_num_threads(1)
     name, settings = WHAT[args.what][args.only]
     log = read_log(args.logs / args.names)
-    _, config = choose(MODELS, name)
+    config = recipe_config(name)
     if args.what == "solvers" and settings:
         settings = [*settings, f"model.depth={quarter(args.logs / args.names)}"]
     told = [f"training.seed={args.seed}"]
@@ -154,8 +153,8 @@ def one(args: argparse.Namespace) -> None:
     folder = folder_of(args.runs, args.names, args.what, args.only, args.seed)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with Run(folder, force=folder.exists()) as whole:
-        _, course = train_run(MODELS, whole, config, log, quiet=True)
-    ranked = rank_run(folder, MODELS, quiet=True)
+        _, course = train_run(whole, config, log, quiet=True)
+    ranked = rank_run(folder, quiet=True)
     shutil.rmtree(folder / "checkpoints")
     verdicts = {part: ranked.verdict(part) for part in ("valid", "test")}
     facts = json.loads((folder / "facts.json").read_text())
@@ -179,7 +178,7 @@ def one(args: argparse.Namespace) -> None:
 
 def quarter(path: Path) -> int:
     """A fourth of the mean longest path of the log's windows, uncut."""
-    from dynedge.models.recurrence import RecurrenceConfig, make_plan
+    from dynedge.models.edge.recurrence import RecurrenceConfig, make_plan
 
     log = read_log(path)
     plan = make_plan(RecurrenceConfig(), log, log.split.bounds(len(log))[0])

@@ -21,19 +21,20 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from dynedge.events.card import degrees
-from dynedge.events.log import read_log
-from dynedge.events.split import Split, windows
+from dynedge.data.log import read_log
+from dynedge.data.splits import Split
+from dynedge.data.statistics import degrees
+from dynedge.data.windows import cut_windows
 from dynedge.plan.dnodes import select
-from dynedge.plan.dnodes.by_longest_path import choose
+from dynedge.plan.dnodes.longest_path import choose
 from dynedge.plan.levels import longest_path
 from dynedge.plan.links import Linker, active
 from dynedge.report.plan import LOOKS
 from dynedge.report.style import figure, log_scales, save, tidy
+from dynedge.runs.run_config import recipe_config
+from dynedge.utils.arrays import Array
 
-Array = npt.NDArray[Any]
 Threshold = tuple[int | None, int | None]
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -71,7 +72,7 @@ class Events(NamedTuple):
 
     def windows(self, threshold: Threshold, count: int, sample: int) -> list[Array]:
         """The links of `sample` windows, evenly spread over the log."""
-        linker, ranges = self.linker(threshold), list(windows(len(self.user), count))
+        linker, ranges = self.linker(threshold), cut_windows(len(self.user), count)
         spread = np.unique(np.linspace(0, count - 1, min(sample, count)).astype(int))
         return [linker(self.user[r.start : r.stop], self.item[r.start : r.stop]) for r in (ranges[w] for w in spread)]
 
@@ -177,7 +178,7 @@ def _questions(found: list[Array]) -> Iterator[tuple[str, str, list[int]]]:
     for k in DNODES:
         yield "longest-path", "k", [k] * len(found)
         yield "best", "k", [k] * len(found)
-        yield "depth", "depth", [max(1, choose(prev, k, 1)[1]) for prev in found]
+        yield "depth", "depth", [max(1, recipe_config(prev, k, 1)) for prev in found]
     for parts in PARTS:
         yield "cut-by-time", "parts", [parts] * len(found)
 

@@ -23,15 +23,14 @@ from pathlib import Path
 import torch
 from machine import machine
 
-from dynedge.events.ingest import prepare
-from dynedge.events.log import EventLog
-from dynedge.events.reading.sources import Schema
-from dynedge.events.synthetic import synthesize
-from dynedge.models.registry import MODELS
+from dynedge.data.ingest.pipeline import prepare
+from dynedge.data.ingest.readers import Schema
+from dynedge.data.log import EventLog
+from dynedge.data.synthetic import synthesize
+from dynedge.evaluation.protocol import walk
 from dynedge.ops.all_scores import all_scores
 from dynedge.ops.ranks import ranks, reference
-from dynedge.ranking.protocol import walk
-from dynedge.training.run import load_run
+from dynedge.runs.folder import load_run
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 
@@ -105,7 +104,7 @@ def measure(name: str, log: EventLog, run: Path, args: argparse.Namespace) -> No
 
 def turn(run: Path, log: EventLog, most: int) -> float:
     """Seconds an event, after a warm-up."""
-    trained = load_run(run, MODELS)
+    trained = load_run(run)
     start = log.split.ranges(len(log))["valid"].start
     walk(trained.model, log, range(start, start + 500), trained.state)
     events = range(start + 500, min(start + 500 + most, len(log)))

@@ -32,17 +32,18 @@ import torch
 from gpu_limits import Limits, gpu_time
 from machine import machine, peak_mib
 
-from dynedge.events.log import EventLog, read_log
-from dynedge.events.synthetic import synthesize
-from dynedge.models import edge, recurrence
-from dynedge.models.contract import Model, State, Step
-from dynedge.models.recurrence import PAPER, Recurrence, RecurrenceConfig
-from dynedge.ranking.metrics import mean
-from dynedge.ranking.protocol import walk
-from dynedge.training.optim import Adam
+from dynedge.data.log import EventLog, read_log
+from dynedge.data.synthetic import synthesize
+from dynedge.evaluation.metrics import mean
+from dynedge.evaluation.protocol import walk
+from dynedge.models.base import Model, State, Step
+from dynedge.models.edge import model as edge
+from dynedge.models.edge import recurrence
+from dynedge.models.edge.recurrence import PAPER, Recurrence, RecurrenceConfig
+from dynedge.training.config import TrainingConfig
+from dynedge.training.optimizer import Adam
 from dynedge.training.precision import bit_for_bit, precision
-from dynedge.training.settings import TrainingConfig
-from dynedge.training.steps import Steps
+from dynedge.training.step import Steps
 
 NO_ACTIVE = {"active_users": None, "active_items": None}
 ROWS: dict[str, tuple[str, dict[str, Any]]] = {

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from dynedge.models.recurrence import Recurrence
+from dynedge.models.edge.recurrence import Recurrence
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn import functional as F
 from train_cpu import TGN
 
-from dynedge.events.log import EventLog
+from dynedge.data.log import EventLog
 
 
 class Jodie(TGN):

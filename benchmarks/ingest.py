@@ -22,8 +22,8 @@ import pyarrow as pa
 import pyarrow.csv
 from machine import machine
 
-from dynedge.events.log import EventLog
-from dynedge.events.synthetic import synthesize
+from dynedge.data.log import EventLog
+from dynedge.data.synthetic import synthesize
 
 PIECE = 1 << 22
 

@@ -19,13 +19,12 @@ from pathlib import Path
 
 from machine import machine
 
-from dynedge.models.registry import MODELS
-from dynedge.online.engine import Engine
+from dynedge.serving.engine import Engine
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from online.killing import storm
-from online.making import bits, make_events, make_run, open_live
+from serving.kill_service import storm
+from serving.small_run import bits, make_events, make_run, open_live
 
 
 def main() -> None:
@@ -52,7 +51,7 @@ def main() -> None:
             f"{took:.0f} s, {args.events / took:,.0f} events/s; {again}; {found['kills']} kills; "
             f"starts took {starts[len(starts) // 2]:.2f} s on the median, {starts[-1]:.2f} s at most"
         )
-        engine = Engine(run, data, MODELS)
+        engine = Engine(run, data)
         kept = [event for piece in engine.journal.since(0) for event in piece]
         uninterrupted = open_live(run)
         uninterrupted.observe(kept)

@@ -25,10 +25,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dynedge.events.ingest import prepare
-from dynedge.events.log import EventLog
-from dynedge.events.reading.sources import Schema
-from dynedge.events.synthetic import synthesize
+from dynedge.data.ingest.pipeline import prepare
+from dynedge.data.ingest.readers import Schema
+from dynedge.data.log import EventLog
+from dynedge.data.synthetic import synthesize
 from dynedge.ops.level_gru import level_gru
 from dynedge.ops.level_gru.reference import by_levels, one_by_one
 from dynedge.plan.planner import plan

@@ -31,12 +31,11 @@ from torch_geometric.nn import TGNMemory, TransformerConv
 from torch_geometric.nn.models.tgn import IdentityMessage, LastAggregator, LastNeighborLoader
 
 from dynedge.config import override
-from dynedge.events.log import EventLog, read_log
-from dynedge.models.registry import MODELS
+from dynedge.data.log import EventLog, read_log
+from dynedge.evaluation.metrics import mean
 from dynedge.ops.ranks import ranks
-from dynedge.ranking.metrics import mean
-from dynedge.training.fit import fit
-from dynedge.training.settings import build, choose
+from dynedge.runs.run_config import build_model, recipe_config
+from dynedge.training.loop import fit
 
 DIM, TIMES, NEIGHBOURS, AT_ONCE = 64, 64, 10, 200
 PEERS = {"jodie": "memory", "tgat": "attention"}
@@ -127,11 +126,10 @@ def theirs(kind: str, log: EventLog, train: range, valid: range, args: argparse.
 
 
 def ours(name: str, log: EventLog, args: argparse.Namespace) -> dict[str, float]:
-    entry, config = choose(MODELS, name)
     told = {"epochs": args.epochs, "valid_events": args.valid_events, "seed": args.seed, "device": "cpu"}
-    config = override(config, [*(f"training.{key}={value}" for key, value in told.items()), *args.set])
+    config = override(recipe_config(name), [*(f"training.{key}={value}" for key, value in told.items()), *args.set])
     began = time.process_time()
-    history = fit(build(entry, config, log), log, config.training).history
+    history = fit(build_model(config, log), log, config.training).history
     best = dict(max(history, key=lambda record: record["valid_mrr"]))
     return best | {"seconds": (time.process_time() - began) / len(history)}
 

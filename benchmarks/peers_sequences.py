@@ -27,12 +27,13 @@ from machine import machine
 from torch import Tensor
 
 from dynedge.config import option, override
-from dynedge.events.log import EventLog, read_log
-from dynedge.models.contract import Model
-from dynedge.models.registry import MODELS, Entry
-from dynedge.models.sequences import VectorConfig, VectorModel, in_order
-from dynedge.training.fit import fit
-from dynedge.training.settings import build, choose
+from dynedge.data.log import EventLog, read_log
+from dynedge.models.base import Model
+from dynedge.models.baselines.sequential.base import VectorConfig, VectorModel, in_order
+from dynedge.models.registry import BUILT_IN as MODELS
+from dynedge.models.registry import Entry, use_only
+from dynedge.runs.run_config import build_model, recipe_config
+from dynedge.training.loop import fit
 
 CLASSES = {"gru4rec": "GRU4Rec", "sasrec": "SASRec"}
 
@@ -98,13 +99,13 @@ def main() -> None:
     log = read_log(args.log)
     print(f"{machine()}; torch {torch.__version__}; {args.log.name}: {len(log)} events")
     print("| | seed | valid MRR | Recall@10 | best epoch | s/epoch |\n|---|---|---|---|---|---|")
-    models = MODELS | {f"{kind} (RecBole)": peer(kind) for kind in CLASSES}
+    use_only(MODELS | {f"{kind} (RecBole)": peer(kind) for kind in CLASSES})
     for kind in args.models.split(","):
         for seed in range(args.seeds):
             for name, settings in ((kind, args.set), (f"{kind} (RecBole)", args.set_peer)):
                 told = [f"training.{key}={getattr(args, key)}" for key in ("epochs", "patience", "valid_events")]
                 told += [f"training.seed={seed}", "training.split=0.8,0.1,0.1", "training.device=cpu"]
-                show(name, seed, models, [*told, *settings], log)
+                show(name, seed, [*told, *settings], log)
 
 
 def peer(kind: str) -> Entry:
@@ -112,10 +113,9 @@ def peer(kind: str) -> Entry:
     return Entry(PeerConfig, Peer.create, Peer.restore, recipes, training={name: {"clip": "inf"} for name in recipes})
 
 
-def show(name: str, seed: int, models: dict[str, Entry], settings: list[str], log: EventLog) -> None:
-    entry, config = choose(models, name)
-    config = override(config, settings)
-    model: Model = build(entry, config, log)
+def show(name: str, seed: int, settings: list[str], log: EventLog) -> None:
+    config = override(recipe_config(name), settings)
+    model: Model = build_model(config, log)
     history = fit(model, log, config.training).history
     best = max(history, key=lambda record: record["valid_mrr"])
     seconds = float(np.median([record["seconds"] for record in history]))

@@ -25,11 +25,11 @@ from typing import Any
 import numpy as np
 from machine import machine, peak_mib
 
-from dynedge.events.log import EventLog, read_log
-from dynedge.events.synthetic import RECIPES, synthesize
+from dynedge.data.log import EventLog, read_log
+from dynedge.data.synthetic import RECIPES, synthesize
 from dynedge.plan.dnodes import METHODS
 from dynedge.plan.planner import Plan, Planned, plan
-from dynedge.progress import clock
+from dynedge.utils.progress import clock
 
 NAIVE_EVENTS, NAIVE_ROUNDS = 2000, 5
 

@@ -15,13 +15,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dynedge.events.log import EventLog
-from dynedge.events.synthetic import synthesize
-from dynedge.models import recurrence
-from dynedge.models.recurrence import PAPER
+from dynedge.data.log import EventLog
+from dynedge.data.synthetic import synthesize
+from dynedge.models.edge import recurrence
+from dynedge.models.edge.recurrence import PAPER
 from dynedge.report.style import BLUE, ORANGE, figure, save, tidy
-from dynedge.training.fit import fit
-from dynedge.training.settings import TrainingConfig
+from dynedge.training.config import TrainingConfig
+from dynedge.training.loop import fit
 
 Row = dict[str, Any]
 

@@ -30,13 +30,13 @@ import numpy as np
 import torch
 from machine import machine
 
-from dynedge.events.log import EventLog
-from dynedge.events.synthetic import synthesize
-from dynedge.models.contract import Window
-from dynedge.models.registry import MODELS
-from dynedge.online.journal import Event
-from dynedge.online.live import Live
-from dynedge.online.sketch import Sketch
+from dynedge.data.log import EventLog
+from dynedge.data.synthetic import synthesize
+from dynedge.data.windows import Window
+from dynedge.inference.event_input import Event
+from dynedge.inference.quantized_search import Sketch
+from dynedge.inference.session import Live
+from dynedge.models.registry import BUILT_IN as MODELS
 
 
 def main() -> None:
@@ -172,7 +172,7 @@ def observing(events: int) -> None:
     """Live.observe alone, without a journal: batches, and one at a time."""
     with tempfile.TemporaryDirectory(prefix="serve-") as folder:
         log, run = trained(Path(folder), "demo", events)
-        live, at = Live.open(run, MODELS), len(log) * 8 // 10
+        live, at = Live.open(run), len(log) * 8 // 10
         sent = [
             Event(str(log.user_ids[u]), str(log.item_ids[i]), t)
             for u, i, t in zip(log.user[at:].tolist(), log.item[at:].tolist(), log.time[at:].tolist(), strict=True)

@@ -17,15 +17,15 @@ from typing import Any
 import torch
 from machine import machine
 
-from dynedge.events.ingest import prepare
-from dynedge.events.log import EventLog, read_log
-from dynedge.events.reading.sources import Schema
-from dynedge.events.synthetic import synthesize
-from dynedge.models.recurrence import RecurrenceConfig, create
-from dynedge.models.ties import SOLVERS
+from dynedge.data.ingest.pipeline import prepare
+from dynedge.data.ingest.readers import Schema
+from dynedge.data.log import EventLog, read_log
+from dynedge.data.synthetic import synthesize
+from dynedge.models.edge.dnode_constraint import SOLVERS
+from dynedge.models.edge.recurrence import RecurrenceConfig, create
 from dynedge.report.style import BLUE, GREEN, GREY, ORANGE, RED, figure, save, tidy
-from dynedge.training.fit import fit
-from dynedge.training.settings import TrainingConfig
+from dynedge.training.config import TrainingConfig
+from dynedge.training.loop import fit
 
 WIKIPEDIA = Path(__file__).parents[2] / "shared" / "data" / "wikipedia.parquet"
 COLORS = dict(zip(("exact", *SOLVERS), (GREY, BLUE, ORANGE, GREEN, RED), strict=True))

@@ -20,11 +20,11 @@ from typing import Any
 
 import numpy as np
 from machine import machine, peak_mib
-from numba import njit
 
-from dynedge.events.log import EventLog
-from dynedge.events.split import windows
-from dynedge.events.synthetic import RECIPES, Law, make_pieces, new_world, synthesize
+from dynedge.data.log import EventLog
+from dynedge.data.synthetic import RECIPES, Law, make_pieces, new_world, synthesize
+from dynedge.data.windows import cut_windows
+from dynedge.utils.compile import compiled
 
 Array = np.ndarray[Any, Any]
 PAPER_PATH = 209.75
@@ -90,7 +90,7 @@ def longest_paths(log: EventLog, thresholds: tuple[int, int], count: int) -> Arr
     ]
     levels = [np.zeros(len(side), np.int64) for side in active]
     lengths = np.zeros(count, np.int64)
-    for w, span in enumerate(windows(end, count)):
+    for w, span in enumerate(cut_windows(end, count)):
         part = slice(span.start, span.stop)
         # Levels are kept on top of the last window's highest, so that they need no clearing between windows.
         floor = max(int(side.max()) for side in levels)
@@ -98,7 +98,7 @@ def longest_paths(log: EventLog, thresholds: tuple[int, int], count: int) -> Arr
     return lengths
 
 
-@njit(cache=True)
+@compiled
 def highest_level(
     user: Array, item: Array, user_active: Array, item_active: Array, user_level: Array, item_level: Array, floor: int
 ) -> int:

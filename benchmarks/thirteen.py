@@ -31,9 +31,8 @@ from machine import machine
 from pyarrow import parquet
 
 from dynedge.config import set_key, to_toml
-from dynedge.events.log import read_log
-from dynedge.models.registry import MODELS
-from dynedge.training.settings import choose
+from dynedge.data.log import read_log
+from dynedge.runs.run_config import recipe_config
 
 LOGS = "wikipedia,ml-100k,online_retail,globo-300k"
 PROTOCOLS = "full", "sampled-499"
@@ -166,7 +165,7 @@ def _entrant(args: argparse.Namespace, log: str, model: str) -> str:
     changed = _changed(args, log, model)
     if not changed:
         return model
-    _, config = choose(MODELS, model)
+    config = recipe_config(model)
     for key, value in (changed | {"training.epochs": args.epochs}).items():
         config = set_key(config, key, value)
     name = f"{model}.toml"

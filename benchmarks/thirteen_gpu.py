@@ -18,13 +18,12 @@ from pathlib import Path
 import torch
 from machine import machine, peak_mib
 
-from dynedge.events.log import EventLog
-from dynedge.events.synthetic import synthesize
-from dynedge.models.contract import Step
-from dynedge.models.registry import MODELS
-from dynedge.training.optim import Adam
-from dynedge.training.settings import build, choose, settled
-from dynedge.training.steps import Steps
+from dynedge.data.log import EventLog
+from dynedge.data.synthetic import synthesize
+from dynedge.models.base import Step
+from dynedge.runs.run_config import build_model, recipe_config, resolve_config
+from dynedge.training.optimizer import Adam
+from dynedge.training.step import Steps
 
 NAMES = "sum-pooling,gru4rec,sasrec,dien,mimn,gcmc,gcmc-sage,gcmc-gat,tgat,dynaernn"
 
@@ -56,9 +55,9 @@ def events_a_second(name: str, log: EventLog, train_end: int, seconds: float) ->
     gc.collect()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
-    entry, config = choose(MODELS, name)
-    config = settled(replace(config, training=replace(config.training, device="cuda")), log, entry.devices)
-    model = build(entry, config, log).train()
+    config = recipe_config(name)
+    config = resolve_config(replace(config, training=replace(config.training, device="cuda")), log)
+    model = build_model(config, log).train()
     steps = Steps(model, Adam(model.named_parameters(), config.training.lr, config.training.row_lr), config.training)
     state, count, began, warm = model.start(), model.num_windows(train_end), time.perf_counter(), (0.0, 0)
     for window, ready in enumerate(model.windows(log, train_end)):

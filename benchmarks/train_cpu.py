@@ -25,17 +25,20 @@ from unittest.mock import patch
 import torch
 from machine import machine
 
-from dynedge.events.ingest import prepare
-from dynedge.events.log import EventLog
-from dynedge.events.reading.sources import Schema
-from dynedge.events.split import windows
-from dynedge.events.synthetic import synthesize
-from dynedge.models import layers, recurrence
-from dynedge.models.contract import Step
-from dynedge.ops import adam, read_states, rows_linear, softmax_loss
+from dynedge.data.ingest.pipeline import prepare
+from dynedge.data.ingest.readers import Schema
+from dynedge.data.log import EventLog
+from dynedge.data.synthetic import synthesize
+from dynedge.data.windows import cut_windows
+from dynedge.models import modules as layers
+from dynedge.models.base import Step
+from dynedge.models.edge import recurrence
+from dynedge.ops import adam, read_states
+from dynedge.ops import gather_linear as rows_linear
+from dynedge.ops import sampled_softmax as softmax_loss
 from dynedge.ops.level_gru import reference
-from dynedge.training.fit import threads_for
-from dynedge.training.optim import Adam
+from dynedge.training.loop import threads_for
+from dynedge.training.optimizer import Adam
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 LARGEST = 20_000  # events of a window
@@ -127,7 +130,7 @@ class Trainer:
         self.optimiser = Adam(self.model.named_parameters(), 1e-3, 1e-2)
         self.count = -(-events * config.windows // self.train_end)
         self.first = config.windows // 2
-        self.cuts = list(windows(self.train_end, config.windows))
+        self.cuts = cut_windows(self.train_end, config.windows)
 
     def turn(self) -> Turn:
         turn, state = Turn(), self.model.start()

@@ -19,9 +19,9 @@ def _all_models():
     """A file of tests may put models of its own into the registry: they are gone after it."""
     from dynedge.models import registry
 
-    before = registry.MODELS
+    before = registry.entries()
     yield
-    registry.MODELS = before
+    registry.use_only(before)
 
 
 @pytest.fixture

@@ -13,9 +13,8 @@ import polars
 import pytest
 
 import dynedge
-from dynedge.events.log import EventLog
-from dynedge.models.registry import MODELS
-from dynedge.training.evaluation import rank_run
+from dynedge.data.log import EventLog
+from dynedge.runs.evaluate_run import rank_run
 
 README = Path(__file__).parents[1] / "README.md"
 SMALL = {"epochs": 1, "windows": 8, "dim": 8}
@@ -72,7 +71,7 @@ def test_the_verbs_read_what_it_saves(dynedge, log, saved, model):
 
 def test_what_is_saved_can_be_evaluated(log, saved, tmp_path):
     """The state at the end of training is kept beside the one that knows the test events."""
-    done = rank_run(saved, MODELS, quiet=True)
+    done = rank_run(saved, quiet=True)
     best = max(json.loads(line)["valid_mrr"] for line in (saved / "metrics.jsonl").read_text().splitlines())
     assert done.verdict("valid")["mrr"] == pytest.approx(best, abs=1e-12)
 

@@ -7,8 +7,8 @@ import dynedge
 
 ROOT = Path(dynedge.__file__).parent
 # From the bottom up. A folder may import from itself and from those before it.
-LAYERS = ["errors", "progress", "config", "events", "plan", "ops"]
-LAYERS += ["models", "ranking", "training", "online", "report", "api", "cli"]
+LAYERS = ["errors", "utils", "config", "data", "plan", "ops", "models", "evaluation", "training", "runs"]
+LAYERS += ["experiments", "inference", "serving", "report", "api", "cli"]
 
 
 def imports_of(path: Path) -> set[str]:

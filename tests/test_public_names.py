@@ -13,10 +13,10 @@ NAMES = [
     "Split",
     "UsageError",
     "__version__",
+    "cut_windows",
     "prepare",
     "read_log",
     "synthesize",
-    "windows",
 ]
 
 

@@ -6,24 +6,25 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from dynedge.api import Edge
+    from dynedge.data.ingest.pipeline import prepare
+    from dynedge.data.log import EventLog, read_log
+    from dynedge.data.splits import Split
+    from dynedge.data.synthetic import synthesize
+    from dynedge.data.windows import cut_windows
     from dynedge.errors import DataError, DynedgeError, UsageError
-    from dynedge.events.ingest import prepare
-    from dynedge.events.log import EventLog, read_log
-    from dynedge.events.split import Split, windows
-    from dynedge.events.synthetic import synthesize
 
 # Public name -> the module it lives in. Resolved on first use, so that `import dynedge` stays light.
 _HOME = {
     "DataError": "dynedge.errors",
     "DynedgeError": "dynedge.errors",
     "Edge": "dynedge.api",
-    "EventLog": "dynedge.events.log",
-    "Split": "dynedge.events.split",
+    "EventLog": "dynedge.data.log",
+    "Split": "dynedge.data.splits",
     "UsageError": "dynedge.errors",
-    "prepare": "dynedge.events.ingest",
-    "read_log": "dynedge.events.log",
-    "synthesize": "dynedge.events.synthetic",
-    "windows": "dynedge.events.split",
+    "prepare": "dynedge.data.ingest.pipeline",
+    "read_log": "dynedge.data.log",
+    "synthesize": "dynedge.data.synthetic",
+    "cut_windows": "dynedge.data.windows",
 }
 
 __all__ = [  # noqa: RUF022
@@ -36,7 +37,7 @@ __all__ = [  # noqa: RUF022
     "prepare",
     "read_log",
     "synthesize",
-    "windows",
+    "cut_windows",
     "__version__",
 ]
 

@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from dynedge.config import set_key
+from dynedge.data.log import EventLog, read_log
+from dynedge.data.timestamps import Moment, seconds
 from dynedge.errors import DataError, UsageError
-from dynedge.events.log import EventLog, read_log
-from dynedge.events.moments import Moment, seconds
-from dynedge.models.registry import MODELS
-from dynedge.online.answers import Own, Recommendations, recommend
-from dynedge.online.incoming import COLUMNS, with_rows_of
-from dynedge.online.live import Live
-from dynedge.training.run import Run, config_from_toml
-from dynedge.training.settings import Config, choose, key_of
-from dynedge.training.train import train_run
+from dynedge.inference.event_input import COLUMNS, with_rows_of
+from dynedge.inference.recommend import Own, Recommendations, recommend
+from dynedge.inference.session import Live
+from dynedge.models.registry import default_model
+from dynedge.runs.folder import Run
+from dynedge.runs.run_config import RunConfig, full_key, parse_config, recipe_config
+from dynedge.runs.train_run import train_run
 
 
 class Edge:
@@ -30,10 +30,10 @@ class Edge:
     short names, as the flags of `dynedge train`.
     """
 
-    def __init__(self, config: Config | str | os.PathLike[str] | None = None, **settings: Any) -> None:
-        told = config if isinstance(config, Config) else _read(config)
+    def __init__(self, config: RunConfig | str | os.PathLike[str] | None = None, **settings: Any) -> None:
+        told = config if isinstance(config, RunConfig) else _read(config)
         for name, value in settings.items():
-            told = set_key(told, key_of(told, name, f"setting '{name}'"), value, "Edge")
+            told = set_key(told, full_key(told, name, f"setting '{name}'"), value, "Edge")
         self.config = told
         self._live: Live | None = None
 
@@ -43,8 +43,8 @@ class Edge:
         folder = Path(tempfile.mkdtemp(prefix="dynedge-"))
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         with Run(folder / "run") as run:
-            self.config, _ = train_run(MODELS, run, self.config, opened, quiet=quiet)
-        self._live = Live.open(folder / "run", MODELS)
+            self.config, _ = train_run(run, self.config, opened, quiet=quiet)
+        self._live = Live.open(folder / "run")
         self._live.walk_to(opened, quiet=quiet)
         return self
 
@@ -77,7 +77,7 @@ class Edge:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Edge:
         """A run folder as `save` or `dynedge train` left it; no data is needed."""
-        live = Live.open(path, MODELS)
+        live = Live.open(path)
         model = cls(live.config)
         model._live = live
         return model
@@ -88,11 +88,11 @@ class Edge:
         return self._live
 
 
-def _read(path: str | os.PathLike[str] | None) -> Config:
+def _read(path: str | os.PathLike[str] | None) -> RunConfig:
     if path is None:
-        return choose(MODELS, next(iter(MODELS)))[1]
+        return recipe_config(default_model())
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path} is no config.toml that can be read: {error}.") from None
-    return config_from_toml(text, MODELS, str(path))
+    return parse_config(text, str(path))

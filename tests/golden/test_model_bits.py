@@ -8,11 +8,11 @@ import torch
 from golden.machine import Golden, checksum
 
 from dynedge.config import flatten, set_key
-from dynedge.events.log import EventLog, Ids
-from dynedge.models.registry import MODELS
-from dynedge.ranking.protocol import walk
-from dynedge.training.fit import fit
-from dynedge.training.settings import build, choose, settled
+from dynedge.data.log import EventLog, Ids
+from dynedge.evaluation.protocol import walk
+from dynedge.models.registry import entries
+from dynedge.runs.run_config import build_model, recipe_config, resolve_config
+from dynedge.training.loop import fit
 
 SMALL = {
     "dim": 8,
@@ -40,7 +40,7 @@ VARIANTS = {
     "memory, plain": ("memory", {"gate": 0, "reshape": 0, "longest": 8}),
     "tgat, sampled": ("tgat", {"full_softmax_up_to": 0, "negatives": 16}),
 }
-RECIPES = {recipe: (recipe, {}) for name, entry in MODELS.items() for recipe in (entry.recipes or (name,))}
+RECIPES = {recipe: (recipe, {}) for name, entry in entries().items() for recipe in entry.names(name)}
 GOLDEN = Golden("model_bits")
 
 
@@ -68,14 +68,14 @@ def _one_thread():
 @pytest.mark.parametrize("case", {**RECIPES, **VARIANTS})
 def test_bits(case, log):
     recipe, changes = {**RECIPES, **VARIANTS}[case]
-    entry, config = choose(MODELS, recipe)
+    config = recipe_config(recipe)
     for key in flatten(config):
         name = key.rpartition(".")[2]
         if key.startswith("model.") and (name in SMALL or name in changes):
             config = set_key(config, key, changes.get(name, SMALL.get(name)))
     config = replace(config, training=replace(config.training, epochs=2, seed=3, device="cpu"))
-    config = settled(config, log, entry.devices)
-    model = build(entry, config, log)
+    config = resolve_config(config, log)
+    model = build_model(config, log)
     course = fit(model, log, config.training)
     valid = log.split.ranges(len(log))["valid"]
     model.eval()

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from dynedge.events.log import EventLog
-from dynedge.events.synthetic import synthesize
-from dynedge.models import edge
-from dynedge.models.edge import Edge, EdgeConfig
-from dynedge.models.memory import MemoryConfig
-from dynedge.models.recurrence import RecurrenceConfig
-from dynedge.ranking.protocol import PROTOCOLS, walk
-from dynedge.training.course import Course
-from dynedge.training.fit import fit
-from dynedge.training.settings import TrainingConfig
+from dynedge.data.log import EventLog
+from dynedge.data.synthetic import synthesize
+from dynedge.evaluation.protocol import PROTOCOLS, walk
+from dynedge.models.count_memory.model import MemoryConfig
+from dynedge.models.edge import model as edge
+from dynedge.models.edge.model import Edge, EdgeConfig
+from dynedge.models.edge.recurrence import RecurrenceConfig
+from dynedge.training.config import TrainingConfig
+from dynedge.training.loop import fit
+from dynedge.training.train_state import Course
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 

@@ -11,15 +11,15 @@ import pytest
 import torch
 
 from dynedge.config import flatten, set_key
-from dynedge.events.log import EventLog
-from dynedge.models.registry import MODELS
-from dynedge.online.live import Live
-from dynedge.ranking.protocol import PROTOCOLS, walk
-from dynedge.training.course import Record
+from dynedge.data.log import EventLog
+from dynedge.evaluation.protocol import PROTOCOLS, walk
+from dynedge.inference.session import Live
+from dynedge.models.registry import BUILT_IN as MODELS
+from dynedge.runs.folder import Run, load_run
+from dynedge.runs.run_config import recipe_config
+from dynedge.runs.train_run import train_run
 from dynedge.training.precision import precision
-from dynedge.training.run import Run, load_run
-from dynedge.training.settings import choose
-from dynedge.training.train import train_run
+from dynedge.training.train_state import Record
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -43,13 +43,13 @@ def log() -> EventLog:
 
 def trained(recipe: str, log: EventLog, device: str, folder: Path) -> list[Record]:
     """The records of two epochs, in the arithmetic that is usual there; the run is in the folder."""
-    _, config = choose(MODELS, recipe)
+    config = recipe_config(recipe)
     for key in flatten(config):
         if key.endswith(".windows"):
             config = set_key(config, key, WINDOWS)
     config = replace(config, training=replace(config.training, epochs=2, patience=0, device=device))
     with Run(folder) as run:
-        return train_run(MODELS, run, config, log, quiet=True)[1].history
+        return train_run(run, config, log, quiet=True)[1].history
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
@@ -61,11 +61,11 @@ def test_it_learns_as_on_a_cpu_and_ranks_and_answers(recipe: str, log: EventLog,
     assert found[0]["loss"] == pytest.approx(right[0]["loss"], rel=0.1)
     assert found[-1]["valid_mrr"] == pytest.approx(right[-1]["valid_mrr"], rel=0.25, abs=0.03)
     for protocol, others in PROTOCOLS.items():
-        run = load_run(tmp_path / "cuda", MODELS, "cuda")
+        run = load_run(tmp_path / "cuda", "cuda")
         with precision(run.config.training):
             ranks = walk(run.model, log, log.split.ranges(len(log))["valid"], run.state, protocol=protocol)
         assert ((ranks >= 1) & (ranks <= (ITEMS if others is None else others + 1))).all()
-    live = Live.open(tmp_path / "cuda", MODELS)
+    live = Live.open(tmp_path / "cuda")
     items, scores = live.recommend(np.array([1, 2]), 5)
     assert ((items >= 0) & (items < ITEMS)).all() and np.isfinite(scores).all()
     with torch.no_grad():

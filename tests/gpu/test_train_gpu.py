@@ -9,18 +9,19 @@ import numpy as np
 import pytest
 import torch
 
+from dynedge.data.log import EventLog
+from dynedge.data.synthetic import synthesize
+from dynedge.data.windows import Window
 from dynedge.errors import UsageError
-from dynedge.events.log import EventLog
-from dynedge.events.synthetic import synthesize
-from dynedge.models import recurrence
-from dynedge.models.contract import Step, Window
-from dynedge.models.recurrence import PAPER, Recurrence, RecurrenceConfig
-from dynedge.ops.softmax_loss import CHUNK
-from dynedge.ranking.metrics import mean
-from dynedge.ranking.protocol import PROTOCOLS, walk
-from dynedge.training.fit import fit
+from dynedge.evaluation.metrics import mean
+from dynedge.evaluation.protocol import PROTOCOLS, walk
+from dynedge.models.base import Step
+from dynedge.models.edge import recurrence
+from dynedge.models.edge.recurrence import PAPER, Recurrence, RecurrenceConfig
+from dynedge.ops.sampled_softmax import CHUNK
+from dynedge.training.config import TrainingConfig
+from dynedge.training.loop import fit
 from dynedge.training.precision import precision
-from dynedge.training.settings import TrainingConfig
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -103,7 +104,7 @@ def test_windows_that_do_not_stay_give_the_same(log: EventLog) -> None:
 @pytest.mark.parametrize("name", CONFIGS)
 def test_ranks_are_the_cpus(name: str, protocol: str, log: EventLog, monkeypatch: pytest.MonkeyPatch) -> None:
     """In float32, but for ties that rounding breaks; in chunks of several sizes."""
-    monkeypatch.setattr("dynedge.ranking.protocol.GPU_CHUNK", 1500)
+    monkeypatch.setattr("dynedge.evaluation.protocol.GPU_CHUNK", 1500)
     found = []
     for device in ("cpu", "cuda"):
         model = recurrence.create(CONFIGS[name], log, 80_000, 0).to(device)

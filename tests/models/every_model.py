@@ -6,8 +6,8 @@ A model that peeks must fail them: tests/ranking/test_leaks.py plants some that 
 import numpy as np
 import torch
 
-from dynedge.events.log import EventLog
-from dynedge.models.contract import Window
+from dynedge.data.log import EventLog
+from dynedge.data.windows import Window
 
 
 def make_log(events=120, users=8, items=12, features=0, seed=0):

@@ -14,10 +14,10 @@ from models.every_model import (
     make_log,
 )
 
-from dynedge.models.contract import Step
-from dynedge.models.registry import MODELS
-from dynedge.ranking.metrics import per_event
-from dynedge.ranking.protocol import PROTOCOLS, walk
+from dynedge.evaluation.metrics import per_event
+from dynedge.evaluation.protocol import PROTOCOLS, walk
+from dynedge.models.base import Step
+from dynedge.models.registry import BUILT_IN as MODELS
 
 RECIPES = [(name, recipe) for name, entry in MODELS.items() for recipe in (entry.recipes or {name: entry.config()})]
 

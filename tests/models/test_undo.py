@@ -4,9 +4,9 @@ import pytest
 import torch
 from models.every_model import make_log
 
-from dynedge.models.contract import Window
-from dynedge.models.layers import Shape
-from dynedge.models.memory import Memory, MemoryConfig
+from dynedge.data.windows import Window
+from dynedge.models.count_memory.model import Memory, MemoryConfig
+from dynedge.models.modules import Shape
 
 
 @pytest.mark.parametrize("contexts", [("user", "last", "pair", "own", "near"), ("near",)])

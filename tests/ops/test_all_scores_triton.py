@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from ops.interpreted import DEVICE
+from ops.triton_interpreter import DEVICE
 
-from dynedge.events.log import EventLog
-from dynedge.models.candidates import NEVER, rows_and_moves
-from dynedge.models.contract import Window
-from dynedge.models.prepared import index
+from dynedge.data.log import EventLog
+from dynedge.data.windows import Window
+from dynedge.models.candidate_rows import NEVER, rows_and_moves
+from dynedge.models.window_index import index
 from dynedge.ops.all_scores import reference
 from dynedge.ops.all_scores.triton import all_scores
 from dynedge.plan.links import Linker

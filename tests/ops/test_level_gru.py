@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dynedge.ops import parallel
+from dynedge.ops import thread_pool as parallel
 from dynedge.ops.level_gru import level_gru
 from dynedge.ops.level_gru.reference import by_levels, one_by_one
 from dynedge.plan import dnodes

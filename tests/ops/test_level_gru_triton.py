@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from ops.interpreted import DEVICE
+from ops.triton_interpreter import DEVICE
 from torch import Tensor
 
 from dynedge.ops.level_gru import triton

@@ -5,16 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from ops.interpreted import DEVICE
+from ops.triton_interpreter import DEVICE
 
 from dynedge.ops.adam import reference as adam
 from dynedge.ops.adam import triton as adam_triton
+from dynedge.ops.gather_linear import triton as linear_triton
 from dynedge.ops.read_states import Side
 from dynedge.ops.read_states import reference as states
 from dynedge.ops.read_states import triton as states_triton
-from dynedge.ops.row_sums import reference
-from dynedge.ops.row_sums.triton import row_sums, sums_at_heads
-from dynedge.ops.rows_linear import triton as linear_triton
+from dynedge.ops.segment_sum import reference
+from dynedge.ops.segment_sum.triton import row_sums, sums_at_heads
 
 LR = torch.tensor(0.01, dtype=torch.float64)
 KEYS = {

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plan.brute import Array, algorithm_2, fewest_dnodes, link, random_windows, shortest_longest_path
+from plan.brute_force import Array, algorithm_2, fewest_dnodes, link, random_windows, shortest_longest_path
 
 from dynedge.errors import UsageError
 from dynedge.plan.dnodes import METHODS, TAKES, select
-from dynedge.plan.dnodes.by_longest_path import choose
-from dynedge.plan.dnodes.by_messages import LADDER, label_events
 from dynedge.plan.dnodes.graph import core_of, mirror, tails
+from dynedge.plan.dnodes.longest_path import choose
+from dynedge.plan.dnodes.message_passing import LADDER, label_events
 from dynedge.plan.levels import heads, levels, longest_path
 from dynedge.plan.links import ACTIVE, ENTRY, Linker
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import networkx as nx
 import numpy as np
 import pytest
-from plan.brute import Array, levels_by_graph, link, random_windows, state_graph
+from plan.brute_force import Array, levels_by_graph, link, random_windows, state_graph
 
 from dynedge.plan.levels import levels, longest_path
 from dynedge.plan.links import ACTIVE

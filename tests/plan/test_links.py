@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plan.brute import links_by_search
+from plan.brute_force import links_by_search
 
-from dynedge.events.card import degrees
+from dynedge.data.statistics import degrees
 from dynedge.plan.links import ACTIVE, ENTRY, Linker, active, links
 
 EVENTS = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=40)

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dynedge.data.log import EventLog, LogWriter, read_log
+from dynedge.data.splits import Split
 from dynedge.errors import UsageError
-from dynedge.events.log import EventLog, LogWriter, read_log
-from dynedge.events.split import Split
 from dynedge.plan import planner
-from dynedge.plan.cost import H200, PASSES, Cost, depth_within, measure
+from dynedge.plan.cost_model import H200, PASSES, Cost, depth_within, measure
 from dynedge.plan.planner import Plan, Planned, Question, Setting, ahead, plan
 
 

@@ -11,10 +11,10 @@ import torch
 
 import dynedge
 from dynedge.errors import DataError
-from dynedge.models.contract import State
-from dynedge.training import files
+from dynedge.models.base import State
 from dynedge.training.checkpoint import Checkpoint, Checkpoints
-from dynedge.training.files import group, joined, read_tensors, write_tensors, write_text
+from dynedge.utils import tensor_io as files
+from dynedge.utils.tensor_io import group, joined, read_tensors, write_tensors, write_text
 
 
 def checkpoint(value, best=None):

@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from dynedge.events.synthetic import synthesize
-from dynedge.training.course import TIMINGS
+from dynedge.data.synthetic import synthesize
+from dynedge.training.train_state import TIMINGS
 
 SETTINGS = ["--epochs", "3", "--windows", "12", "--dnodes", "8", "--active-users", "60", "--dim", "16"]
 

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 from training import toy
 
-from dynedge.training.course import TIMINGS
+from dynedge.runs.run_config import RunConfig, build_model
+from dynedge.training.config import TrainingConfig
+from dynedge.training.train_state import TIMINGS
 
 COMMON = ["--lr", "0.02", "--set", "training.patience=0", "--set", "model.windows=8", "--resume"]
 EVERY = ["--set", "training.checkpoint_windows=3", *COMMON]
@@ -127,7 +129,7 @@ def nursery_told(nursery):
 
 def test_a_signal_before_training_began_ends_at_once():
     """While the model is made (planning may take minutes) nothing is there to be saved."""
-    from dynedge.training.interrupt import Stop, Stopped
+    from dynedge.utils.signals import Stop, Stopped
 
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(Stopped) as caught, Stop():
@@ -138,7 +140,7 @@ def test_a_signal_before_training_began_ends_at_once():
 
 
 def test_the_second_signal_does_not_wait():
-    from dynedge.training.interrupt import Stop, Stopped
+    from dynedge.utils.signals import Stop, Stopped
 
     with Stop() as stop, stop.gently():
         os.kill(os.getpid(), signal.SIGINT)
@@ -153,18 +155,18 @@ def test_stopped_within_validation_the_epoch_is_not_ended_twice(tmp_path, monkey
     """The toy counts its end_epochs in a buffer: bit-identity would miss nothing of it."""
     import torch
 
-    from dynedge.ranking import protocol
-    from dynedge.training import fit as loop
+    from dynedge.evaluation import protocol
+    from dynedge.training import loop
     from dynedge.training.checkpoint import Checkpoints
-    from dynedge.training.interrupt import Stop, Stopped
-    from dynedge.training.settings import Config, TrainingConfig, build
+    from dynedge.utils.signals import Stop, Stopped
 
+    toy.register()
     log = toy.log_in_memory()
     config = TrainingConfig(epochs=3, patience=0, split="0.7,0.2,0.1", device="cpu")
     monkeypatch.setattr(protocol, "CHUNK_SCORES", 50 * log.num_items)
 
     def model():
-        return build(toy.Entry, Config("toy", toy.ToyConfig(), config), log)
+        return build_model(RunConfig("toy", toy.ToyConfig(), config), log)
 
     whole = loop.fit(model(), log, config)
     stop, real = Stop(), loop.walk

@@ -42,7 +42,7 @@ def compare(
     of its own, and also tells time per epoch, peak memory and parameters. A model that fails is a line that says why.
     Stopped or killed, the same command goes on where it stood.
     """
-    from dynedge.events.log import CARD
+    from dynedge.data.log import CARD
 
     for_log = {"--models": models, "--seeds": seeds, "--epochs": epochs, "--runs": runs, "--report": report}
     given = [flag for flag, value in for_log.items() if value is not None]
@@ -64,10 +64,9 @@ def _compare_runs(runs: list[Path], protocol: str, plot: Path | None, as_json: b
         from dynedge.report.style import check_target
 
         check_target(plot)
-    from dynedge.models.registry import MODELS
-    from dynedge.training.comparison import compare_runs
+    from dynedge.experiments.compare import compare_runs
 
-    found = compare_runs(runs, MODELS, protocol=protocol)
+    found = compare_runs(runs, protocol=protocol)
     print(json.dumps(found) if as_json else _text(found))
     if plot:
         draw_comparison(found, plot)
@@ -75,7 +74,7 @@ def _compare_runs(runs: list[Path], protocol: str, plot: Path | None, as_json: b
 
 
 def _text(found: dict[str, Any]) -> str:
-    from dynedge.ranking.metrics import METRICS, title
+    from dynedge.evaluation.metrics import METRICS, title
 
     runs = found["runs"]
     columns = [marked(name, [run["test"][name] for run in runs]) for name in METRICS]

@@ -24,18 +24,17 @@ def compare_log(
     as_json: bool,
 ) -> None:
     """Train, rank, print, and write the page if there is to be one."""
-    from dynedge.events.log import read_log
-    from dynedge.models.registry import MODELS
-    from dynedge.report.page import check_folder, write_page
-    from dynedge.training.interrupt import Stopped
-    from dynedge.training.tournament import compare_log as play
+    from dynedge.data.log import read_log
+    from dynedge.experiments.benchmark import compare_log as play
+    from dynedge.report.leaderboard_page import check_folder, write_page
+    from dynedge.utils.signals import Stopped
 
     if report:
         check_folder(report)
     names = [name.strip() for name in models.split(",") if name.strip()]
     folder = runs or path.resolve().with_name(f"{path.resolve().name}-runs")
     try:
-        found = play(read_log(path), MODELS, names, folder, seeds=seeds, epochs=epochs, protocol=protocol)
+        found = play(read_log(path), names, folder, seeds=seeds, epochs=epochs, protocol=protocol)
     except Stopped as stopped:
         print(f"dynedge: stopped by {stopped}; the same command goes on where it stood.", file=sys.stderr)
         raise typer.Exit(stopped.exit_code) from None
@@ -67,7 +66,7 @@ def _text(found: dict[str, Any]) -> str:
 
 
 def _table(rows: list[dict[str, Any]]) -> str:
-    from dynedge.progress import quantity
+    from dynedge.utils.progress import quantity
 
     lines = [["model", "seeds", "MRR, 95 % interval", "less the best", "Recall@10", "s/epoch", "MiB", "parameters"]]
     mrr, recall = (marked(name, [row[name] for row in rows]) for name in ("mrr", "recall@10"))

@@ -55,9 +55,10 @@ def prepare(
     as_json: Json = False,
 ) -> None:
     """Read files into a log: sorted by time, ids numbered, bad rows listed in its rejects.csv."""
-    from dynedge.events import datasets, ingest
-    from dynedge.events.reading.sources import Schema
-    from dynedge.events.split import DEFAULT_SPLIT, Split
+    from dynedge.data import datasets
+    from dynedge.data.ingest import pipeline as ingest
+    from dynedge.data.ingest.readers import Schema
+    from dynedge.data.splits import DEFAULT_SPLIT, Split
 
     share = _share(max_bad)
     known = datasets.dataset(dataset) if dataset else None
@@ -111,8 +112,8 @@ def info(
     as_json: Json = False,
 ) -> None:
     """Print a log's card: counts, span, activity, repeats, equal times."""
-    from dynedge.events.card import describe
-    from dynedge.events.log import read_log
+    from dynedge.data.log import read_log
+    from dynedge.data.statistics import describe
 
     if plot:
         from dynedge.report.log import draw_log
@@ -190,7 +191,7 @@ def synth(
     force: Force = False,
 ) -> None:
     """Make a synthetic log that is shaped like a real one."""
-    from dynedge.events.synthetic import synthesize
+    from dynedge.data.synthetic import synthesize
 
     log = synthesize(recipe, out, seed=seed, events=events, force=force, quiet=False)
     print(f"log       {out}: {len(log):,} events, {log.num_users:,} users, {log.num_items:,} items")
@@ -199,7 +200,7 @@ def synth(
 @app.command()
 def datasets(as_json: Json = False) -> None:
     """List the known public logs and where to get them."""
-    from dynedge.events.datasets import DATASETS
+    from dynedge.data.datasets import DATASETS
 
     rows = [
         {

@@ -64,7 +64,7 @@ def _verbs(out: Path) -> Iterator[list[str]]:
 
 def _write_events(path: Path, seed: int, events: int) -> None:
     """The demo log as somebody's file: names, ISO times."""
-    from dynedge.events.synthetic import synthesize
+    from dynedge.data.synthetic import synthesize
 
     with tempfile.TemporaryDirectory() as folder, open(path, "w", newline="", encoding="utf-8") as file:
         log = synthesize("demo", Path(folder) / "log", seed=seed, events=events)

@@ -32,8 +32,8 @@ def embed(
     """
     if at is not None and log is None:
         raise UsageError("--at needs --log LOG: states change with events, and the run folder holds none.")
-    from dynedge.events.moments import written
-    from dynedge.online.parquet import check_target, write_vectors
+    from dynedge.data.timestamps import written
+    from dynedge.inference.export import check_target, write_vectors
 
     check_target(out)
     live, _ = open_live(run, log, at, "--at")

@@ -30,10 +30,9 @@ def evaluate(
 
     The ranks are kept in RUN/ranks. docs/evaluation.md says how the numbers are made.
     """
-    from dynedge.models.registry import MODELS
-    from dynedge.training.evaluation import PARTS, rank_run
+    from dynedge.runs.evaluate_run import PARTS, rank_run
 
-    ranked = rank_run(run, MODELS, log, protocol=protocol)
+    ranked = rank_run(run, log, protocol=protocol)
     summary = {
         "run": str(run),
         "model": ranked.config.name,
@@ -47,7 +46,7 @@ def evaluate(
 
 def among(protocol: str, items: int) -> str:
     """What an item was ranked among, in words."""
-    from dynedge.ranking.protocol import PROTOCOLS
+    from dynedge.evaluation.protocol import PROTOCOLS
 
     drawn = PROTOCOLS[protocol]
     if drawn is None:
@@ -77,8 +76,8 @@ def table(rows: list[list[str]]) -> str:
 
 
 def _text(summary: dict[str, Any]) -> str:
-    from dynedge.ranking.metrics import METRICS, title
-    from dynedge.ranking.verdict import IN_GROUPS
+    from dynedge.evaluation.metrics import METRICS, title
+    from dynedge.evaluation.summary import IN_GROUPS
 
     parts = [summary["valid"], summary["test"]]
     means = [["", "valid, 95 % interval", "test, 95 % interval"]]

@@ -31,10 +31,11 @@ def export(
     for the run's event features and item features are there too; of an item, the latter are left to your file. The
     service may go on meanwhile.
     """
-    from dynedge.events.log import read_log
-    from dynedge.online.journal import JOURNAL, Journal
-    from dynedge.online.parquet import check_target, write_events
-    from dynedge.training.run import IDS, check_finished
+    from dynedge.data.log import read_log
+    from dynedge.inference.export import check_target
+    from dynedge.runs.folder import IDS, check_finished
+    from dynedge.serving.journal import JOURNAL, Journal
+    from dynedge.serving.journal_export import write_events
 
     check_target(out)
     check_finished(run)

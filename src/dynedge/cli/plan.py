@@ -15,7 +15,7 @@ from dynedge.cli import app
 from dynedge.errors import UsageError
 
 if TYPE_CHECKING:
-    from dynedge.plan.cost import Cost
+    from dynedge.plan.cost_model import Cost
     from dynedge.plan.planner import Plan
 
 DNODES = (0, 10, 20, 40, 80, 160, 320, 640)  # the columns of the paper's Table 4
@@ -62,8 +62,8 @@ def plan_verb(
     asked = {name: value for name, value in (("k", dnodes), ("depth", depth), ("parts", parts)) if value is not None}
     _check(method, asked, budget, windows, active_users, active_items)
 
-    from dynedge.events.log import read_log
-    from dynedge.events.split import Split
+    from dynedge.data.log import read_log
+    from dynedge.data.splits import Split
     from dynedge.plan.planner import plan
 
     machines = _machines()
@@ -130,14 +130,14 @@ def _check(
 
 
 def _machines() -> dict[str, Cost]:
-    from dynedge.plan.cost import H200, measure
+    from dynedge.plan.cost_model import H200, measure
 
     return {"cpu": measure(), "h200": H200}
 
 
 def _summary(planned: Plan, start: float) -> dict[str, Any]:
     """Plan every window, with its schedule, and sum it up."""
-    from dynedge.progress import Progress
+    from dynedge.utils.progress import Progress
 
     setting, stats = planned.setting, []
     with Progress("planning", total=setting.train_end) as progress:
@@ -173,7 +173,7 @@ def _epoch_seconds(levels: float, rows: float) -> dict[str, float]:
 def _survey(planned: Plan, questions: Sequence[tuple[str, str, int]]) -> list[dict[str, Any]]:
     """What each question gives, on the mean over the windows (evenly spaced ones, if the log is large)."""
     from dynedge.plan.planner import Question
-    from dynedge.progress import Progress
+    from dynedge.utils.progress import Progress
 
     step = max(1, math.ceil(planned.setting.train_end / SURVEY_EVENTS))
     chosen = range(0, len(planned), step)
@@ -199,7 +199,7 @@ def _survey(planned: Plan, questions: Sequence[tuple[str, str, int]]) -> list[di
 
 
 def _describe(summary: dict[str, Any]) -> str:
-    from dynedge.progress import clock, quantity
+    from dynedge.utils.progress import clock, quantity
 
     phrases = {"dnodes": "K = {} d-nodes a window", "depth": "no path longer than {}", "parts": "{} parts a window"}
     asked = [text.format(summary[name]) for name, text in phrases.items() if summary[name] is not None]
@@ -251,7 +251,7 @@ def _times(row: dict[str, Any]) -> str:
 
 
 def _duration(seconds: float) -> str:
-    from dynedge.progress import clock
+    from dynedge.utils.progress import clock
 
     return f"{seconds:.2g} s" if seconds < 1 else clock(seconds)
 

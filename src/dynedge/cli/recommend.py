@@ -15,8 +15,8 @@ from dynedge.cli.data import Json
 from dynedge.errors import UsageError
 
 if TYPE_CHECKING:
-    from dynedge.online.answers import Recommendations
-    from dynedge.online.live import Live
+    from dynedge.inference.recommend import Recommendations
+    from dynedge.inference.session import Live
 
 Log = Annotated[
     Path | None,
@@ -53,14 +53,14 @@ def recommend(
         raise UsageError("--all-users and --out FILE.parquet go together.")
     asked = _ids(users or "")
     if out:
-        from dynedge.online.parquet import check_target
+        from dynedge.inference.export import check_target
 
         check_target(out)
     live, moment = open_live(run, log, time, "--time")
     if out:
         _write(live, out, k, moment, filter_seen, as_json)
         return
-    from dynedge.online.answers import recommend as answer
+    from dynedge.inference.recommend import recommend as answer
 
     found = answer(live, asked, k, moment, filter_seen=filter_seen)
     for user in found.unknown:
@@ -71,13 +71,12 @@ def recommend(
 
 def open_live(run: Path, log: Path | None, time: str | None, flag: str) -> tuple[Live, float | None]:
     """The run in the state to answer from, walked through `log` where there is one, and the time asked for."""
-    from dynedge.events.log import read_log
-    from dynedge.events.moments import seconds, written
-    from dynedge.models.registry import MODELS
-    from dynedge.online.incoming import with_rows_of
-    from dynedge.online.live import Live
+    from dynedge.data.log import read_log
+    from dynedge.data.timestamps import seconds, written
+    from dynedge.inference.event_input import with_rows_of
+    from dynedge.inference.session import Live
 
-    live = Live.open(run, MODELS)
+    live = Live.open(run)
     moment = None if time is None else seconds(time, live.time_unit, flag)
     if log is None and moment is not None and moment < live.known.time:
         raise UsageError(
@@ -99,7 +98,7 @@ def _ids(text: str) -> list[int | str]:
 
 
 def _write(live: Live, out: Path, k: int, moment: float | None, filter_seen: bool, as_json: bool) -> None:
-    from dynedge.online.parquet import write_recommendations
+    from dynedge.inference.export import write_recommendations
 
     rows = write_recommendations(live, out, k, moment, filter_seen=filter_seen, quiet=False)
     told = {"out": str(out), "users": live.ids.num_users, "rows": rows}

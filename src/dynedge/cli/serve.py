@@ -45,26 +45,25 @@ def serve(
     The page at / shows what happens. SIGHUP, or POST /reload, puts in what RUN has become since, without a pause.
     """
     token = _token(token_file)
-    from dynedge.online.guard import LOOPBACK
+    from dynedge.serving.middleware import LOOPBACK
 
     if host not in LOOPBACK and token is None:
         raise UsageError(f"--host {host} is open to other machines: pass --token-file FILE, or set {TOKEN}.")
-    from dynedge.models.registry import MODELS
-    from dynedge.online.engine import Engine
-    from dynedge.online.serving import listen
+    from dynedge.serving.engine import Engine
+    from dynedge.serving.process import listen
 
     run = Path(os.path.abspath(run))
     folder = data_of(run, data)
     print(f"opening {run}, with what {folder} has …", file=sys.stderr)
-    engine = Engine(run, folder, MODELS)
+    engine = Engine(run, folder)
     sources: list[Any] = []
     if source is not None:
-        from dynedge.online.redis_source import RedisSource
+        from dynedge.serving.redis_stream import RedisSource
 
         sources.append(RedisSource(engine, source))
     if replay is not None:
-        from dynedge.events.log import read_log
-        from dynedge.online.replay import Replay
+        from dynedge.data.log import read_log
+        from dynedge.serving.replay import Replay
 
         sources.append(Replay(engine, read_log(replay), rate))
     listen(engine, host, port, token, sources)

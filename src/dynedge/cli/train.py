@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,12 +11,11 @@ import typer
 
 from dynedge.cli import app
 from dynedge.cli.data import Json
-from dynedge.errors import DataError
 
 if TYPE_CHECKING:
-    from dynedge.training.course import Course
-    from dynedge.training.run import Run
-    from dynedge.training.settings import Config, Entry
+    from dynedge.runs.folder import Run
+    from dynedge.runs.run_config import RunConfig
+    from dynedge.training.train_state import Course
 
 
 def _flag(help: str, metavar: str = "N") -> Any:
@@ -81,16 +79,15 @@ def train(
         from dynedge.report.style import check_target
 
         check_target(plot)
-    from dynedge.events.log import read_log
-    from dynedge.models.registry import MODELS
-    from dynedge.training.interrupt import Stop, Stopped
-    from dynedge.training.run import Run
-    from dynedge.training.train import train_run
+    from dynedge.data.log import read_log
+    from dynedge.runs.folder import Run
+    from dynedge.runs.train_run import train_run
+    from dynedge.utils.signals import Stop, Stopped
 
     try:
         with Stop() as stop, Run(out, resume=resume, force=force) as run:
-            wanted = _compose(MODELS, run, model, config, told, settings or [])
-            done, course = train_run(MODELS, run, wanted, read_log(log), stop=stop, tensorboard=tensorboard)
+            wanted = _compose(run, model, config, told, settings or [])
+            done, course = train_run(run, wanted, read_log(log), stop=stop, tensorboard=tensorboard)
     except Stopped as stopped:
         again = "" if resume else " with --resume"
         kept = f"the same command{again} goes on where it stood" if out.exists() else "nothing was kept"
@@ -104,42 +101,32 @@ def train(
 
 
 def _compose(
-    models: Mapping[str, Entry],
     run: Run,
     model: str | None,
     file: Path | None,
     flags: dict[str, str],
     settings: list[str],
-) -> Config:
+) -> RunConfig:
     """Later wins: the recipe (or the config of the run gone on with), the file, the flags, --set."""
     from dynedge.config import from_toml, override, set_key
-    from dynedge.training.run import config_from_toml
-    from dynedge.training.settings import choose, key_of
+    from dynedge.models.registry import default_model
+    from dynedge.runs.run_config import full_key, parse_config, read_config_file, recipe_config
 
-    text = _read(file) if file else ""
+    text = read_config_file(file, "--config ") if file else ""
     if run.resume and run.there:
-        config = run.config(models)
+        config = run.config()
         config = from_toml(config, text, str(file))
         config = set_key(config, "name", model) if model else config
     elif file:
-        config = config_from_toml(text, models, str(file), model)
+        config = parse_config(text, str(file), model)
     else:
-        _, config = choose(models, model or next(iter(models)))
+        config = recipe_config(model or default_model())
     for flag, value in flags.items():
-        config = set_key(config, key_of(config, flag.replace("-", "_"), f"--{flag}"), value, f"--{flag}")
+        config = set_key(config, full_key(config, flag.replace("-", "_"), f"--{flag}"), value, f"--{flag}")
     return override(config, settings)
 
 
-def _read(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8")
-    except OSError as error:
-        raise DataError(f"--config {file}: {error.strerror}.") from None
-    except UnicodeDecodeError:
-        raise DataError(f"--config {file} is not a text file.") from None
-
-
-def _summary(out: Path, config: Config, course: Course) -> dict[str, Any]:
+def _summary(out: Path, config: RunConfig, course: Course) -> dict[str, Any]:
     best = course.best
     at_best = course.history[best.epoch] if best else {}
     spent = sum(record["seconds"] + record["valid_seconds"] for record in course.history)
@@ -156,7 +143,7 @@ def _summary(out: Path, config: Config, course: Course) -> dict[str, Any]:
 
 
 def _table(summary: dict[str, Any]) -> str:
-    from dynedge.progress import clock
+    from dynedge.utils.progress import clock
 
     early = ", no better one after it for a while" if summary["stopped_early"] else ""
     lines = {

@@ -30,17 +30,16 @@ def tune(
     --trials or --minutes it goes further. The test events are not looked at.
     """
     from dynedge.config import set_key
-    from dynedge.events.log import read_log
-    from dynedge.models.registry import MODELS
-    from dynedge.training.interrupt import Stopped
-    from dynedge.training.settings import choose
-    from dynedge.training.tuning import tune as search
+    from dynedge.data.log import read_log
+    from dynedge.experiments.tune import tune as search
+    from dynedge.runs.run_config import recipe_config
+    from dynedge.utils.signals import Stopped
 
-    _, recipe = choose(MODELS, model)
+    recipe = recipe_config(model)
     if epochs is not None:
         recipe = set_key(recipe, "training.epochs", epochs, "--epochs")
     try:
-        found = search(read_log(log), MODELS, recipe, out, trials=trials, minutes=minutes)
+        found = search(read_log(log), recipe, out, trials=trials, minutes=minutes)
     except Stopped as stopped:
         print(f"dynedge: stopped by {stopped}; the same command goes on where it stood.", file=sys.stderr)
         raise typer.Exit(stopped.exit_code) from None
@@ -52,7 +51,7 @@ def tune(
 
 
 def _text(summary: dict[str, Any]) -> str:
-    from dynedge.progress import clock
+    from dynedge.utils.progress import clock
 
     rows = [["trial", "valid MRR", "Recall@10", "epochs", "time", "settings"]]
     for trial in summary["trials"]:

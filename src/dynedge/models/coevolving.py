@@ -15,18 +15,18 @@ each category of its item, and of the item's id where a model asks for it (`item
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from dynedge.models.contract import State
-from dynedge.models.histories import SIDES
-from dynedge.models.layers import ItemFeatures, Shape
-from dynedge.models.moving import Moving
-from dynedge.models.prepared import Prepared
+from dynedge.models.base import State
+from dynedge.models.dynamic import Moving
+from dynedge.models.modules import ItemFeatures, Shape
+from dynedge.models.ring_buffer import SIDES
+from dynedge.models.window_index import Prepared
+from dynedge.ops.gather_linear import pick_rows, rows_linear
 from dynedge.ops.level_rnn import level_rnn
 from dynedge.ops.read_states import Side, read_states
-from dynedge.ops.rows_linear import pick_rows, rows_linear
+from dynedge.utils.arrays import Array
 
 LONG = 10.0  # log(1 + seconds) of some hours: gaps much above 1 would drive every tanh to its end
 NEVER = -1.0  # the time of an entity's last event before it has had one
@@ -39,8 +39,8 @@ class Coevolving(Moving):
         self,
         shape: Shape,
         dim: int,
-        categories: npt.NDArray[np.int32],
-        met: tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]] | None,
+        categories: Array,
+        met: tuple[Array, Array] | None,
         windows: int,
         negatives: int,
         full_up_to: int = 0,

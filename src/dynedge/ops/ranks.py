@@ -6,15 +6,13 @@ Legend: n events, C candidates.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-import numba
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-Array = npt.NDArray[Any]
+from dynedge.utils.arrays import Array
+from dynedge.utils.compile import compiled
 
 
 def ranks(scores: Tensor, true: Tensor) -> Array:
@@ -56,7 +54,7 @@ def _counted(scores: Tensor, true: Tensor) -> Tensor:
     return above.double() + (tied.double() + 1) / 2
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _count(scores: Array, true: Array) -> Array:
     found = np.empty(len(scores))
     for k in range(len(scores)):
@@ -64,7 +62,7 @@ def _count(scores: Array, true: Array) -> Array:
     return found
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _count_row(row: Array, true: int) -> float:
     mine = row[true]
     above = tied = np.int32(0)
@@ -79,7 +77,7 @@ def _count_row(row: Array, true: int) -> float:
     return above + (tied + 1) / 2
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _count_sums(one: Array, other: Array, weights: Array, true: Array) -> Array:
     found = np.empty((len(weights), len(one)))
     row = np.empty(one.shape[1], one.dtype)
@@ -91,7 +89,7 @@ def _count_sums(one: Array, other: Array, weights: Array, true: Array) -> Array:
     return found
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _count_by_item(scores: Array, true: Array) -> Array:
     """The same for scores [C, n]."""
     n = len(true)

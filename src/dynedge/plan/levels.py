@@ -5,15 +5,11 @@ A cut is a sorted array of d-nodes, each the code 2·k + s of a state (k, s): it
 
 from __future__ import annotations
 
-from typing import Any
-
-import numba
 import numpy as np
-import numpy.typing as npt
 
 from dynedge.plan.links import ACTIVE
-
-Array = npt.NDArray[Any]
+from dynedge.utils.arrays import Array
+from dynedge.utils.compile import compiled
 
 NO_CUT = np.zeros(0, np.int64)
 
@@ -31,7 +27,7 @@ def longest_path(prev: Array, cut: Array = NO_CUT) -> int:
     return int(levels(prev, cut).max(initial=0))
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _marks(prev: Array, is_cut: Array) -> Array:
     """bool[n, 2]: a cut as seen by the readers. Event k does not wait for event prev[k, s]."""
     mark = np.zeros(prev.shape, np.bool_)
@@ -41,7 +37,7 @@ def _marks(prev: Array, is_cut: Array) -> Array:
     return mark
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def heads(prev: Array, mark: Array) -> Array:
     """int32[n]: the levels under a cut given by marks; the length of the longest path that ends with each event."""
     level = np.zeros(len(prev), np.int32)

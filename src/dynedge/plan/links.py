@@ -8,13 +8,11 @@ that entity, and exists unless `prev[k, s]` is ACTIVE. It is read by at most one
 from __future__ import annotations
 
 import threading
-from typing import Any
 
-import numba
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[Any]
+from dynedge.utils.arrays import Array
+from dynedge.utils.compile import compiled
 
 ENTRY = -1  # no earlier event in the window: reads the state at the window's start
 ACTIVE = -2  # an active entity: reads ψ, writes nothing
@@ -53,7 +51,7 @@ class Linker:
         return links(user, item, self.active_user, self.active_item, *self._scratch.last)
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _link_side(ids: Array, is_active: Array, last: Array, prev: Array, side: int) -> None:
     for k in range(len(ids)):
         entity = ids[k]

@@ -17,28 +17,28 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
+from dynedge.data.log import EventLog
+from dynedge.data.splits import Split
+from dynedge.data.statistics import degrees
+from dynedge.data.windows import cut_windows
 from dynedge.errors import DataError, UsageError
-from dynedge.events.atomic import atomic_folder
-from dynedge.events.card import degrees
-from dynedge.events.log import EventLog
-from dynedge.events.split import Split, windows
 from dynedge.plan import dnodes
-from dynedge.plan.cost import Cost, depth_within, measure
+from dynedge.plan.cost_model import Cost, depth_within, measure
 from dynedge.plan.levels import NO_CUT, levels
 from dynedge.plan.links import ACTIVE, Linker, active
 from dynedge.plan.schedule import Schedule, build
+from dynedge.utils.arrays import Array
+from dynedge.utils.atomic_io import atomic_folder
 
 VERSION = 1  # of what is cached: raise it when a method chooses other d-nodes than before
 LOOK_AHEAD = 2  # windows kept ready for the consumer, beyond those being planned
 FORMAT = "dynedge-plan"
 FOLDER, CODES, INDEX = "plans", "codes.npy", "plan.json"
 
-Array = npt.NDArray[Any]
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -147,7 +147,7 @@ class Plan:
     def __init__(self, log: EventLog, setting: Setting, *, threads: int | None = None, cache: bool = True) -> None:
         self.log, self.setting = log, setting
         self.threads = len(os.sched_getaffinity(0)) if threads is None else threads
-        self.windows = list(windows(setting.train_end, setting.windows))
+        self.windows = cut_windows(setting.train_end, setting.windows)
         self._question = Question(setting.method, setting.k, setting.depth, setting.parts)
         self._question.check()
         self._cache = Cache(log, setting) if cache and log.path else None

@@ -13,14 +13,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numba
 import numpy as np
-import numpy.typing as npt
 
 from dynedge.plan.levels import levels
 from dynedge.plan.links import ACTIVE, ENTRY
-
-Array = npt.NDArray[Any]
+from dynedge.utils.arrays import Array
+from dynedge.utils.compile import compiled
 
 NO_ROW = -1
 OWN, OTHER = 0, 1  # columns of parents and children: through the entity's own state, or through its partner's
@@ -150,7 +148,7 @@ def build(user: Array, item: Array, prev: Array, cut: Array, level: Array | None
 # of each, in O(n + ids / 64), without sorting and without a table as long as the catalogue.
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _bits(ids: Array, prev: Array, side: int) -> Array:
     """uint64[2, words]: the inactive and the active entities met. No branch: half of them would be mispredicted."""
     highest = 0
@@ -162,7 +160,7 @@ def _bits(ids: Array, prev: Array, side: int) -> Array:
     return bits
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _members(bits: Array) -> tuple[Array, Array]:
     """(how many members come before each word, the members in order)."""
     before = np.empty(len(bits), np.int32)
@@ -182,7 +180,7 @@ def _members(bits: Array) -> tuple[Array, Array]:
     return before, members
 
 
-@numba.njit(nogil=True, cache=True, inline="always")
+@compiled(inline="always")
 def _ones(word: Any) -> Any:
     """The number of one bits of a uint64."""
     pairs = word - ((word >> np.uint64(1)) & np.uint64(0x5555555555555555))
@@ -191,13 +189,13 @@ def _ones(word: Any) -> Any:
     return np.int64((octets * np.uint64(0x0101010101010101)) >> np.uint64(56))
 
 
-@numba.njit(nogil=True, cache=True, inline="always")
+@compiled(inline="always")
 def _rank(entity: int, bits: Array, before: Array) -> Any:
     below = (np.uint64(1) << np.uint64(entity & 63)) - np.uint64(1)
     return before[entity >> 6] + _ones(bits[entity >> 6] & below)
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _slots(
     ids: Array,
     prev: Array,
@@ -220,7 +218,7 @@ def _slots(
             slots[k, side] = first_psi + _rank(ids[k], bits[1], psi_before)
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _blocks(prev: Array, level: Array, first_written: int) -> Array:
     """Where the written rows of each level and side start: the counting half of a counting sort."""
     depth = 0
@@ -237,7 +235,7 @@ def _blocks(prev: Array, level: Array, first_written: int) -> Array:
     return blocks
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _place(
     prev: Array,
     level: Array,
@@ -286,7 +284,7 @@ def _place(
     return met
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _item_lists(
     link: Array, slot: Array, first_item: int, first_psi: int, as_read: Array
 ) -> tuple[Array, Array, Array]:
@@ -309,7 +307,7 @@ def _item_lists(
     return starts, events, rows
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _psi_lists(parents: Array, first_psi: int, first_phi: int, first_written: int) -> tuple[Array, Array]:
     """The readers of each ψ row, in order of row."""
     starts = np.zeros(first_phi - first_psi + 1, np.int32)
@@ -328,7 +326,7 @@ def _psi_lists(parents: Array, first_psi: int, first_phi: int, first_written: in
     return starts, readers
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _rows_before(
     items: Array,
     events: Array,

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from dynedge.events.card import degrees
-from dynedge.events.log import EventLog
+from dynedge.data.log import EventLog
+from dynedge.data.statistics import degrees
 from dynedge.report.style import BLUE, ORANGE, figure, save, tidy
 
 

@@ -8,16 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from dynedge.events.log import EventLog
+from dynedge.data.log import EventLog
 from dynedge.plan.dnodes import select
 from dynedge.plan.levels import NO_CUT, levels
 from dynedge.plan.links import ACTIVE
 from dynedge.plan.planner import Plan
 from dynedge.report.style import BLUE, GREEN, GREY, PINK, RED, figure, log_scales, save, tidy
-
-Array = npt.NDArray[Any]
+from dynedge.utils.arrays import Array
 
 LOOKS = {
     "best": (BLUE, "o", "-"),

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from dynedge.errors import DataError
-from dynedge.training.files import Tensors, read_tensors, sha256, write_tensors, write_text
+from dynedge.utils.tensor_io import Tensors, read_tensors, sha256, write_tensors, write_text
 
 FORMAT, VERSION = "dynedge-checkpoint", 1
 

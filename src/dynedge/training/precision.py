@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from dynedge.ops.gpu import say_once
-from dynedge.training.settings import TrainingConfig
+from dynedge.ops.dispatch import say_once
+from dynedge.training.config import TrainingConfig
 
 
 def precision(config: TrainingConfig) -> AbstractContextManager[object]:

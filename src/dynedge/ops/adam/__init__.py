@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from torch import Tensor
 
 from dynedge.ops.adam import cpu, reference
-from dynedge.ops.gpu import by_triton
+from dynedge.ops.dispatch import by_triton
 
 __all__ = ["coalesce", "dense_step", "row_step", "square_sum"]
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import numba
 import numpy as np
-import numpy.typing as npt
 import torch
 from numba import types
 from numba.extending import intrinsic
@@ -15,9 +14,9 @@ from torch import Tensor
 
 from dynedge.ops.adam import reference
 from dynedge.ops.adam.reference import BETA1, BETA2, EPSILON
-from dynedge.ops.products import FUSE
-
-Array = npt.NDArray[Any]
+from dynedge.ops.gather_matmul import FUSE
+from dynedge.utils.arrays import Array
+from dynedge.utils.compile import compiled
 
 NOUGHT = {torch.float32: np.float32(0), torch.float64: np.float64(0)}
 LANES = 16  # sums kept apart, so that they run as vector instructions
@@ -75,7 +74,7 @@ def _pointer(_: Any, address: Any, like: Any) -> Any:
     return types.CPointer(like)(types.int64, like), generate
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _dense_at(
     like: Any, size: int, value: int, grad: int, mean: int, square: int, scale: float, lr: float, young: float
 ) -> None:
@@ -90,12 +89,12 @@ def _dense_at(
     )
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _squares_at(like: Any, size: int, values: int) -> Any:
     return _squares(numba.carray(_pointer(values, like), size))
 
 
-@numba.njit(nogil=True, cache=True, fastmath=FUSE, error_model="numpy")
+@compiled(fastmath=FUSE, error_model="numpy")
 def _dense(value: Array, grad: Array, mean: Array, square: Array, scale: float, lr: float, young: float) -> None:
     """lr and young hold what the count makes of the learning rate and of the square."""
     kind = value.dtype.type
@@ -110,7 +109,7 @@ def _dense(value: Array, grad: Array, mean: Array, square: Array, scale: float, 
         value[j] -= move * m / (np.sqrt(v * full) + epsilon)
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _rows(
     rows: Array, grad: Array, value: Array, mean: Array, square: Array, steps: Array, lr: float, scale: float
 ) -> None:
@@ -121,7 +120,7 @@ def _rows(
         _dense(value[r], grad[k], mean[r], square[r], scale, own, young)
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _squares(values: Array) -> float:
     """In float64, in LANES sums: whole rows of lanes first, then what is left."""
     sums, whole = np.zeros(LANES), len(values) // LANES * LANES
@@ -135,7 +134,7 @@ def _squares(values: Array) -> float:
     return sums.sum()
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _coalesce(rows: Array, values: Array) -> tuple[Array, Array]:
     order = np.argsort(rows, kind="mergesort")  # keeps the order of equal rows
     found, sums = np.empty_like(rows), np.empty_like(values)

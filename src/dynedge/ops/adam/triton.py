@@ -12,7 +12,7 @@ from torch import Tensor
 from dynedge.ops.adam import reference
 from dynedge.ops.adam import triton_kernels as kernels
 from dynedge.ops.adam.reference import BETA1, BETA2, EPSILON
-from dynedge.ops.row_sums.triton import row_sums, sums_at_heads, tail
+from dynedge.ops.segment_sum.triton import row_sums, sums_at_heads, tail
 
 BLOCK = 16  # rows a program takes
 NUMBERS = 1024  # of a whole parameter

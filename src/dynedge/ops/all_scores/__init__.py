@@ -16,7 +16,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from dynedge.ops.all_scores import cpu, reference
-from dynedge.ops.gpu import by_triton
+from dynedge.ops.dispatch import by_triton
 
 __all__ = ["all_scores"]
 

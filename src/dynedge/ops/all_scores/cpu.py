@@ -7,18 +7,13 @@ row, for the columns after it.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from dynedge.ops.all_scores import cpu_kernels as kernels
-from dynedge.ops.parallel import in_parts
-from dynedge.ops.products import VECTOR_BYTES
-
-Array = npt.NDArray[Any]
+from dynedge.ops.gather_matmul import VECTOR_BYTES
+from dynedge.ops.thread_pool import in_parts
 
 BLOCK = 256  # events; what they want is 128 KiB at D = 128
 

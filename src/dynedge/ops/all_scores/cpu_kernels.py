@@ -6,18 +6,14 @@ are no ids. Every sum is the same wherever it is taken: bias, plus the state's p
 
 from __future__ import annotations
 
-from typing import Any
-
-import numba
 import numpy as np
-import numpy.typing as npt
 
-from dynedge.ops.products import add_products
+from dynedge.ops.gather_matmul import add_products
+from dynedge.utils.arrays import Array
+from dynedge.utils.compile import compiled
 
-Array = npt.NDArray[Any]
 
-
-@numba.njit(nogil=True, cache=True)
+@compiled
 def products(
     part: int, parts: int, out: Array, at: int, states: Array, own: Array, for_state: Array, for_id: Array
 ) -> None:
@@ -26,7 +22,7 @@ def products(
     _fill(out, at, rows, states, own, rows, for_state, for_id)
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def move(
     out: Array,
     at: int,
@@ -49,7 +45,7 @@ def move(
         out[one[0], at + k + 1 : at + len(item)] = fresh[0, k + 1 : len(item)]
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _fill(
     out: Array, at: int, to: Array, states: Array, own: Array, of: Array, for_state: Array, for_id: Array
 ) -> None:

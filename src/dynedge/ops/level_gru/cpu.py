@@ -14,18 +14,16 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from dynedge.ops import parallel
-from dynedge.ops.forward import run
+from dynedge.ops import thread_pool as parallel
+from dynedge.ops.autograd import run
 from dynedge.ops.level_gru import cpu_kernels as kernels
-from dynedge.ops.parallel import Kernel, in_pair, in_parts
+from dynedge.ops.thread_pool import Kernel, in_pair, in_parts
 from dynedge.plan.schedule import Schedule
-
-Array = npt.NDArray[Any]
+from dynedge.utils.arrays import Array
 
 
 def level_gru(

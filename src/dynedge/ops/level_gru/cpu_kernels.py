@@ -19,22 +19,20 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numba
 import numpy as np
-import numpy.typing as npt
 from numba import types
 from numba.extending import overload
 
-from dynedge.ops.pair import FIRST, NEVER, SECOND, TAKEN, arrive, takes_over, tell, wait
-from dynedge.ops.products import FUSE, add_outer, add_products
+from dynedge.ops.gather_matmul import FUSE, add_outer, add_products
+from dynedge.ops.spin_pair import FIRST, NEVER, SECOND, TAKEN, arrive, takes_over, tell, wait
 from dynedge.plan.schedule import OTHER, OWN
-
-Array = npt.NDArray[Any]
+from dynedge.utils.arrays import Array
+from dynedge.utils.compile import compiled
 
 CHUNK = 32  # rows done together: their gates, 32 KiB at d = 64, are still near when their products are added
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def lay_out(b_own: Array, w_own: Array, w_other: Array) -> tuple[Array, Array, Array]:
     """The same for the way forward: own parents' gates in the order n, r, z; matrices [2, d, 3d]."""
     d = w_own.shape[2]
@@ -53,7 +51,7 @@ def lay_out(b_own: Array, w_own: Array, w_other: Array) -> tuple[Array, Array, A
     return bias, own, other
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def project(
     part: int,
     parts: int,
@@ -90,7 +88,7 @@ def project(
                 add_products(entry_own, 0, rows, arena, 0, rows, high - low, w_own[side])
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def forward(part: int, parts: int, first: int, last: int, blocks: Array, *arrays: Array) -> None:
     """Levels first to last − 1: fills their rows of arena [R, d] and gates. What `project` did is not done again."""
     for level in range(first, last):
@@ -99,7 +97,7 @@ def forward(part: int, parts: int, first: int, last: int, blocks: Array, *arrays
             _forward(start, stop, side, blocks[0], *arrays)
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def backward(part: int, parts: int, first: int, last: int, blocks: Array, *arrays: Array) -> None:
     """Levels last − 1 down to first: fills their rows of turned and flow. grad [W, d]; w_own, w_other [2, 3d, d]."""
     for level in range(last - 1, first - 1, -1):
@@ -111,7 +109,7 @@ def backward(part: int, parts: int, first: int, last: int, blocks: Array, *array
 # The same by two threads, one a side: see ops/pair.py. A level's users read nothing of its items, and back.
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def forward_in_pair(second: int, numbers: Array, first: int, last: int, blocks: Array, *arrays: Array) -> None:
     since = arrive(numbers) if second else NEVER
     for step in range(min(since, last - first) if second else 0, last - first):
@@ -124,7 +122,7 @@ def forward_in_pair(second: int, numbers: Array, first: int, last: int, blocks: 
     _part(second, numbers, last - first, since)
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def backward_in_pair(second: int, numbers: Array, first: int, last: int, blocks: Array, *arrays: Array) -> None:
     since = arrive(numbers) if second else NEVER
     for step in range(min(since, last - first) if second else 0, last - first):
@@ -137,7 +135,7 @@ def backward_in_pair(second: int, numbers: Array, first: int, last: int, blocks:
     _part(second, numbers, last - first, since)
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _forward(
     start: int,
     stop: int,
@@ -186,7 +184,7 @@ def _forward(
             _finish(gates[w], arena[parents[w, OWN]], arena[row])
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _backward(
     start: int,
     stop: int,
@@ -215,7 +213,7 @@ def _backward(
             _turn(gates[w], arena[parents[w, OWN]], flow[row], turned[w])
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _meet(second: int, numbers: Array, step: int, since: int) -> tuple[bool, int]:
     """Before a step: (does this thread do both halves, from which step on the other does the second)."""
     if second:
@@ -228,7 +226,7 @@ def _meet(second: int, numbers: Array, step: int, since: int) -> tuple[bool, int
     return since == NEVER, since
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _part(second: int, numbers: Array, steps: int, since: int) -> None:
     """After the last step. A thread that comes now finds nothing to do."""
     if not second:
@@ -238,7 +236,7 @@ def _part(second: int, numbers: Array, steps: int, since: int) -> None:
             wait(numbers, SECOND, steps)
 
 
-@numba.njit(nogil=True, cache=True, fastmath=FUSE)
+@compiled(fastmath=FUSE)
 def root_gradients(
     part: int,
     parts: int,
@@ -261,7 +259,7 @@ def root_gradients(
         _gather(some, side, first_written, children, w_own, w_other, turned, flow, to, of)
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def psi_gradients(
     part: int,
     parts: int,
@@ -290,7 +288,7 @@ def psi_gradients(
             add_products(flow, 0, to, sums, 0, of, count, w_other[1 - side])
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def by_reading(blocks: Array, parents: Array, first_psi: int, first_phi: int) -> tuple[Array, Array]:
     """(the written rows, from 0, in four groups, where each starts): users' that read no ψ, that do; items' alike."""
     ends = np.zeros(5, np.int64)
@@ -307,7 +305,7 @@ def by_reading(blocks: Array, parents: Array, first_psi: int, first_phi: int) ->
     return order, np.concatenate((np.zeros(1, np.int64), ends[:4]))
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def weight_gradients(
     part: int,
     parts: int,
@@ -348,13 +346,13 @@ def weight_gradients(
             add_outer(w_other[side], first, last, sums, 0, rows - bounds[2], arena, rows)
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _share(start: int, stop: int, part: int, parts: int) -> tuple[int, int]:
     """One part of a range."""
     return start + (stop - start) * part // parts, start + (stop - start) * (part + 1) // parts
 
 
-@numba.njit(nogil=True, cache=True, fastmath=FUSE)
+@compiled(fastmath=FUSE)
 def _gather(
     rows: Array,
     side: int,
@@ -388,25 +386,25 @@ def _gather(
 # One row: loops that LLVM turns into vector instructions.
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _copy(row: Array, values: Array) -> None:
     for j in range(len(row)):
         row[j] = values[j]
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _clear(row: Array) -> None:
     for j in range(len(row)):
         row[j] = 0
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _add(total: Array, more: Array) -> None:
     for j in range(len(total)):
         total[j] += more[j]
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _begin(gates: Array, pre: Array, bias: Array) -> None:
     """The sums before the activations, without either parent's product."""
     d = len(gates) // 4
@@ -419,7 +417,7 @@ def _begin(gates: Array, pre: Array, bias: Array) -> None:
         shared[j] = shared_bias[j] + pre[j]
 
 
-@numba.njit(nogil=True, cache=True, fastmath=FUSE)
+@compiled(fastmath=FUSE)
 def _finish(gates: Array, own: Array, new: Array) -> None:
     """Sums become gates, and gates a state. σ(x) is ½ + ½ tanh(½ x)."""
     d = len(own)
@@ -434,7 +432,7 @@ def _finish(gates: Array, own: Array, new: Array) -> None:
         new[j] = candidate + z[j] * (own[j] - candidate)
 
 
-@numba.njit(nogil=True, cache=True, fastmath=FUSE)
+@compiled(fastmath=FUSE)
 def _turn(gates: Array, own: Array, flow: Array, turned: Array) -> None:
     """A state's gradient becomes that of the sums, and in flow what goes straight on to its own parent."""
     d = len(own)

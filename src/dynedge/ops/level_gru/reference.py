@@ -5,15 +5,11 @@ Legend: n events, d width of a state, W states written, R rows of the arena, U u
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from dynedge.plan.schedule import OTHER, OWN, Schedule
-
-Array = npt.NDArray[Any]
+from dynedge.utils.arrays import Array
 
 
 def update(own: Tensor, other: Tensor, pre: Tensor, w_own: Tensor, w_other: Tensor, b_own: Tensor) -> Tensor:

@@ -15,18 +15,17 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import triton
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from dynedge.ops.level_gru import triton_alone as alone
 from dynedge.ops.level_gru import triton_kernels as kernels
-from dynedge.ops.row_sums.triton import row_sums
+from dynedge.ops.level_gru import triton_narrow_levels as alone
+from dynedge.ops.segment_sum.triton import row_sums
 from dynedge.plan.schedule import Schedule
+from dynedge.utils.arrays import Array
 
-Array = npt.NDArray[Any]
 Run = tuple[int, int, int]  # first level, last level + 1, rows of the widest side among them
 
 LEVEL_TENSORS = "parents", "children", "blocks", "offsets", "psi_keys", "psi_readers"

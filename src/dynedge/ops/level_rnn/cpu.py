@@ -8,16 +8,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numba
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from dynedge.plan.schedule import OTHER, OWN, Schedule
-
-Array = npt.NDArray[Any]
+from dynedge.utils.arrays import Array
+from dynedge.utils.compile import compiled
 
 
 def level_rnn(roots: Tensor, pre: Tensor, w_own: Tensor, w_other: Tensor, schedule: Schedule) -> Tensor:
@@ -60,7 +58,7 @@ def _rows_of_sides(schedule: Schedule) -> list[Tensor]:
     return [torch.from_numpy(np.flatnonzero(side == s)) for s in (0, 1)]
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _forward(arena: Array, first: int, parents: Array, blocks: Array, w_own: Array, w_other: Array) -> None:
     """The written rows, which hold `pre` before; weights are turned, [2, in, out]."""
     d = arena.shape[1]
@@ -75,7 +73,7 @@ def _forward(arena: Array, first: int, parents: Array, blocks: Array, w_own: Arr
                 out[o] = math.tanh(out[o])
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _backward(
     back: Array, arena: Array, first: int, parents: Array, blocks: Array, w_own: Array, w_other: Array
 ) -> None:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from dynedge.ops.gpu import by_triton
+from dynedge.ops.dispatch import by_triton
 from dynedge.ops.read_states import cpu, reference
 
 __all__ = ["Side", "read_states"]

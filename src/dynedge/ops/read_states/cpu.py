@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numba
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from dynedge.ops.forward import run
-
-Array = npt.NDArray[Any]
+from dynedge.ops.autograd import run
+from dynedge.utils.arrays import Array
+from dynedge.utils.compile import compiled
 
 XI, STORED = -1, -2  # where a vector is from; else a row of ψ
 
@@ -63,7 +61,7 @@ def _of_psi(rows: Array, source: Array, shape: torch.Size) -> Tensor | None:
     return torch.sparse_coo_tensor(places[None], values, shape, check_invariants=False)
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _fill(
     rows: Array, source: Array, xi: Array, psi: Array, psi_row: Array, stored: Array, moved: Array, entities: Array
 ) -> None:
@@ -77,7 +75,7 @@ def _fill(
             to[j] = of[j]
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _sum_xi(rows: Array, source: Array, for_xi: Array) -> None:
     for k in range(len(source)):
         if source[k] == XI:

@@ -6,17 +6,13 @@ A cut is a sorted int64 array of codes 2·k + s, one for each state (k, s) whose
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
-
-import numpy.typing as npt
 
 from dynedge.errors import UsageError
-from dynedge.plan.dnodes.by_depth import depth
-from dynedge.plan.dnodes.by_longest_path import longest_path_dnodes
-from dynedge.plan.dnodes.by_time import cut_by_time
-from dynedge.plan.dnodes.search import best
-
-Array = npt.NDArray[Any]
+from dynedge.plan.dnodes.best import best
+from dynedge.plan.dnodes.cut_by_time import cut_by_time
+from dynedge.plan.dnodes.depth import depth
+from dynedge.plan.dnodes.longest_path import longest_path_dnodes
+from dynedge.utils.arrays import Array
 
 METHODS: dict[str, Callable[..., Array]] = {
     "best": best,

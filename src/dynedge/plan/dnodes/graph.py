@@ -7,16 +7,14 @@ with it. The longest path over the link p → k has head[p] + tail[k] events.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numba
 import numpy as np
-import numpy.typing as npt
 
 from dynedge.plan.levels import heads
 from dynedge.plan.links import ACTIVE, ENTRY
-
-Array = npt.NDArray[Any]
+from dynedge.utils.arrays import Array
+from dynedge.utils.compile import compiled
 
 
 class Core(NamedTuple):
@@ -46,7 +44,7 @@ def mirror(prev: Array) -> Array:
     return mirrored
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def tails(prev: Array, cut: Array) -> Array:
     """int32[n]: the length of the longest path that starts with each event."""
     n = len(prev)
@@ -62,7 +60,7 @@ def tails(prev: Array, cut: Array) -> Array:
     return tail
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def core_of(prev: Array, head: Array, tail: Array, limit: int) -> Core:
     """The core above `limit` of a window with those heads and tails."""
     new = np.full(len(prev), ENTRY, np.int32)
@@ -87,7 +85,7 @@ def core_of(prev: Array, head: Array, tail: Array, limit: int) -> Core:
     return Core(event, before, after, head[event])
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def prune(prev: Array, cut: Array, limit: int) -> int:
     """Unmark, latest first, what no path longer than `limit` needs; returns how many marks are left."""
     n = len(prev)

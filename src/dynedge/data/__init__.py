@@ -1,0 +1,1 @@
+"""The event log on disk, and how files become one."""

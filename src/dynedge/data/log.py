@@ -1,0 +1,359 @@
+"""EventLog: the log in memory-mapped columns, and how it is written to disk so that it is never half there.
+
+Legend: E events, F numeric features, C categorical item features.
+On disk a log is a folder: one `.npy` file a column, `log.json` beside them, and `rejects.csv`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from dynedge.data.splits import DEFAULT_SPLIT, Split
+from dynedge.errors import DataError, UsageError
+from dynedge.utils.arrays import Array
+from dynedge.utils.atomic_io import atomic_folder
+
+FORMAT = "dynedge-log"
+VERSION = 1
+HEADER_BYTES = 128  # every column starts with a header of this size, so that it can be rewritten in place
+CARD = "log.json"
+
+
+class Ids:
+    """The users' own ids of one side, in the order of the dense ids: 64-bit integers, or strings."""
+
+    def __init__(self, values: Array, offsets: Array | None = None) -> None:
+        """Integers: `values` is int64[n]. Strings: `values` is their UTF-8 bytes, `offsets` int64[n + 1]."""
+        self.values, self.offsets = values, offsets
+
+    @classmethod
+    def of(cls, own: Iterable[int | str]) -> Ids:
+        """From a list of own ids: integers if all are, else strings."""
+        own = list(own)
+        if all(isinstance(value, int | np.integer) for value in own):
+            return cls(np.array(own, np.int64))
+        encoded = [str(value).encode() for value in own]
+        offsets = np.zeros(len(own) + 1, np.int64)
+        np.cumsum([len(text) for text in encoded], out=offsets[1:])
+        return cls(np.frombuffer(b"".join(encoded), np.uint8), offsets)
+
+    @property
+    def are_strings(self) -> bool:
+        return self.offsets is not None
+
+    def __len__(self) -> int:
+        return len(self.values) if self.offsets is None else len(self.offsets) - 1
+
+    def __getitem__(self, dense: int) -> int | str:
+        if not -len(self) <= dense < len(self):
+            raise IndexError(f"there is no id {dense}: there are {len(self)}")
+        dense %= len(self)
+        if self.offsets is None:
+            return int(self.values[dense])
+        return bytes(self.values[self.offsets[dense] : self.offsets[dense + 1]]).decode()
+
+    def same_as(self, other: Ids) -> bool:
+        """Whether these are the same ids in the same order."""
+        if self.offsets is None or other.offsets is None:
+            return self.offsets is other.offsets and np.array_equal(self.values, other.values)
+        return np.array_equal(self.offsets, other.offsets) and np.array_equal(self.values, other.values)
+
+    def take(self, dense: Iterable[int]) -> list[int | str]:
+        return [self[int(k)] for k in dense]
+
+    @cached_property
+    def _index(self) -> dict[int | str, int]:
+        return {own: dense for dense, own in enumerate(self.take(range(len(self))))}
+
+    def find(self, own: int | str) -> int:
+        """The dense id of an own id, or -1. A number is found by its text too: "42" finds 42."""
+        if not self.are_strings and isinstance(own, str):
+            try:
+                own = int(own)
+            except ValueError:
+                return -1
+        return self._index.get(own if not self.are_strings else str(own), -1)
+
+
+@dataclass(frozen=True, eq=False)
+class EventLog:
+    """Events sorted by time, ties in input order. An event's position is its identity."""
+
+    user: Array  # int32[E], dense
+    item: Array  # int32[E], dense
+    time: Array  # float64[E], seconds
+    user_ids: Ids
+    item_ids: Ids
+    features: Array  # float32[E, F]; F = 0 where the log has none
+    label: Array | None = None  # float32[E]
+    item_categories: Array = field(default_factory=lambda: np.zeros((0, 0), np.int32))  # int32[items, C]; -1: none
+    category_ids: tuple[Ids, ...] = ()  # what each category is called, one Ids for each of the C columns
+    event_ids: Ids | None = None
+    event_id: Array | None = None  # int32[E] into event_ids
+    card: dict[str, Any] = field(default_factory=dict)  # what log.json says
+    path: Path | None = None
+
+    @classmethod
+    def from_arrays(
+        cls,
+        user: npt.ArrayLike,
+        item: npt.ArrayLike,
+        time: npt.ArrayLike,
+        *,
+        features: npt.ArrayLike | None = None,
+        label: npt.ArrayLike | None = None,
+        num_users: int | None = None,
+        num_items: int | None = None,
+    ) -> EventLog:
+        """A log in memory from dense ids. Sorts by time, ties in the order given."""
+        u, i, t = np.asarray(user, np.int32), np.asarray(item, np.int32), np.asarray(time, np.float64)
+        if not len(u) == len(i) == len(t):
+            raise UsageError(f"user, item and time have different lengths: {len(u)}, {len(i)}, {len(t)}.")
+        order = np.argsort(t, kind="stable")
+        f = np.zeros((len(u), 0), np.float32) if features is None else np.asarray(features, np.float32)[order]
+        lab = None if label is None else np.asarray(label, np.float32)[order]
+        users = int(u.max(initial=-1)) + 1 if num_users is None else num_users
+        items = int(i.max(initial=-1)) + 1 if num_items is None else num_items
+        return cls(
+            user=u[order],
+            item=i[order],
+            time=t[order],
+            user_ids=Ids(np.arange(users, dtype=np.int64)),
+            item_ids=Ids(np.arange(items, dtype=np.int64)),
+            features=f,
+            label=lab,
+            item_categories=np.zeros((items, 0), np.int32),
+        )
+
+    def __len__(self) -> int:
+        return len(self.user)
+
+    @property
+    def num_users(self) -> int:
+        return len(self.user_ids)
+
+    @property
+    def num_items(self) -> int:
+        return len(self.item_ids)
+
+    @property
+    def split(self) -> Split:
+        """The log's own split: its data set's published one, else 0.8,0.1,0.1."""
+        return Split.parse(self.card["split"]) if "split" in self.card else DEFAULT_SPLIT
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Names the log's contents: what was computed from one log is never used with another."""
+        digest = hashlib.sha256()
+        if "columns" in self.card:
+            for name, column in sorted(self.card["columns"].items()):
+                digest.update(f"{name}:{column['sha256']};".encode())
+        else:
+            for array in (self.user, self.item, self.time, self.features):
+                digest.update(np.ascontiguousarray(array).tobytes())
+        return digest.hexdigest()
+
+    def verify(self) -> None:
+        """Read every column and compare it with its sha256; raise DataError naming the first that differs."""
+        assert self.path is not None, "only a log on disk can be verified"
+        for name, column in self.card["columns"].items():
+            with open(self.path / f"{name}.npy", "rb") as file:
+                file.seek(HEADER_BYTES)
+                if hashlib.file_digest(file, "sha256").hexdigest() != column["sha256"]:
+                    raise DataError(f"{self.path}: column '{name}' does not match its sha256; prepare the log again.")
+
+
+def read_log(path: str | os.PathLike[str]) -> EventLog:
+    """Open a log folder, memory-mapped. Checks version and sizes; reads no column in full."""
+    folder = Path(path)
+    card = _read_card(folder)
+    columns = {name: _open_column(folder, name, spec) for name, spec in card["columns"].items()}
+
+    def ids(name: str) -> Ids:
+        return Ids(columns[name], columns.get(f"{name}_offsets"))
+
+    try:
+        events, items = card["events"], card["items"]
+        log = EventLog(
+            user=columns["user"],
+            item=columns["item"],
+            time=columns["time"],
+            user_ids=ids("user_ids"),
+            item_ids=ids("item_ids"),
+            features=columns.get("features", np.zeros((events, 0), np.float32)),
+            label=columns.get("label"),
+            item_categories=columns.get("item_categories", np.zeros((items, 0), np.int32)),
+            category_ids=tuple(ids(f"category_{k}_ids") for k in range(len(card["item_features"]))),
+            event_ids=ids("event_ids") if "event_ids" in columns else None,
+            event_id=columns.get("event_id"),
+            card=card,
+            path=folder,
+        )
+    except KeyError as missing:
+        raise DataError(f"{folder}: {CARD} has no {missing}; prepare the log again.") from None
+    for name, length, expected in (
+        ("user", len(log.user), events),
+        ("item", len(log.item), events),
+        ("time", len(log.time), events),
+        ("user_ids", log.num_users, card["users"]),
+        ("item_ids", log.num_items, items),
+    ):
+        if length != expected:
+            raise DataError(f"{folder}: column '{name}' has {length} rows instead of {expected}; prepare it again.")
+    return log
+
+
+def _read_card(folder: Path) -> dict[str, Any]:
+    if not folder.is_dir():
+        what = "is a file, not a log folder" if folder.exists() else "does not exist"
+        raise DataError(f"{folder} {what}; make a log with: dynedge prepare FILE --out {folder.stem or 'LOG'}")
+    try:
+        card = json.loads((folder / CARD).read_bytes())
+    except FileNotFoundError:
+        raise DataError(f"{folder} is not a log: it has no {CARD}.") from None
+    except ValueError:
+        raise DataError(f"{folder / CARD} is damaged: it is not JSON; prepare the log again.") from None
+    if not isinstance(card, dict) or card.get("format") != FORMAT or not isinstance(card.get("columns"), dict):
+        raise DataError(f"{folder / CARD} is not the card of a dynedge log.")
+    if card.get("version") != VERSION:
+        raise DataError(
+            f"{folder} is a log of version {card.get('version')}; this dynedge reads version {VERSION}: "
+            "prepare the log again."
+        )
+    return card
+
+
+def _open_column(folder: Path, name: str, spec: dict[str, Any]) -> Array:
+    path = folder / f"{name}.npy"
+    try:
+        shape, dtype = tuple(spec["shape"]), np.dtype(spec["dtype"])
+        expected = HEADER_BYTES + int(np.prod(shape)) * dtype.itemsize
+        size = path.stat().st_size
+        if size != expected:
+            raise DataError(f"{folder}: column '{name}' has {size} bytes instead of {expected}; prepare it again.")
+        with open(path, "rb") as file:
+            if file.read(HEADER_BYTES) != _header(dtype, shape):
+                raise DataError(f"{folder}: column '{name}' has a damaged header; prepare the log again.")
+    except FileNotFoundError:
+        raise DataError(f"{folder}: column '{name}' is missing; prepare the log again.") from None
+    except (KeyError, TypeError, ValueError):
+        raise DataError(f"{folder / CARD}: the entry of column '{name}' is damaged; prepare the log again.") from None
+    if 0 in shape:
+        return np.zeros(shape, dtype)
+    return np.memmap(path, dtype, "r", HEADER_BYTES, shape)
+
+
+def _header(dtype: np.dtype[Any], shape: Sequence[int]) -> bytes:
+    """The .npy header, always HEADER_BYTES long."""
+    text = repr({"descr": dtype.str, "fortran_order": False, "shape": tuple(shape)})
+    body = text.encode("latin1").ljust(HEADER_BYTES - 11) + b"\n"
+    return b"\x93NUMPY\x01\x00" + (HEADER_BYTES - 10).to_bytes(2, "little") + body
+
+
+class Column:
+    """One `.npy` column being written, piece by piece; its sha256 is taken over the values as they pass."""
+
+    def __init__(self, path: Path, dtype: npt.DTypeLike, width: int | None = None) -> None:
+        self.path, self.dtype, self.width = path, np.dtype(dtype), width
+        self.rows = 0
+        self._sha = hashlib.sha256()
+        self._file: BinaryIO = open(path, "wb", buffering=0)  # noqa: SIM115
+        self._write(bytes(HEADER_BYTES))
+
+    def append(self, values: Array) -> None:
+        data = np.ascontiguousarray(values, self.dtype)
+        assert data.shape[1:] == (() if self.width is None else (self.width,)), (self.path, data.shape)
+        self.rows += len(data)
+        if data.size:
+            raw = data.reshape(-1).view(np.uint8).data
+            self._sha.update(raw)
+            self._write(raw)
+
+    def _write(self, raw: bytes | memoryview) -> None:
+        view = memoryview(raw)
+        while view:  # an unbuffered write may be partial, at most 2 GiB at once
+            view = view[self._file.write(view) :]
+
+    def close(self) -> dict[str, Any]:
+        """Finish the file; returns its entry in log.json."""
+        shape = [self.rows] if self.width is None else [self.rows, self.width]
+        self._file.seek(0)
+        self._write(_header(self.dtype, shape))
+        os.fsync(self._file.fileno())
+        self._file.close()
+        return {"dtype": self.dtype.str, "shape": shape, "sha256": self._sha.hexdigest()}
+
+    def abandon(self) -> None:
+        self._file.close()
+
+
+class LogWriter:
+    """Writes a log beside its place and moves it there whole when the `with` block ends well.
+
+    with LogWriter(out, force=False) as writer:
+        writer.column("user", np.int32).append(...)
+        writer.ids("user_ids", ids)
+        writer.finish(events=…, users=…, …)      # the card; without it nothing appears
+    """
+
+    def __init__(self, out: str | os.PathLike[str], *, force: bool = False) -> None:
+        self.out, self.force = Path(out), force
+        self._columns: dict[str, Column] = {}
+        self._card: dict[str, Any] | None = None
+        self._open = ExitStack()
+
+    def __enter__(self) -> LogWriter:
+        place = atomic_folder(self.out, force=self.force, is_ours=lambda old: (old / CARD).is_file())
+        self.folder = self._open.enter_context(place)
+        self._open.callback(self._abandon)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        if error[0] is not None:
+            self._open.__exit__(*error)
+            return
+        with self._open:
+            assert self._card is not None, "finish() was not called"
+            columns = {name: column.close() for name, column in self._columns.items()}
+            card = {"format": FORMAT, "version": VERSION, **self._card, "columns": columns}
+            (self.folder / CARD).write_text(json.dumps(card, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+    def _abandon(self) -> None:
+        for column in self._columns.values():
+            column.abandon()
+
+    def column(self, name: str, dtype: npt.DTypeLike, width: int | None = None) -> Column:
+        """The column of that name, opened on first use."""
+        if name not in self._columns:
+            self._columns[name] = Column(self.folder / f"{name}.npy", dtype, width)
+        return self._columns[name]
+
+    def respool(self, folder: Path) -> dict[str, Column]:
+        """Take back all columns written so far: their files move to `folder`, to be read and written anew."""
+        taken, self._columns = self._columns, {}
+        for column in taken.values():
+            column.abandon()
+            column.path = column.path.rename(folder / column.path.name)
+        return taken
+
+    def ids(self, name: str, ids: Ids) -> None:
+        if ids.offsets is None:
+            self.column(name, np.int64).append(ids.values)
+        else:
+            self.column(name, np.uint8).append(ids.values)
+            self.column(f"{name}_offsets", np.int64).append(ids.offsets)
+
+    def finish(self, **card: Any) -> None:
+        """What log.json says besides the columns."""
+        self._card = card

@@ -1,0 +1,116 @@
+"""What a log looks like: counts, activity, repeats, equal times. Memory grows with users and items only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dynedge.data.log import EventLog
+from dynedge.data.repeat_events import empty, grown, key_of, place
+from dynedge.data.tie_order import order_signal
+from dynedge.utils.arrays import Array
+from dynedge.utils.compile import compiled
+
+PIECE = 1 << 22
+PAIRS_AT_MOST = 20_000_000  # beyond that, repeats are counted on a sample of the users
+QUANTILES = (0.0, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)
+
+
+def degrees(ids: Array, count: int) -> Array:
+    """Events of each user or item."""
+    total = np.zeros(count, np.int64)
+    for start in range(0, len(ids), PIECE):
+        total += np.bincount(ids[start : start + PIECE], minlength=count)
+    return total
+
+
+def describe(log: EventLog) -> dict[str, Any]:
+    """The card as plain values. The keys are stable: scripts read them."""
+    events = len(log)
+    every = max(1, -(-events // PAIRS_AT_MOST))  # one user in so many is looked at for repeats
+    shares = _shares(log, every)
+    return {
+        "events": events,
+        "users": log.num_users,
+        "items": log.num_items,
+        "rejected": log.card.get("rejected", 0),
+        "first_time": float(log.time[0]) if events else None,
+        "last_time": float(log.time[-1]) if events else None,
+        "features": log.features.shape[1],
+        "item_features": log.card.get("item_features", []),
+        "label": log.label is not None,
+        "split": str(log.split),
+        "events_per_user": _quantiles(degrees(log.user, log.num_users)),
+        "events_per_item": _quantiles(degrees(log.item, log.num_items)),
+        **shares,
+        "repeat_share_from_one_user_in": every,
+        "order_signal": order_signal(log) if shares["equal_time_share"] else None,
+        "source": log.card.get("source", {}),
+    }
+
+
+def _quantiles(counts: Array) -> dict[str, float]:
+    if not len(counts):
+        return {}
+    found = np.quantile(counts, QUANTILES, method="lower")
+    return {f"{q:g}": int(value) for q, value in zip(QUANTILES, found, strict=True)} | {"mean": float(counts.mean())}
+
+
+def _shares(log: EventLog, every: int) -> dict[str, float]:
+    last_item = np.full(log.num_users, -1, np.int32)
+    last_time = np.full(log.num_users, -1.0)
+    pairs = empty()
+    counts = np.zeros(6, np.int64)  # repeats, sampled events, same as last, equal times, equal times of a user, pairs
+    before = -1.0
+    for start in range(0, len(log), PIECE):
+        user, item = log.user[start : start + PIECE], log.item[start : start + PIECE]
+        time = np.ascontiguousarray(log.time[start : start + PIECE])
+        row = 0
+        while row < len(user):
+            row = _count(user, item, time, row, before, every, last_item, last_time, pairs, counts)
+            if row < len(user):
+                pairs = grown(pairs)
+        before = float(time[-1])
+    events = max(len(log), 1)
+    return {
+        "repeat_share": float(counts[0] / max(counts[1], 1)),
+        "same_as_last_share": float(counts[2] / events),
+        "equal_time_share": float(counts[3] / events),
+        "equal_time_same_user_share": float(counts[4] / events),
+    }
+
+
+@compiled
+def _count(
+    user: Array,
+    item: Array,
+    time: Array,
+    row: int,
+    before: float,
+    every: int,
+    last_item: Array,
+    last_time: Array,
+    pairs: Array,
+    counts: Array,
+) -> int:
+    """From `row` on; stops early when the table of pairs is half full."""
+    while row < len(user):
+        u, i = user[row], item[row]
+        if u % every == 0:
+            key = key_of(u, i)
+            at = place(pairs, key)
+            if pairs[at] == key:
+                counts[0] += 1
+            else:
+                if 2 * (counts[5] + 1) > len(pairs):
+                    return row
+                pairs[at] = key
+                counts[5] += 1
+            counts[1] += 1
+        counts[2] += last_item[u] == i
+        counts[3] += time[row] == (time[row - 1] if row > 0 else before)
+        counts[4] += time[row] == last_time[u] and last_item[u] >= 0
+        last_item[u], last_time[u] = i, time[row]
+        row += 1
+    return row

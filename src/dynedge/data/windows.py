@@ -1,0 +1,49 @@
+"""Windows: contiguous runs of a log's events. This is the one place that cuts them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from dynedge.data.log import EventLog
+from dynedge.errors import UsageError
+from dynedge.utils.arrays import Array
+
+
+def cut_windows(events: int, count: int) -> list[range]:
+    """Cut the first `events` positions into `count` contiguous windows: w is [⌊nw/W⌋, ⌊n(w+1)/W⌋)."""
+    if count < 1:
+        raise UsageError(f"--windows {count} should be at least 1.")
+    return [range(events * w // count, events * (w + 1) // count) for w in range(count)]
+
+
+@dataclass(frozen=True, eq=False)
+class Window:
+    """A contiguous run of a log's events, as arrays of their own."""
+
+    log: EventLog
+    events: range
+
+    def __len__(self) -> int:
+        return len(self.events)
+
+    def _column(self, column: Array) -> Array:
+        return np.array(column[self.events.start : self.events.stop])
+
+    @cached_property
+    def user(self) -> Array:
+        return self._column(self.log.user)
+
+    @cached_property
+    def item(self) -> Array:
+        return self._column(self.log.item)
+
+    @cached_property
+    def time(self) -> Array:
+        return self._column(self.log.time)
+
+    @cached_property
+    def features(self) -> Array:
+        return self._column(self.log.features)

@@ -1,0 +1,1 @@
+"""How well a model ranks what comes next: protocol, metrics, confidence intervals."""

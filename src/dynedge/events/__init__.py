@@ -1,1 +1,0 @@
-"""The log: files become an event log on disk, which everything else reads."""

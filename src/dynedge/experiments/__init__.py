@@ -1,0 +1,1 @@
+"""Many runs: comparisons, benchmarks of all models, hyper-parameter search."""

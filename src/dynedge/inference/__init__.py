@@ -1,0 +1,1 @@
+"""A trained run in use without a service: sessions, recommendations, vectors, files."""

@@ -1,0 +1,1 @@
+"""The systems to compare with: sequential, dynamic and static models, and heuristics."""

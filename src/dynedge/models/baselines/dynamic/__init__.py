@@ -1,0 +1,1 @@
+"""Models whose users and items change with every event."""

@@ -1,0 +1,1 @@
+"""Models that read a user's last items in order."""

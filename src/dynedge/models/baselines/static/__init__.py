@@ -1,0 +1,1 @@
+"""Models whose vectors stay as training left them."""

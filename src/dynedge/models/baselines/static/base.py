@@ -1,0 +1,122 @@
+"""Models that give every user and item a vector in training, which then stays: what CTDNE and dynAERNN share.
+
+Legend: n events, U users, I items, d width of a vector.
+
+Their vectors come from structure alone, and whether two entities meet is judged afterwards: a logistic regression on
+the elementwise product of the two, log odds = w · (x_u ∘ x_i) + b, learned beside the vectors, with no gradient into
+them, from the training events and items drawn at random. Items are ranked by the log odds. Nothing is remembered of
+events after training: the State is empty.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dynedge.data.log import EventLog
+from dynedge.data.windows import Window, cut_windows
+from dynedge.models.base import Loss, Model, State, Step
+from dynedge.models.modules import Shape
+from dynedge.ops.all_scores import all_scores
+
+PACE = 10.0  # the regression is to be where the vectors are: it learns this much faster
+
+
+class SettledConfig(Protocol):
+    """What the config of such a model has, whatever else it has."""
+
+    @property
+    def dim(self) -> int: ...
+    @property
+    def windows(self) -> int: ...
+    @property
+    def negatives(self) -> int: ...
+
+
+class Settled(Model):
+    users: Tensor  # [U, d]: as they were when the last epoch ended
+    items: Tensor  # [I, d]
+
+    def __init__(self, config: SettledConfig, shape: Shape) -> None:
+        super().__init__()
+        self.told, self.shape = config, shape
+        self.register_buffer("users", torch.zeros(shape.users, config.dim))
+        self.register_buffer("items", torch.zeros(shape.items, config.dim))
+        self.weight, self.bias = nn.Parameter(torch.ones(config.dim)), nn.Parameter(torch.zeros(()))
+        for parameter in (self.weight, self.bias):
+            parameter.pace = PACE  # type: ignore[attr-defined]
+
+    # ---- what a model says of itself
+
+    @abstractmethod
+    def learn(self, window: Window, step: Step) -> tuple[Tensor, Tensor, Tensor] | None:
+        """(error of the window, x_u [n, d], x_i [n, d] of its events); None: nothing is known of them yet."""
+
+    @abstractmethod
+    def others(self, items: Tensor, window: Window) -> Tensor:
+        """[q, d]: the vectors of any items, as an event of the window would meet them."""
+
+    @abstractmethod
+    def settle(self) -> tuple[Tensor, Tensor]:
+        """The vectors of all users and of all items."""
+
+    # ---- the contract
+
+    def num_windows(self, train_end: int) -> int:
+        return self.told.windows
+
+    def windows(self, log: EventLog, train_end: int, first: int = 0) -> Iterator[Window]:
+        return (Window(log, events) for events in cut_windows(train_end, self.told.windows)[first:])
+
+    def start(self) -> State:
+        return State()
+
+    def loss(self, prepared: Window, state: State, step: Step) -> Loss:
+        found = self.learn(prepared, step) if len(prepared) else None
+        if found is None:
+            return Loss(torch.zeros(()), {"loss": 0.0, "link_loss": 0.0})
+        error, user, item = found
+        drawn = torch.randint(self.shape.items, (self.told.negatives,), generator=step.generator())
+        with torch.no_grad():
+            negative = self.others(drawn.to(self.weight.device), prepared)
+        link = self._link_error(user.detach() * self.weight, item.detach(), negative)
+        return Loss(error + link, {"loss": float(error.detach()), "link_loss": float(link.detach())})
+
+    def _link_error(self, asked: Tensor, true: Tensor, negative: Tensor) -> Tensor:
+        yes, no = (asked * true).sum(1) + self.bias, asked @ negative.T + self.bias
+        return F.softplus(-yes).mean() + F.softplus(no).mean()
+
+    @torch.no_grad()
+    def end_epoch(self, epoch: int) -> dict[str, float]:
+        users, items = self.settle()
+        self.users.copy_(users)
+        self.items.copy_(items)
+        return {}
+
+    def prepare(self, window: Window) -> Window:
+        return window
+
+    def score(self, prepared: Window, candidates: Tensor | None, state: State) -> Tensor:
+        return self._log_odds(torch.from_numpy(prepared.user).long(), candidates)
+
+    def observe(self, window: Window, state: State) -> None:
+        pass
+
+    def vectors(self, state: State) -> tuple[Tensor, Tensor]:
+        return self.users, self.items
+
+    def peek(self, users: Tensor, times: Tensor, candidates: Tensor | None, state: State) -> Tensor:
+        return self._log_odds(users, candidates)
+
+    def _log_odds(self, users: Tensor, candidates: Tensor | None) -> Tensor:
+        """[n, I] or [n, C]; but for the bias, which all share."""
+        device: Any = self.weight.device
+        asked = self.users[users.to(device)] * self.weight.detach()
+        nothing = torch.full((len(users),), -1, device=device)
+        found = all_scores(asked, self.items, None, nothing, nothing, self.items)
+        return found if candidates is None else found.gather(1, candidates.to(device))

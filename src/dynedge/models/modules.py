@@ -1,0 +1,128 @@
+"""Parts that models are made of.
+
+Legend: n events, d width, F width of an event's features, U users, I items.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dynedge.data.log import EventLog
+from dynedge.ops.gather_linear import Part, pick_rows, rows_linear
+from dynedge.ops.level_gru import level_gru
+from dynedge.plan.schedule import Schedule
+from dynedge.utils.arrays import Array
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a model must know of a log to size its tables."""
+
+    users: int
+    items: int
+    features: int
+    categories: tuple[int, ...]  # how many values each categorical item feature has
+
+    @classmethod
+    def of(cls, log: EventLog) -> Shape:
+        return cls(log.num_users, log.num_items, log.features.shape[1], tuple(len(ids) for ids in log.category_ids))
+
+
+class ItemFeatures(nn.Module):
+    """fea(item): an embedding of its id and of each of its categories, side by side. Item −1, or none, is one too."""
+
+    def __init__(self, shape: Shape, dim: int, *, ids: bool, categories: Array | None) -> None:
+        super().__init__()
+        counts = [shape.items] if ids else []
+        columns = [np.arange(shape.items)] if ids else []
+        if categories is not None:
+            counts += shape.categories
+            columns += list(categories.T)
+        # One row more in each table stands for none. Row numbers are looked up once, here.
+        self.tables = nn.ParameterList(nn.Parameter(0.1 * torch.randn(count + 1, dim)) for count in counts)
+        codes = [np.append(np.where(c < 0, count, c), count) for c, count in zip(columns, counts, strict=True)]
+        self.codes: Tensor
+        self.register_buffer(
+            "codes", torch.from_numpy(np.array(codes, np.int64).reshape(len(codes), shape.items + 1))
+        )
+        self.width, self.ids, self.grown = len(counts) * dim, ids, False
+
+    def grow(self) -> None:
+        """Items that come later are alike: as the mean item by id, without a category."""
+        new = self.codes[:, -1:].clone()
+        if self.ids:
+            table = self.tables[0].detach()
+            new[0] = len(table)
+            self.tables[0] = nn.Parameter(torch.cat([table, table[:-1].double().mean(0, keepdim=True).to(table)]))
+        self.codes = torch.cat([self.codes[:, :-1], new, self.codes[:, -1:]], 1)
+        self.grown = True
+
+    def forward(self, items: Tensor) -> Tensor:
+        """[n] -> [n, width]"""
+        if self.grown:
+            items = items.clamp(max=self.codes.shape[1] - 2)  # the last is none
+        parts = [
+            F.embedding(codes[items], table, sparse=True)
+            for codes, table in zip(self.codes, self.tables, strict=True)
+        ]
+        if len(parts) == 1:
+            return parts[0]
+        return torch.cat(parts, 1) if parts else torch.zeros(len(items), 0, device=items.device)
+
+
+class CoupledGRU(nn.Module):
+    """Two GRUs, one a side: a state becomes GRU_s(own state, [partner's state, features of the event])."""
+
+    def __init__(self, dim: int, features: int) -> None:
+        super().__init__()
+        bound = dim**-0.5
+
+        def uniform(*shape: int) -> nn.Parameter:
+            return nn.Parameter(torch.empty(shape).uniform_(-bound, bound))
+
+        self.own, self.other = uniform(2, 3 * dim, dim), uniform(2, 3 * dim, dim)
+        self.feature = uniform(2, 3 * dim, features)
+        self.bias, self.own_bias = uniform(2, 3 * dim), uniform(2, 3 * dim)
+
+    def forward(
+        self, roots: Tensor, shared: Sequence[Part], own: Sequence[Tensor], schedule: Any, place: Tensor
+    ) -> Tensor:
+        """The arena of a window [R, d]: the rows that no event writes, then the states written.
+
+        `shared` are features for both sides, and `own`, if any, those of one side each, [n, ..]. A written row's
+        features are those numbered `place` // 2. `schedule` is a Schedule, or on a GPU its Levels.
+        """
+        if own:
+            sides = [
+                rows_linear([*shared, (features, None)], self.feature[side], self.bias[side])
+                for side, features in enumerate(own)
+            ]
+            products = torch.stack(sides, 1).flatten(0, 1)
+        else:
+            products = rows_linear(shared, self.feature.flatten(0, 1), self.bias.flatten())
+            products = products.view(-1, self.own.shape[1])
+        weights = self.own, self.other, self.own_bias
+        if isinstance(schedule, Schedule):
+            return torch.cat([roots, level_gru(roots, pick_rows(products, place), *weights, schedule)])
+        from dynedge.ops.level_gru.triton import level_gru as by_triton
+
+        return by_triton(roots, products, place, *weights, schedule)
+
+
+class Head(nn.Sequential):
+    """An MLP with one hidden layer; what goes in may also be named as rows of tables."""
+
+    def __init__(self, width: int, hidden: int, out: int) -> None:
+        super().__init__(nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, out))
+
+    def of_rows(self, parts: Sequence[Part]) -> Tensor:
+        first, last = cast(nn.Linear, self[0]), cast(nn.Linear, self[2])
+        hidden = rows_linear(parts, first.weight, first.bias, relu=True)
+        return rows_linear([(hidden, None)], last.weight, last.bias)

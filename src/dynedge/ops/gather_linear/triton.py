@@ -1,0 +1,46 @@
+"""rows_linear on a GPU: gathered rows and one product; on the way back rows named twice are summed in fixed order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from dynedge.ops.segment_sum.triton import row_sums
+
+ALIGNED = 8  # numbers: products of rows that are no multiple of it are slow
+
+
+def rows_linear(parts: Sequence[tuple[Tensor, Tensor | None]], w: Tensor, bias: Tensor, relu: bool) -> Tensor:
+    inputs = [x if index is None else pick_rows(x, index) for x, index in parts]
+    if odd := -w.shape[1] % ALIGNED:
+        inputs.append(inputs[0].new_zeros(len(inputs[0]), odd))
+        w = F.pad(w, (0, odd))
+    out = F.linear(inputs[0] if len(inputs) == 1 else torch.cat(inputs, 1), w, bias)
+    return F.relu(out) if relu else out
+
+
+def pick_rows(x: Tensor, index: Tensor) -> Tensor:
+    picked: Tensor = _PickRows.apply(x, index)  # type: ignore[no-untyped-call]
+    return picked
+
+
+class _PickRows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, index: Tensor) -> Tensor:
+        ctx.save_for_backward(index)
+        ctx.shape, ctx.kind = x.shape, x.dtype
+        return x.index_select(0, index)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (index,) = ctx.saved_tensors
+        keys, order = torch.sort(index, stable=True)
+        out = grad.new_zeros(ctx.shape, dtype=torch.float32)
+        row_sums(grad.contiguous(), order, keys, out)
+        return out.to(ctx.kind), None

@@ -1,0 +1,1 @@
+"""Run folders: what training writes, and how it is read again."""

@@ -1,0 +1,101 @@
+"""The config of a run: the model's own and the training's as one, its recipes, its TOML file."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dynedge.config import flatten, from_toml, option, set_key
+from dynedge.data.log import EventLog
+from dynedge.data.splits import DEFAULT_SPLIT, Split
+from dynedge.errors import DataError, UsageError
+from dynedge.models.base import Model
+from dynedge.models.registry import default_model, find_entry
+from dynedge.ops.dispatch import use
+from dynedge.training.config import TrainingConfig
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """A run's whole config; `model` is the chosen model's own dataclass."""
+
+    name: str = option("", "the model, or a recipe of it")
+    model: Any = None
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+
+
+def recipe_config(name: str, flag: str = "--model") -> RunConfig:
+    """The default config of a model or a recipe, by name."""
+    entry = find_entry(name, flag)
+    config = RunConfig(name, entry.recipes.get(name) or entry.config())
+    for key, value in entry.training.get(name, {}).items():
+        config = set_key(config, f"training.{key}", value)
+    return config
+
+
+def parse_config(text: str, source: str, model: str | None = None) -> RunConfig:
+    """A config file over the recipe that it names, or else over `model`."""
+    try:
+        name = str(tomllib.loads(text).get("name", ""))
+    except tomllib.TOMLDecodeError as error:
+        raise DataError(f"{source} is not TOML: {error}.") from None
+    if name and model and name != model:
+        raise UsageError(f"{source} is for the model {name}, but --model says {model}.")
+    return from_toml(recipe_config(name or model or default_model()), text, source)
+
+
+def read_config_file(file: Path, flag: str = "") -> str:
+    """The text of a config file; `flag` is what named it."""
+    try:
+        return file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise DataError(f"{flag}{file}: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise DataError(f"{flag}{file} is not a text file.") from None
+
+
+def full_key(config: RunConfig, name: str, source: str) -> str:
+    """The dotted name of the field that a short name means: of the training, or somewhere in the model's config."""
+    found = [key for key in flatten(config) if key.split(".")[-1] == name]
+    if not found:
+        own = ", ".join(key for key in flatten(config) if key.startswith("model.")) or "none"
+        raise UsageError(f"the model {config.name} has no {source}; its own settings are: {own}.")
+    return found[0]
+
+
+def resolve_config(config: RunConfig, log: EventLog) -> RunConfig:
+    """The config with everything written out that it leaves to the log or the machine: split, device, precision."""
+    devices = find_entry(config.name).devices
+    split = config.training.split or log.card.get("split") or str(DEFAULT_SPLIT)
+    Split.parse(split)
+    device = config.training.device
+    if device == "auto":
+        device = next(one for one in devices if one == "cpu" or torch.cuda.is_available())
+    try:
+        kind = torch.device(device).type
+    except RuntimeError:
+        kind = "unknown"
+    if kind not in ("cpu", "cuda"):
+        raise UsageError(f"--device {device!r} should be auto, cpu, cuda or cuda:N.")
+    if kind not in devices:
+        raise UsageError(f"--device {device}: the model {config.name} runs on {' or '.join(devices)} only.")
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise UsageError(f"--device {device}: this machine has no GPU that torch can use; try --device cpu.")
+    precision = config.training.precision
+    if precision == "auto":
+        precision = "bfloat16" if kind == "cuda" else "float32"
+    return replace(config, training=replace(config.training, split=split, device=device, precision=precision))
+
+
+def build_model(config: RunConfig, log: EventLog) -> Model:
+    """A new model for the log, on the device and in the precision of a resolved config."""
+    training = config.training
+    torch.manual_seed(training.seed)  # for layers that draw their own initial values
+    train, _ = training.ranges(log)
+    model = find_entry(config.name).create(config.model, log, train.stop, training.seed)
+    use(training.device)
+    return model.to(training.device, torch.float64 if training.precision == "float64" else torch.float32)

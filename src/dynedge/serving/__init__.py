@@ -1,0 +1,1 @@
+"""A trained run as a service: events in, recommendations out."""

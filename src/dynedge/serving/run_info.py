@@ -1,0 +1,60 @@
+"""What a person may want to see of the run that is served: how it learned, how good it is. From its folder alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from dynedge.config import to_toml
+from dynedge.errors import DynedgeError
+from dynedge.inference.session import Live
+from dynedge.runs.evaluate_run import PARTS, rank_run
+from dynedge.runs.folder import FACTS, MODEL, STATE
+from dynedge.utils.tensor_io import sha256
+
+CURVE = "epoch", "loss", "memory_loss", "residual", "weight", "valid_mrr", "valid_recall@10", "seconds"
+
+
+def facts(live: Live) -> dict[str, Any]:
+    found = _json(live.folder / FACTS)
+    return {
+        "run": live.folder.name,
+        "model": live.config.name,
+        "users": live.ids.num_users,
+        "items": live.ids.num_items,
+        "features": [str(name) for name in live.ids.card.get("features", [])],
+        "time_unit": live.time_unit,
+        "config": to_toml(live.config),
+        "curve": [{key: line[key] for key in CURVE if key in line} for line in _lines(live.folder / "metrics.jsonl")],
+        "parameters": found.get("parameters"),
+        "longest_path": {"with": found.get("longest_path", []), "without": found.get("longest_path_uncut", [])},
+        "dnodes": found.get("dnodes", []),
+        "metrics": _verdicts(live.folder),
+    }
+
+
+def _verdicts(folder: Path) -> dict[str, Any] | None:
+    """Metrics with intervals, where this very run was evaluated and its log is still there; nothing is walked."""
+    told = _json(folder / "ranks" / "full.json")
+    try:
+        if any(told.get(name) != sha256(folder / file) for name, file in (("model", MODEL), ("state", STATE))):
+            return None
+        ranked = rank_run(folder, quiet=True)
+        return {part: ranked.verdict(part) for part in PARTS}
+    except (DynedgeError, OSError):
+        return None
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(path.read_bytes()))
+    except (OSError, ValueError):
+        return {}
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    try:
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    except (OSError, ValueError):
+        return []

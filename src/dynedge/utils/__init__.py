@@ -1,0 +1,1 @@
+"""What every layer uses: arrays, files, threads, progress, random numbers, compilation."""

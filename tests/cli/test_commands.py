@@ -1,0 +1,143 @@
+"""The verbs as a user meets them: output, exit codes, one sentence for every mistake."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from dynedge.data.log import read_log
+
+ROWS = "user_id,item_id,timestamp\nann,tea,3\nbob,tea,1\nann,jam,2\n"
+
+
+@pytest.fixture
+def file(tmp_path):
+    (tmp_path / "events.csv").write_text(ROWS)
+    return tmp_path / "events.csv"
+
+
+def test_prepare_and_info(dynedge, tmp_path, file):
+    done = dynedge("prepare", file, "--out", tmp_path / "log")
+    assert done.returncode == 0, done.stderr
+    assert "times in seconds (inferred" in done.stdout
+    assert "3 events, 2 users, 2 items" in done.stdout
+    card = json.loads(dynedge("info", tmp_path / "log", "--json", "--verify").stdout)
+    assert {"events", "users", "items", "rejected", "first_time", "last_time"} <= card.keys()
+    assert (card["events"], card["users"], card["rejected"], card["first_time"]) == (3, 2, 0, 1.0)
+    shown = dynedge("info", tmp_path / "log", "--plot", tmp_path / "log.svg")
+    assert "repeats" in shown.stdout
+    assert (tmp_path / "log.svg").read_text().startswith("<?xml")
+
+
+def test_prepare_says_what_it_rejected(dynedge, tmp_path, file):
+    file.write_text(ROWS + "eve,,4\n")
+    done = dynedge("prepare", file, "--out", tmp_path / "log", "--max-bad", "30%")
+    assert "rejected  1: 1 missing value" in done.stdout
+    as_json = json.loads(dynedge("prepare", file, "--out", tmp_path / "two", "--max-bad", "0.3", "--json").stdout)
+    assert (as_json["rows_read"], as_json["events"], as_json["rejected"]) == (4, 3, 1)
+
+
+def test_a_known_data_set_warns_when_it_is_not_as_published(dynedge, tmp_path):
+    (tmp_path / "u.data").write_text("196\t242\t3\t881250949\n")
+    done = dynedge("prepare", "--dataset", "ml-100k", tmp_path, "--out", tmp_path / "log")
+    assert done.returncode == 0
+    assert "warning: this file is not MovieLens 100K as published" in done.stderr
+    assert read_log(tmp_path / "log").card["source"]["dataset"] == "ml-100k"
+
+
+def test_datasets_are_listed(dynedge):
+    assert "UserBehavior.csv" in dynedge("datasets").stdout
+    names = [row["name"] for row in json.loads(dynedge("datasets", "--json").stdout)]
+    assert names[0] == "wikipedia"
+    assert len(names) == 10
+
+
+def test_synth_and_its_recipes(dynedge, tmp_path):
+    done = dynedge("synth", "lastfm-like", "--events", "3000", "--seed", "4", "--out", tmp_path / "log")
+    assert done.returncode == 0, done.stderr
+    assert "3,000 events" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["prepare", "{file}"], 2, "--out"),
+        (["prepare", "{tmp}/absent.csv", "--out", "{tmp}/x"], 3, "does not exist"),
+        (["prepare", "{tmp}", "--out", "{tmp}/x"], 3, "is a folder"),
+        (["prepare", "{file}", "--out", "{tmp}/x", "--user-col", "who"], 3, "its columns are: user_id, item_id"),
+        (["prepare", "{file}", "--out", "{tmp}/x", "--max-bad", "lots"], 2, "--max-bad"),
+        (["prepare", "{file}", "--out", "{tmp}/x", "--time-unit", "years"], 2, "--time-unit"),
+        (["prepare", "{file}", "--out", "{tmp}/x", "--split", "1,2,3"], 2, "--split"),
+        (["prepare", "{file}", "--out", "{tmp}/x", "--delimiter", "abc"], 2, "--delimiter"),
+        (["prepare", "{file}", "--out", "{tmp}/x", "--dataset", "nope"], 2, "wikipedia, reddit"),
+        (["prepare", "{file}", "--out", "{file}"], 3, "already exists"),
+        (["prepare", "{file}", "--out", "{file}", "--force"], 3, "not made by dynedge"),
+        (["prepare", "{file}", "--out", "{tmp}/no/such/log"], 3, "create it first"),
+        (["prepare", "{file}", "--out", "{tmp}/x", "--frobnicate"], 2, "--frobnicate"),
+        (["info", "{tmp}/absent"], 3, "does not exist"),
+        (["info", "{tmp}"], 3, "not a log"),
+        (["synth", "moon-like", "--out", "{tmp}/x"], 2, "taobao-like"),
+        (["synth", "demo", "--events", "many", "--out", "{tmp}/x"], 2, "--events"),
+        (["synth", "demo", "--events", "0", "--out", "{tmp}/x"], 2, "events"),
+        (["fly"], 2, "fly"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_the_right_exit_code(dynedge, tmp_path, file, arguments, code, words):
+    before = sorted(os.listdir(tmp_path))
+    done = dynedge(*[word.format(file=file, tmp=tmp_path) for word in arguments])
+    assert done.returncode == code, done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+    assert words in done.stderr
+    assert done.stdout == ""
+    assert sorted(os.listdir(tmp_path)) == before
+    assert file.read_text() == ROWS
+
+
+def test_a_reader_that_leaves_early_is_no_error(tmp_path):
+    code = f"{sys.executable} -m dynedge datasets | head -n 1"
+    done = subprocess.run(code, shell=True, capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+
+
+def test_killed_at_random_moments_it_leaves_the_old_log_or_the_new_or_none(tmp_path):
+    """SIGKILL at least 30 times, over the whole run: half with no log there before, half over an old one."""
+    rng = random.Random(7)
+    rows = "".join(f"u{rng.randrange(5000)},{rng.randrange(900)},{rng.randrange(10**6)}\n" for _ in range(400_000))
+    (tmp_path / "old.csv").write_text(ROWS)
+    (tmp_path / "new.csv").write_text("user_id,item_id,timestamp\n" + rows)
+    out = tmp_path / "log"
+
+    def start(name):
+        command = [sys.executable, "-m", "dynedge", "prepare", str(tmp_path / name), "--out", str(out), "--force"]
+        return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    began = time.monotonic()
+    assert start("new.csv").wait() == 0
+    whole = time.monotonic() - began
+    outcomes = []
+    for kill in range(32):
+        if kill == 16:
+            assert start("old.csv").wait() == 0
+        elif kill < 16:
+            subprocess.run(["rm", "-rf", str(out)], check=True)
+        process = start("new.csv")
+        time.sleep(rng.uniform(0.3, 1.05) * whole)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        if not out.exists():
+            assert kill < 16, "an old log was lost"
+            outcomes.append("none")
+            continue
+        log = read_log(out)
+        log.verify()
+        outcomes.append({3: "old", 400_000: "new"}[len(log)])
+        if kill >= 16 and outcomes[-1] == "new":
+            assert start("old.csv").wait() == 0
+    assert {"none", "old"} <= set(outcomes), outcomes
+    assert start("new.csv").wait() == 0
+    assert sorted(os.listdir(tmp_path)) == ["log", "new.csv", "old.csv"], "nothing of the killed ones is left"

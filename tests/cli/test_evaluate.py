@@ -1,0 +1,203 @@
+"""The verbs evaluate and compare as a user meets them, with a toy model that trains in a moment."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from training import toy
+
+from dynedge.cli.evaluate import among
+from dynedge.data.log import read_log
+from dynedge.evaluation.metrics import METRICS, mean
+from dynedge.evaluation.protocol import PROTOCOLS, walk
+from dynedge.runs.folder import load_run
+
+FAST = ["--epochs", "2", "--lr", "0.02"]
+
+
+@pytest.fixture
+def log(tmp_path):
+    return toy.write_log(tmp_path / "log")
+
+
+@pytest.fixture
+def run(verb, tmp_path, log):
+    assert verb("train", log, "--out", tmp_path / "run", *FAST)[0] == 0
+    return tmp_path / "run"
+
+
+def evaluated(verb, *arguments):
+    code, out, err = verb("evaluate", *arguments, "--json")
+    assert code == 0, err
+    return json.loads(out)
+
+
+def walked(run, log, protocol="full"):
+    trained = load_run(run)
+    return walk(trained.model, read_log(log), range(420, 600), trained.state, protocol=protocol)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_what_is_said_is_what_a_walk_from_the_end_of_training_finds(verb, run, log, protocol):
+    told = evaluated(verb, run, "--protocol", protocol)
+    ranks = walked(run, log, protocol)
+    for part, these in (("valid", ranks[:60]), ("test", ranks[60:])):
+        assert told[part]["events"] == len(these)
+        for name in METRICS:
+            assert told[part][name] == pytest.approx(mean(name, these), abs=1e-12)
+            low, high = told[part]["intervals"][name]
+            assert low <= told[part][name] <= high
+        assert told[part]["ci95"] == told[part]["intervals"]["mrr"]
+        groups = told[part]["breakdown"]
+        assert sum(groups[name]["events"] for name in ("repeat item", "new item")) == len(these)
+        assert sum(groups[name]["events"] for name in ("known user", "new user")) == len(these)
+    assert told["valid"]["mrr"] == max(
+        json.loads(line)["valid_mrr"] for line in (run / "metrics.jsonl").read_text().splitlines()
+    )
+
+
+def test_the_table(verb, run):
+    code, out, _ = verb("evaluate", run)
+    assert code == 0
+    for words in ("ranked among all 15 items", "MRR", "Recall@20", "mean rank", "repeat item", "decile 10 of 10"):
+        assert words in out
+
+
+def test_a_second_look_needs_no_walk_and_a_new_model_does(verb, run, log, monkeypatch):
+    from dynedge.runs import evaluate_run as evaluation
+
+    first = evaluated(verb, run)
+    monkeypatch.setattr(evaluation, "walk", lambda *_, **__: pytest.fail("walked again"))
+    assert evaluated(verb, run) == first
+    assert np.array_equal(np.load(run / "ranks" / "full.npy"), walked(run, log))
+    monkeypatch.undo()
+    assert verb("train", log, "--out", run, "--epochs", "4", "--lr", "0.5", "--force")[0] == 0
+    assert not (run / "ranks").exists()
+    assert evaluated(verb, run)["test"]["mrr"] != first["test"]["mrr"]
+
+
+@pytest.mark.parametrize("harm", ["cut", "other", "gone", "old"])
+def test_ranks_that_are_damaged_or_stale_are_made_again(verb, run, log, harm):
+    first = evaluated(verb, run)
+    kept, card = run / "ranks" / "full.npy", run / "ranks" / "full.json"
+    if harm == "cut":
+        kept.write_bytes(kept.read_bytes()[:-8])
+    elif harm == "other":
+        np.save(kept, np.ones(180))
+    elif harm == "gone":
+        card.unlink()
+    else:
+        card.write_text(json.dumps(json.loads(card.read_text()) | {"model": "another"}))
+        np.save(kept, np.ones(180))
+    assert evaluated(verb, run) == first
+    assert np.array_equal(np.load(kept), walked(run, log))
+
+
+def test_a_folder_that_cannot_be_written_costs_no_verdict(verb, run, monkeypatch):
+    from dynedge.runs import evaluate_run as evaluation
+
+    def refuse(*_):
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(evaluation, "write_whole", refuse)
+    code, out, err = verb("evaluate", run, "--json")
+    assert code == 0
+    assert "full.npy could not be written (Read-only file system)" in err
+    assert json.loads(out)["test"]["mrr"] > 0
+
+
+def test_the_log_may_move(verb, run, log, tmp_path):
+    first = evaluated(verb, run)
+    moved = shutil.move(log, tmp_path / "elsewhere")
+    code, _, err = verb("evaluate", run)
+    assert code == 3
+    assert "which is not there; if it has moved" in err
+    again = evaluated(verb, run, moved)
+    assert again["test"] == first["test"]
+
+
+def test_mistakes(verb, run, log, tmp_path):
+    def refused(code, words, *arguments):
+        done, out, err = verb(*arguments)
+        assert (done, out) == (code, ""), err
+        assert words in err
+        assert len(err.strip().splitlines()) == 1
+
+    more = toy.write_log(tmp_path / "more", items=16)
+    wide = toy.write_log(tmp_path / "wide", features=2)
+    refused(3, "does not fit", "evaluate", run, more)
+    refused(3, "16 items, and the run was trained on 15", "evaluate", run, more)
+    refused(3, "its events have 2 features", "evaluate", run, wide)
+    refused(3, "not a run folder", "evaluate", log)
+    refused(3, "does not exist", "evaluate", run, tmp_path / "absent")
+    refused(2, "should be one of: full, sampled-499, sampled-9999", "evaluate", run, "--protocol", "half")
+    refused(2, "two run folders or more", "compare", run)
+    refused(2, "is a log; compare takes runs", "compare", run, log)
+    refused(2, "should end in one of", "compare", run, run, "--plot", tmp_path / "x.doc")
+    (run / "state.safetensors").unlink()
+    refused(3, "has not finished training", "evaluate", run)
+
+
+def test_other_events_with_the_same_ids_are_walked_with_a_warning(verb, run, tmp_path):
+    other = toy.write_log(tmp_path / "other", seed=1)
+    code, out, err = verb("evaluate", run, other, "--json")
+    assert code == 0
+    assert "other events" in err
+    assert json.loads(out)["test"]["events"] == 120
+
+
+def test_float64_runs_are_judged_in_float64(verb, log, tmp_path):
+    run = tmp_path / "run"
+    assert verb("train", log, "--out", run, "--precision", "float64", *FAST)[0] == 0
+    best = max(json.loads(line)["valid_mrr"] for line in (run / "metrics.jsonl").read_text().splitlines())
+    assert evaluated(verb, run)["valid"]["mrr"] == best
+
+
+def test_compare(verb, run, log, tmp_path):
+    other = tmp_path / "other"
+    assert verb("train", log, "--out", other, "--epochs", "1", "--lr", "0", "--model", "toy-wide")[0] == 0
+    code, out, err = verb("compare", other, run, other, "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    ranks = {str(one): walked(one, log)[60:] for one in (run, other)}
+    order = sorted(ranks, key=lambda one: -mean("mrr", ranks[one]))
+    assert [one["run"] for one in found["runs"]] in ([order[0], order[1], order[1]], [order[0], order[0], order[1]])
+    assert found["best"] == order[0]
+    assert "less_best" not in found["runs"][0]
+    less = found["runs"][-1]["less_best"]
+    assert less["recall@10"] == pytest.approx(
+        mean("recall@10", ranks[order[1]]) - mean("recall@10", ranks[order[0]]), abs=1e-12
+    )
+    assert less["ci95"][0] <= less["mrr"] <= less["ci95"][1]
+    assert evaluated(verb, run)["test"] == next(one["test"] for one in found["runs"] if one["run"] == str(run))
+    code, out, err = verb("compare", other, run, "--plot", tmp_path / "picture.png")
+    assert code == 0, err
+    first, second = (line.split() for line in out.splitlines()[3:5])
+    assert first[0] == order[0]
+    assert first[2].endswith("*")
+    assert second[2].endswith("°")
+    assert (tmp_path / "picture.png").read_bytes()[1:4] == b"PNG"
+
+
+def test_runs_on_other_events_are_not_compared(verb, run, log, tmp_path):
+    other = toy.write_log(tmp_path / "log2", seed=1)
+    assert verb("train", other, "--out", tmp_path / "run2", *FAST)[0] == 0
+    code, _, err = verb("compare", run, tmp_path / "run2")
+    assert (code, "only runs on the same log are compared" in err) == (2, True)
+    assert verb("train", log, "--out", tmp_path / "run3", "--split", "0.6,0.2,0.2", *FAST)[0] == 0
+    code, _, err = verb("compare", run, tmp_path / "run3")
+    assert (code, "only runs with the same test events" in err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "items", "words"),
+    [
+        ("full", 46_033, "all 46,033 "),
+        ("sampled-499", 46_033, "500 "),
+        ("sampled-9999", 46_033, "10,000 "),
+        ("sampled-9999", 15, "15 "),
+    ],
+)
+def test_what_an_item_was_ranked_among(protocol, items, words):
+    assert among(protocol, items).startswith(words + "items")

@@ -1,0 +1,273 @@
+"""The verbs recommend and embed as a user meets them, with a small EDGE and no data but where --log says so."""
+
+import json
+import shutil
+from datetime import UTC, datetime
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from dynedge.data.log import read_log
+from dynedge.data.synthetic import synthesize
+from dynedge.data.windows import Window
+from dynedge.runs.folder import Run, load_run
+from dynedge.runs.run_config import full_key, recipe_config
+from dynedge.runs.train_run import train_run
+
+TRAINED = 2400  # of 3,000 events
+
+
+def trained(log, out, name, **settings):
+    from dynedge.config import set_key
+
+    config = recipe_config(name)
+    for key, value in settings.items():
+        config = set_key(config, full_key(config, key, key), value)
+    with Run(out) as run:
+        train_run(run, config, log, quiet=True)
+    return out
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A log, an EDGE trained on it, a rule, and the EDGE again where the log is nowhere to be found."""
+    place = tmp_path_factory.mktemp("place")
+    log = synthesize("demo", place / "log", events=3000, quiet=True)
+    trained(log, place / "run", "edge", epochs=1, windows=8, dim=8)
+    trained(log, place / "popular", "popular")
+    return place
+
+
+@pytest.fixture(scope="module")
+def log(place):
+    return read_log(place / "log")
+
+
+@pytest.fixture
+def verb(capsys):
+    from dynedge import cli
+    from dynedge.cli import embed, recommend  # noqa: F401
+
+    def run(*arguments):
+        capsys.readouterr()
+        code = cli.run([str(argument) for argument in arguments])
+        told = capsys.readouterr()
+        return code, told.out, told.err
+
+    return run
+
+
+def recommended(verb, *arguments):
+    code, out, err = verb("recommend", *arguments, "--json")
+    assert code == 0, err
+    return json.loads(out)
+
+
+def expected(place, log, end, users, time):
+    """Scores of all items by the contract alone: from the state at the end of training, scored forward to `end`."""
+    run = load_run(place / "run")
+    with torch.no_grad():
+        if end > TRAINED:
+            run.model.score(run.model.prepare(Window(log, range(TRAINED, end))), None, run.state)
+        times = torch.full((len(users),), time, dtype=torch.float64)
+        return np.asarray(run.model.peek(torch.tensor(users), times, None, run.state))
+
+
+def names(log, rows):
+    return ",".join(log.user_ids.take(rows))
+
+
+@pytest.mark.parametrize(("more", "end"), [([], TRAINED), (["--log", "log"], 3000)])
+def test_the_best_items_by_the_model_in_own_ids(verb, place, log, more, end):
+    more = [place / word if word == "log" else word for word in more]
+    told = recommended(verb, place / "run", "--users", names(log, [3, 0]), "--k", 4, *more)
+    assert told["time"] == log.time[end - 1]
+    scores = expected(place, log, end, [3, 0], log.time[end - 1])
+    for one, row, mine in zip(told["users"], (3, 0), scores, strict=True):
+        best = np.argsort(-mine)[:4]
+        assert one["user"] == log.user_ids[row]
+        assert one["known"] is True
+        assert [item["item"] for item in one["items"]] == log.item_ids.take(best)
+        assert [item["score"] for item in one["items"]] == pytest.approx(mine[best], abs=1e-4)
+
+
+def test_another_time_is_another_question(verb, place, log):
+    user, later = names(log, [3]), float(log.time[TRAINED - 1]) + 86400
+    moment = datetime.fromtimestamp(later, UTC).isoformat()
+    by_number, by_date, now = (
+        recommended(verb, place / "run", "--users", user, "--k", 3, *time)
+        for time in (["--time", repr(later)], ["--time", moment], [])
+    )
+    assert by_number == by_date
+    scores = expected(place, log, TRAINED, [3], later)[0]
+    assert [item["score"] for item in by_date["users"][0]["items"]] == pytest.approx(
+        np.sort(scores)[::-1][:3], abs=1e-4
+    )
+    assert by_date["users"][0]["items"] != now["users"][0]["items"]
+
+
+def test_an_earlier_time_is_walked_to_from_the_beginning(verb, place, log):
+    """From a state that knows nothing, and with it no later event."""
+    end = 1000
+    moment = float(log.time[end - 1])
+    told = recommended(verb, place / "run", "--users", names(log, [0]), "--time", moment, "--log", place / "log")
+    run = load_run(place / "run")
+    state, until = run.model.start(), int(np.searchsorted(log.time, moment, "right"))
+    with torch.no_grad():
+        run.model.score(run.model.prepare(Window(log, range(until))), None, state)
+        scores = run.model.peek(torch.tensor([0]), torch.tensor([moment], dtype=torch.float64), None, state)[0]
+    best = scores.argsort(descending=True)[:10]
+    assert [item["item"] for item in told["users"][0]["items"]] == log.item_ids.take(best)
+
+
+@pytest.mark.parametrize("more", [[], ["--log"]])
+def test_filter_seen_leaves_out_exactly_what_the_user_has_had(verb, place, log, more):
+    more, end = (["--log", place / "log"], 3000) if more else ([], TRAINED)
+    row = int(np.bincount(log.user[:TRAINED]).argmax())
+    told = recommended(verb, place / "run", "--users", names(log, [row]), "--k", 5000, "--filter-seen", *more)
+    found = {item["item"] for item in told["users"][0]["items"]}
+    had = set(log.item_ids.take(np.unique(log.item[:end][log.user[:end] == row])))
+    assert had
+    assert found == set(log.item_ids.take(range(log.num_items))) - had
+
+
+def test_a_model_that_does_not_remember_says_so(verb, place, log, tmp_path):
+    out = tmp_path / "all.parquet"
+    for arguments in (["--users", names(log, [0])], ["--all-users", "--out", out]):
+        code, _, err = verb("recommend", place / "popular", *arguments, "--filter-seen")
+        assert code == 2
+        assert "the model popular does not remember which items a user has had" in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unknown_user_gets_the_popular_list_and_is_told_so(verb, place, log):
+    code, out, err = verb("recommend", place / "run", "--users", "nobody at all", "--k", 3)
+    assert code == 0
+    assert "does not know the user 'nobody at all'; theirs is the popular list" in err
+    assert "nobody at all (not known" in out
+    told = recommended(verb, place / "run", "--users", f'"nobody at all", {log.user_ids[0]}', "--k", 3)
+    assert [one["known"] for one in told["users"]] == [False, True]
+    counts = np.bincount(log.item[:TRAINED])
+    top = told["users"][0]["items"]
+    assert [item["score"] for item in top] == pytest.approx(np.sort(counts)[::-1][:3] / TRAINED)
+    assert [counts[log.item_ids.find(item["item"])] for item in top] == np.sort(counts)[::-1][:3].tolist()
+
+
+def test_no_data_is_needed(verb, place, log, tmp_path):
+    shutil.copytree(place / "run", tmp_path / "run")
+    card = json.loads((tmp_path / "run" / "ids" / "log.json").read_text())
+    card["trained_on"]["path"] = str(tmp_path / "gone")
+    (tmp_path / "run" / "ids" / "log.json").write_text(json.dumps(card))
+    here = recommended(verb, place / "run", "--users", names(log, [5]))
+    assert recommended(verb, tmp_path / "run", "--users", names(log, [5]))["users"] == here["users"]
+
+
+def test_all_users_in_pieces_are_each_user_alone(verb, place, log, tmp_path, monkeypatch):
+    from dynedge.inference import export as parquet
+    from dynedge.inference import session as live
+
+    monkeypatch.setattr(live, "SCORES", 5 * log.num_items)
+    monkeypatch.setattr(parquet, "ROWS", 4 * 7)
+    out = tmp_path / "all.parquet"
+    code, said, err = verb("recommend", place / "run", "--all-users", "--out", out, "--k", 4, "--log", place / "log")
+    assert code == 0, err
+    assert f"{4 * log.num_users:,} recommendations for {log.num_users} users" in said
+    rows = pq.read_table(out).to_pylist()
+    assert list(rows[0]) == ["user", "item", "score", "rank"]
+    alone = recommended(
+        verb, place / "run", "--users", names(log, range(log.num_users)), "--k", 4, "--log", place / "log"
+    )
+    flat = [(one["user"], item["item"], at) for one in alone["users"] for at, item in enumerate(one["items"], 1)]
+    assert [(row["user"], row["item"], row["rank"]) for row in rows] == flat
+    assert [path.name for path in tmp_path.iterdir()] == ["all.parquet"]
+
+
+def test_a_failed_write_leaves_the_old_file(verb, place, tmp_path, monkeypatch):
+    from dynedge.inference import export as parquet
+    from dynedge.inference.session import Live
+
+    out = tmp_path / "all.parquet"
+    out.write_text("old")
+
+    def half(self, users, *arguments, **more):
+        if users[0]:
+            raise OSError(28, "no space")
+        return np.zeros((len(users), 1), np.int64), np.zeros((len(users), 1), np.float32)
+
+    monkeypatch.setattr(Live, "recommend", half)
+    monkeypatch.setattr(parquet, "ROWS", 100)
+    code, _, err = verb("recommend", place / "run", "--all-users", "--out", out)
+    assert (code, "the disk is full" in err) == (3, True)
+    assert out.read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["all.parquet"]
+
+
+def test_embed_writes_every_state(verb, place, log, tmp_path):
+    code, out, err = verb("embed", place / "run", "--out", tmp_path / "v.parquet")
+    assert code == 0, err
+    assert f"{log.num_users} users' vectors of 8 numbers and {log.num_items} items' of 16" in out
+    table = pq.read_table(tmp_path / "v.parquet").to_pylist()
+    assert [row["user"] for row in table[: log.num_users]] == log.user_ids.take(range(log.num_users))
+    assert [row["item"] for row in table[log.num_users :]] == log.item_ids.take(range(log.num_items))
+    assert all((row["user"] is None) != (row["item"] is None) for row in table)
+    state = load_run(place / "run").state
+    moved = np.flatnonzero(np.asarray(state["recurrence.user_moved"]))
+    assert len(moved) > 5
+    for row in moved:
+        assert table[row]["vector"] == state["recurrence.user"][row].tolist()
+
+
+def test_embed_at_a_time_walks_there(verb, place, log, tmp_path):
+    moment = log.time[2699]
+    until = int(np.searchsorted(log.time, moment, "right"))
+    code, _, err = verb(
+        "embed", place / "run", "--at", moment, "--log", place / "log", "--out", tmp_path / "v.parquet"
+    )
+    assert code == 0, err
+    run = load_run(place / "run")
+    with torch.no_grad():
+        run.model.score(run.model.prepare(Window(log, range(TRAINED, until))), None, run.state)
+        users, items = run.model.vectors(run.state)
+    found = pq.read_table(tmp_path / "v.parquet")["vector"].to_pylist()
+    assert np.allclose(found[: log.num_users], users, atol=1e-5)
+    assert np.allclose(found[log.num_users :], items, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["recommend", "{run}"], 2, "either --users A,B or --all-users"),
+        (["recommend", "{run}", "--users", "a", "--all-users", "--out", "x.parquet"], 2, "either --users"),
+        (["recommend", "{run}", "--all-users"], 2, "go together"),
+        (["recommend", "{run}", "--users", "a", "--out", "x.parquet"], 2, "go together"),
+        (["recommend", "{run}", "--all-users", "--out", "{tmp}/x.csv"], 2, "should end in .parquet"),
+        (["recommend", "{run}", "--all-users", "--out", "{tmp}/no/x.parquet"], 2, "there is no folder"),
+        (["recommend", "{run}", "--users", "a", "--k", "0"], 2, "--k"),
+        (["recommend", "{run}", "--users", "a", "--time", "soon"], 2, "--time 'soon' should be a number in s"),
+        (["recommend", "{run}", "--users", "a", "--time", "5"], 2, "with --log LOG"),
+        (["recommend", "{tmp}", "--users", "a"], 3, "not a run folder"),
+        (["recommend", "{run}", "--users", "a", "--log", "{tmp}/none"], 3, "does not exist"),
+        (
+            ["recommend", "{run}", "--users", "a", "--log", "{other}"],
+            3,
+            "was not in the log that the run was trained",
+        ),
+        (["embed", "{run}", "--out", "{tmp}/x.npz"], 2, "should end in .parquet"),
+        (["embed", "{run}", "--out", "{tmp}/x.parquet", "--at", "5"], 2, "--at needs --log"),
+        (["embed", "{popular}", "--out", "{tmp}/x.parquet"], 2, "the model popular has no vectors"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_the_right_exit_code(verb, place, tmp_path, arguments, code, words):
+    other = tmp_path / "other"
+    if "{other}" in arguments:
+        synthesize("lastfm-like", other, events=300, quiet=True)
+    before = sorted(tmp_path.iterdir())
+    places = {"run": place / "run", "popular": place / "popular", "tmp": tmp_path, "other": other}
+    found, out, err = verb(*[word.format(**places) for word in arguments])
+    assert (found, out) == (code, ""), err
+    complaint = [line for line in err.splitlines() if line.startswith("dynedge: ")]
+    assert len(complaint) == 1
+    assert words in complaint[0]
+    assert sorted(tmp_path.iterdir()) == before

@@ -1,0 +1,292 @@
+"""The verb train as a user meets it: the run folder, resuming, and one sentence for every mistake."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from training import toy
+
+from dynedge.config import from_toml
+from dynedge.errors import DataError
+from dynedge.evaluation.metrics import mean
+from dynedge.evaluation.protocol import walk
+from dynedge.runs.folder import Run, load_run
+
+PROGRAM = str(Path(toy.__file__))
+FAST = ["--epochs", "2", "--lr", "0.02", "--set", "training.patience=0"]
+
+
+def start(*arguments):
+    environment = {**os.environ, "PYTHONWARNINGS": "error", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, PROGRAM, *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+
+
+def finish(process):
+    out, err = process.communicate(timeout=60)
+    assert "Traceback" not in err, err
+    return process.returncode, out, err
+
+
+@pytest.fixture
+def log(tmp_path):
+    return toy.write_log(tmp_path / "log")
+
+
+def metrics(run):
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_a_run_folder_and_what_is_printed(tmp_path, log):
+    """As a program of its own: warnings are errors there too."""
+    run = tmp_path / "run"
+    code, out, err = finish(start("train", log, "--out", run, *FAST))
+    assert code == 0, err
+    assert "model       toy, 2 epochs in" in out
+    assert "valid       MRR 0." in out
+    assert [line.split(",")[0] for line in err.splitlines()] == ["epoch 1/2", "epoch 2/2"]
+    names = ["README.md", "checkpoints", "config.toml", "env.json", "facts.json", "ids", "metrics.jsonl"]
+    names += [f"{name}.safetensors" for name in ("known", "model", "state")]
+    assert sorted(set(os.listdir(run)) - {".lock"}) == sorted(names)
+    assert [line["epoch"] for line in metrics(run)] == [1, 2]
+    assert {"torch", "numpy"} <= json.loads((run / "env.json").read_text())["packages"].keys()
+    assert json.loads((run / "facts.json").read_text()) == {"parameters": 161, "colour": "red"}
+    text = (run / "README.md").read_text()
+    assert "600 events, 20 users, 15 items; split 0.7,0.1,0.2" in text
+    assert "Best epoch 2: validation MRR" in text
+    config = (run / "config.toml").read_text()
+    assert 'name = "toy"' in config
+    assert "dim = 4           # width of an embedding" in config
+
+
+def test_json_flags_and_settings(verb, tmp_path, log):
+    run = tmp_path / "run"
+    more = ["--dim", "6", "--windows", "3", "--seed", "5", "--split", "0.5,0.25,0.25", "--set", "model.negatives=2"]
+    code, out, err = verb("train", log, "--out", run, *FAST, *more, "--json")
+    assert code == 0, err
+    summary = json.loads(out)
+    assert (summary["epochs"], summary["model"], summary["run"]) == (2, "toy", str(run))
+    assert summary["valid_mrr"] == max(line["valid_mrr"] for line in metrics(run))
+    config = load_run(run).config
+    assert (config.model.dim, config.model.windows, config.model.negatives) == (6, 3, 2)
+    assert (config.training.seed, config.training.split) == (5, "0.5,0.25,0.25")
+    assert metrics(run)[0]["events"] == 300
+    code, out, err = verb("train", log, "--out", tmp_path / "two", "--config", run / "config.toml", "--json")
+    assert code == 0, err
+    assert json.loads(out)["valid_mrr"] == summary["valid_mrr"], "the config file is the whole config"
+
+
+def test_a_run_is_used_without_its_data(verb, tmp_path, log):
+    run = tmp_path / "run"
+    assert verb("train", log, "--out", run, *FAST)[0] == 0
+    data = shutil.move(log, tmp_path / "elsewhere")
+    trained = load_run(run)
+    assert trained.log.user_ids.find("user 3") == 3
+    assert trained.log.item_ids[0] == 100
+    assert trained.log.category_ids[0][2] == "blue"
+    assert len(trained.log) == 0
+    assert trained.state["seen"].sum() == 420
+    from dynedge.data.log import read_log
+
+    ranks = walk(trained.model, read_log(data), range(420, 480), trained.state)
+    assert mean("mrr", ranks) == max(line["valid_mrr"] for line in metrics(run))
+
+
+def test_resuming_a_finished_run_changes_nothing_and_more_epochs_go_on(verb, tmp_path, log):
+    run, whole = tmp_path / "run", tmp_path / "whole"
+    assert verb("train", log, "--out", run, *FAST)[0] == 0
+    before = (run / "model.safetensors").read_bytes(), (run / "metrics.jsonl").read_bytes()
+    kept = sorted(os.listdir(run / "checkpoints"))
+    code, _, err = verb("train", log, "--out", run, *FAST, "--resume")
+    assert code == 0
+    assert "going on after epoch 2" in err
+    assert before == ((run / "model.safetensors").read_bytes(), (run / "metrics.jsonl").read_bytes())
+    assert sorted(os.listdir(run / "checkpoints")) == kept
+    assert verb("train", log, "--out", run, "--resume", "--epochs", "4")[0] == 0, "the rest is as it was"
+    assert verb("train", log, "--out", whole, *FAST, "--epochs", "4")[0] == 0
+    assert (run / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+    assert len(metrics(run)) == 4
+
+
+def test_resume_starts_a_run_that_is_not_there_and_force_starts_anew(verb, tmp_path, log):
+    run = tmp_path / "run"
+    assert verb("train", log, "--out", run, *FAST, "--resume")[0] == 0
+    assert verb("train", log, "--out", run, *FAST, "--force", "--dim", "5")[0] == 0
+    assert load_file(run / "model.safetensors")["item"].shape == (15, 5)
+    assert sorted(os.listdir(tmp_path)) == ["log", "run"]
+
+
+def test_a_loss_that_is_no_number_keeps_the_last_good_checkpoint(verb, tmp_path, log):
+    run = tmp_path / "run"
+    explode = ["--set", "model.explode=3", "--set", "training.checkpoint_windows=2"]
+    code, _, err = verb("train", log, "--out", run, *FAST, *explode)
+    assert code == 3
+    assert "the loss is nan in epoch 2, window 4 of 7 (events 180 to 239)" in err
+    with pytest.raises(DataError, match="has not finished training"):
+        load_run(run)
+    now = Run(run).checkpoints.load()
+    assert (now.notes["epoch"], now.notes["window"]) == (1, 3)
+    assert all(torch.isfinite(tensor).all() for tensor in now.parts["now"].values())
+    code, _, err = verb("train", log, "--out", run, "--resume", "--lr", "0.001")
+    assert code == 3, "a lower learning rate is allowed; this loss is beyond it"
+    assert "(now 0.001)" in err
+
+
+def test_a_damaged_checkpoint_is_said_aloud_and_the_end_is_the_same(verb, tmp_path, log):
+    run = tmp_path / "run"
+    every = [*FAST, "--set", "training.checkpoint_windows=3"]
+    assert verb("train", log, "--out", run, *every)[0] == 0
+    before = (run / "model.safetensors").read_bytes()
+    newest = max((run / "checkpoints").glob("now-*.safetensors"))
+    newest.write_bytes(newest.read_bytes()[:-1])
+    code, _, err = verb("train", log, "--out", run, *every, "--resume")
+    assert code == 0
+    assert f"{newest} is damaged: it does not match its sha256" in err
+    assert (run / "model.safetensors").read_bytes() == before
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A finished run, to be copied and spoiled."""
+    folder = tmp_path_factory.mktemp("finished")
+    log = toy.write_log(folder / "log")
+    code, _, err = finish(start("train", log, "--out", folder / "run", *FAST))
+    assert code == 0, err
+    return folder
+
+
+MISTAKES = [
+    (["--out", "{new}", "--model", "tox"], 2, "--model knows no 'tox'; did you mean toy? Known: toy, toy-wide"),
+    (["--out", "{new}", "--dnodes", "3"], 2, "the model toy has no --dnodes; its own settings are: model.dim"),
+    (["--out", "{new}", "--dim", "wide"], 2, "--dim: model.dim should be a whole number, not 'wide'"),
+    (["--out", "{new}", "--dim", "13"], 2, "bad luck"),
+    (["--out", "{new}", "--epochs", "-1"], 2, "--epochs: training.epochs should be at least 0"),
+    (["--out", "{new}", "--set", "model.dimm=3"], 2, "did you mean model.dim?"),
+    (["--out", "{new}", "--set", "dim"], 2, "KEY=VALUE"),
+    (["--out", "{new}", "--split", "1,2,3"], 2, "--split"),
+    (["--out", "{new}", "--split", "0,0.5,0.5"], 3, "no events to train on"),
+    (["--out", "{new}", "--precision", "float8"], 2, "one of auto, float32, bfloat16, float64"),
+    (["--out", "{new}", "--device", "abacus"], 2, "--device 'abacus' should be auto"),
+    (["--out", "{new}", "--config", "{tmp}/absent.toml"], 3, "absent.toml: No such file"),
+    (["--out", "{new}", "--config", "{tmp}/bad.toml"], 3, "bad.toml is not TOML"),
+    (["--out", "{new}", "--config", "{tmp}/key.toml"], 2, "key.toml has no 'training.epoch'; did you mean"),
+    (["--out", "{new}", "--config", "{run}/config.toml", "--model", "toy-wide"], 2, "is for the model toy, but"),
+    (["--out", "{new}", "--tensorboard"], 2, "dynedge[track]"),
+    (["--out", "{tmp}/no/run"], 3, "create it first"),
+    (["--out", "{run}"], 3, "already exists; pass --resume"),
+    (["--out", "{run}", "--resume", "--force"], 2, "pass one of them"),
+    (["--out", "{log}", "--force"], 3, "not a run folder"),
+    (["--out", "{run}", "--resume", "--dim", "8"], 2, "was started with model.dim = 4, not 8"),
+    (["--out", "{run}", "--resume", "--model", "toy-wide"], 2, "was started with name = toy, not toy-wide"),
+    (["--out", "{run}", "--resume", "--seed", "1"], 2, "was started with training.seed = 0, not 1"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "code", "words"), MISTAKES)
+def test_a_mistake_is_one_sentence_and_the_right_exit_code(verb, finished, tmp_path, arguments, code, words):
+    (tmp_path / "bad.toml").write_text("][")
+    (tmp_path / "key.toml").write_text("[training]\nepoch = 3\n")
+    places = {"tmp": tmp_path, "new": tmp_path / "new", "run": finished / "run", "log": finished / "log"}
+    before = sorted(os.listdir(tmp_path))
+    found, out, err = verb("train", finished / "log", *[word.format(**places) for word in arguments])
+    assert found == code, err
+    assert words in err
+    assert len(err.strip().splitlines()) == 1, err
+    assert out == ""
+    assert sorted(os.listdir(tmp_path)) == before, "no folder is left behind"
+
+
+@pytest.mark.parametrize(
+    ("shape", "words"),
+    [
+        ({"users": 21}, "it has 21 users, and the run's has 20"),
+        ({"items": 16}, "it has 16 items, and the run's has 15"),
+        ({"features": 2}, "it has 2 features, and the run's has 0"),
+        ({"count": 601}, "it has 601 events, and the run's has 600"),
+        ({"seed": 1}, "as many events, but other ones"),
+    ],
+)
+def test_another_log_is_refused_by_name(verb, finished, tmp_path, shape, words):
+    log = toy.write_log(tmp_path / "other", **shape)
+    code, _, err = verb("train", log, "--out", finished / "run", "--resume")
+    assert code == 3
+    assert f"{log} is not the log of {finished / 'run'}: {words}" in err
+
+
+def test_a_spoiled_run_is_a_data_error(finished, tmp_path):
+    def spoiled(name, raw):
+        run = tmp_path / name
+        shutil.copytree(finished / "run", run)
+        (run / name).write_bytes(raw)
+        return run
+
+    for name, raw in {
+        "model.safetensors": b"junk",
+        "state.safetensors": b"",
+        "config.toml": b"\xff\xfe",
+        "env.json": b"{}",
+        "ids/log.json": b"{",
+    }.items():
+        shutil.rmtree(tmp_path / name.split("/")[0], ignore_errors=True)
+        with pytest.raises(DataError):
+            load_run(spoiled(name, raw) if "/" not in name else _spoil_ids(finished, tmp_path, raw))
+    other = tmp_path / "other"
+    shutil.copytree(finished / "run", other)
+    text = (other / "config.toml").read_text()
+    (other / "config.toml").write_text(text.replace("dim = 4", "dim = 5"))
+    with pytest.raises(DataError, match=r"model.safetensors does not fit the run's config.toml"):
+        load_run(other)
+
+
+def _spoil_ids(finished, tmp_path, raw):
+    run = tmp_path / "ids-run"
+    shutil.copytree(finished / "run", run)
+    (run / "ids" / "log.json").write_bytes(raw)
+    return run
+
+
+def test_a_run_in_use_is_refused(verb, tmp_path, log):
+    run = tmp_path / "run"
+    first = start("train", log, "--out", run, "--set", "model.pause=0.2", "--epochs", "100")
+    try:
+        wait_for(run / "metrics.jsonl", first)
+        for again in ("--resume", "--force"):
+            code, _, err = verb("train", log, "--out", run, again)
+            assert code == 3
+            assert f"{run} is in use by another process ({first.pid}); wait for it, or stop it." in err
+    finally:
+        first.kill()
+        first.communicate()
+    assert verb("train", log, "--out", run, "--force", *FAST)[0] == 0, "a lock dies with its process"
+
+
+def wait_for(path, process):
+    deadline = time.monotonic() + 60
+    while not path.exists():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_another_number_of_threads_is_said_aloud(verb, tmp_path, log):
+    run = tmp_path / "run"
+    assert verb("train", log, "--out", run, *FAST)[0] == 0
+    env = json.loads((run / "env.json").read_text())
+    (run / "env.json").write_text(json.dumps({**env, "threads": 77}))
+    code, _, err = verb("train", log, "--out", run, *FAST, "--resume")
+    assert code == 0
+    assert "was started with 77 threads and goes on with" in err
+
+
+def test_the_config_file_reads_back(finished):
+    config = load_run(finished / "run").config
+    text = (finished / "run" / "config.toml").read_text()
+    assert from_toml(config, text) == config
+    assert config.training.device in ("cpu", "cuda"), "auto is written out"

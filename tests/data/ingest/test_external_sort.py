@@ -1,0 +1,41 @@
+"""The sort on disk against numpy's stable sort, with buckets so small that every path is taken."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dynedge.data.ingest import external_sort as order
+
+
+@given(st.lists(st.one_of(st.integers(0, 5), st.floats(0, 7e9)), max_size=200))
+def test_the_radix_order_is_numpys_stable_order(times):
+    time = np.array(times, np.float64)
+    assert order.stable_order(time).tolist() == np.argsort(time, kind="stable").tolist()
+
+
+@given(
+    times=st.lists(st.integers(0, 30), min_size=1, max_size=120),
+    bucket_rows=st.integers(1, 40),
+    piece_rows=st.integers(1, 50),
+)
+@settings(max_examples=60, deadline=None)
+def test_columns_on_disk_come_back_sorted_and_stable(tmp_path_factory, times, bucket_rows, piece_rows):
+    folder = tmp_path_factory.mktemp("order")
+    rows = len(times)
+    columns = {
+        "time": np.array(times, np.float64),
+        "row": np.arange(rows, dtype=np.int32),
+        "wide": np.arange(3 * rows, dtype=np.float32).reshape(rows, 3),
+    }
+    raw = {}
+    for name, values in columns.items():
+        (folder / name).write_bytes(b"skip" + values.tobytes())
+        raw[name] = order.RawColumn(folder / name, values.dtype, values.shape[1] if values.ndim > 1 else None, 4)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(order, "BUCKET_BYTES", bucket_rows * 24)
+        patch.setattr(order, "PIECE_ROWS", piece_rows)
+        pieces = list(order.in_time_order(raw, rows, folder))
+    expected = np.argsort(columns["time"], kind="stable")
+    for name, values in columns.items():
+        assert np.array_equal(np.concatenate([piece[name] for piece in pieces]), values[expected]), name

@@ -1,0 +1,549 @@
+"""Files in, a log out: every format, every kind of bad row, and messy files against a plain reading of them."""
+
+import csv
+import gzip
+import json
+import os
+import random
+import resource
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dynedge.data.ingest import external_sort as order
+from dynedge.data.ingest import pipeline as ingest
+from dynedge.data.ingest import readers as sources
+from dynedge.data.ingest.pipeline import prepare
+from dynedge.data.ingest.readers import Schema
+from dynedge.data.log import read_log
+from dynedge.errors import DataError, UsageError
+
+ROWS = [("u1", "i1", "10"), ("u2", "i1", "5"), ("u1", "i2", "5"), ("u3", "i1", "20")]
+IN_ORDER = [("u2", "i1", 5.0), ("u1", "i2", 5.0), ("u1", "i1", 10.0), ("u3", "i1", 20.0)]
+
+
+def events(log):
+    users, items = log.user_ids.take(log.user), log.item_ids.take(log.item)
+    return list(zip(users, items, log.time.tolist(), strict=True))
+
+
+def rejects(folder):
+    with open(folder / "rejects.csv", newline="", encoding="utf-8") as file:
+        return [(int(row["line"]), row["column"], row["value"], row["reason"]) for row in csv.DictReader(file)]
+
+
+def read(tmp_path, text, schema=None, name="events.csv", **more):
+    path = tmp_path / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return prepare(path, tmp_path / "log", schema, **{"max_bad": 1.0, "force": True, **more})
+
+
+def table(delimiter=",", end="\n"):
+    lines = [delimiter.join(row) for row in [("user_id", "item_id", "timestamp"), *ROWS]]
+    return end.join(lines) + end
+
+
+# ---- formats
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.csv", table()),
+        ("a.csv", table(end="\r\n")),
+        ("a.csv", table().rstrip("\n")),
+        ("a.csv", "\ufeff" + table()),
+        ("a.csv", table().replace("\n", "\n\n")),
+        ("a.csv", table().replace("u1", '"u1"')),
+        ("a.csv", table(";")),
+        ("a.tsv", table("\t")),
+        ("a.txt", table("|")),
+        ("a.csv.gz", gzip.compress(table().encode(), mtime=0)),
+        ("a.csv.gz", gzip.compress(table()[:30].encode(), mtime=0) + gzip.compress(table()[30:].encode(), mtime=0)),
+        ("no_ending", gzip.compress(table().encode(), mtime=0)),
+        ("a.csv.zst", pa.compress(table().encode(), "zstd", asbytes=True)),
+    ],
+)
+def test_delimited_text_in_all_its_dresses(tmp_path, name, text):
+    assert events(read(tmp_path, text, name=name)) == IN_ORDER
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.ndjson", "a", "a.jsonl.gz"])
+def test_json_lines(tmp_path, name):
+    rows = [{"user_id": u, "more": {"x": [1, "}"]}, "item_id": i, "timestamp": float(t)} for u, i, t in ROWS]
+    text = "\n\n".join(json.dumps(row) for row in rows).encode()
+    assert events(read(tmp_path, gzip.compress(text) if name.endswith("gz") else text, name=name)) == IN_ORDER
+
+
+@pytest.mark.parametrize("ascii_only", [True, False])
+def test_json_strings_with_every_kind_of_escape(tmp_path, ascii_only):
+    own = ['a"b', "a\\b", "a/b", "tab\there", "line\nbreak", "é", "€", "😀", "\u2028", "\x01", "a\\u0041"]
+    text = "\n".join(json.dumps({"user_id": u, "item_id": 1, "timestamp": 1}, ensure_ascii=ascii_only) for u in own)
+    assert [u for u, _, _ in events(read(tmp_path, text, name="a.jsonl"))] == own
+
+
+def test_parquet_of_every_type(tmp_path):
+    own, times = ["x", "ÿ", "x"], [1_500_000_000.25, 1_500_000_001.5, 1_500_000_002.0]
+    stamp = [int(t * 1000) for t in times]
+    columns = {
+        "text": pa.array(own),
+        "large": pa.array(own, pa.large_string()),
+        "dictionary": pa.array(own).dictionary_encode(),
+        "small": pa.array([3, 4, 3], pa.int8()),
+        "unsigned": pa.array([2**64 - 1, 1, 2**64 - 1], pa.uint64()),
+        "float": pa.array([3.0, 4.0, 3.0]),
+        "ms": pa.array(stamp, pa.timestamp("ms")),
+        "zoned": pa.array([t * 1000 for t in stamp], pa.timestamp("us", "Europe/Berlin")),
+        "seconds": pa.array(times),
+        "millis": pa.array(stamp, pa.int64()),
+        "iso": pa.array(["2017-07-14T02:40:00.25Z", "2017-07-14T02:40:01.5Z", "2017-07-14T02:40:02Z"]),
+        "vector": pa.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], pa.list_(pa.float32())),
+        "fixed": pa.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], pa.list_(pa.float64(), 2)),
+        "flag": pa.array([True, False, True]),
+    }
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    expected = {"text": own, "large": own, "dictionary": own, "small": [3, 4, 3], "float": [3, 4, 3]}
+    expected["unsigned"] = ["18446744073709551615", "1", "18446744073709551615"]
+    schemas = [Schema(user=user, item="iso", time="seconds") for user in expected]
+    schemas += [Schema(user="text", item="large", time=time) for time in ("ms", "zoned", "seconds", "millis", "iso")]
+    schemas += [Schema(user="text", item="large", time="ms", features=(name,)) for name in ("vector", "fixed")]
+    schemas += [Schema(user="text", item="large", time="ms", features=("seconds", "float"), label="flag")]
+    for schema in schemas:
+        log = prepare(tmp_path / "a.parquet", tmp_path / "log", schema, force=True)
+        assert log.user_ids.take(log.user) == expected[schema.user], schema
+        assert log.time.tolist() == times, schema
+        if schema.features:
+            assert log.features.tolist() == (
+                [[1, 2], [3, 4], [5, 6]] if not schema.label else [[1.5e9, 3], [1.5e9, 4], [1.5e9, 3]]
+            )
+    assert log.label.tolist() == [1, 0, 1]
+
+
+def test_parquet_rows_that_are_bad(tmp_path):
+    columns = {
+        "user_id": pa.array(["a", None, "c", "d", "e", "f"]),
+        "item_id": pa.array([1.0, 2.0, 2.5, None, 5.0, 6.0]),
+        "timestamp": pa.array([1, 2, 3, 4, -5, None]),
+        "v": pa.array([[1.0, 2.0], [1.0, 2.0], [1.0, 2.0], [1.0, 2.0], [1.0, 2.0], [float("nan"), 1.0]]),
+    }
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    log = prepare(tmp_path / "a.parquet", tmp_path / "log", Schema(features=("v",)), max_bad=1)
+    assert len(log) == 1
+    assert [(line, column, reason) for line, column, _, reason in rejects(log.path)] == [
+        (2, "user_id", "missing value"),
+        (3, "item_id", "neither text nor a whole number"),
+        (4, "item_id", "missing value"),
+        (5, "timestamp", "negative time"),
+        (6, "timestamp", "missing value"),
+    ]
+
+
+def test_a_number_too_large_for_float32_is_bad_in_every_kind_of_column(tmp_path):
+    rows = ['u,i,1,0,0,"1 2"', 'u,i,2,1e39,0,"1 2"', 'u,i,3,0,-1e39,"1 2"', 'u,i,4,0,0,"1 1e39"']
+    columns = {"y": [0, 1e39, 0, 0], "f": [0, 0, -1e39, 0], "v": [[1.0, 2], [1, 2], [1, 2], [1, 1e39]]}
+    same = {"user_id": ["u"] * 4, "item_id": ["i"] * 4, "timestamp": [1, 2, 3, 4]}
+    pq.write_table(pa.table(same | columns), tmp_path / "a.parquet")
+    (tmp_path / "a.csv").write_text("\n".join(["user_id,item_id,timestamp,y,f,v", *rows]))
+    for name, first in (("a.csv", 2), ("a.parquet", 1)):
+        for schema, bad in ((Schema(label="y"), 1), (Schema(features=("f", "y")), 1), (Schema(features=("v",)), 3)):
+            log = prepare(tmp_path / name, tmp_path / "log", schema, max_bad=1, force=True)
+            assert (first + bad, "not a finite number") in [(row[0], row[3]) for row in rejects(log.path)]
+            assert np.isfinite(log.features).all()
+
+
+def test_several_files_and_globs_in_order(tmp_path):
+    for k, row in enumerate(ROWS):
+        (tmp_path / f"part-{k}.csv").write_text("item_id,timestamp,user_id\n" + ",".join([row[1], row[2], row[0]]))
+    (tmp_path / "part-9.csv").write_text("")
+    assert events(prepare(str(tmp_path / "part-*.csv"), tmp_path / "log")) == IN_ORDER
+    swapped = [tmp_path / "part-2.csv", tmp_path / "part-1.csv"]
+    assert events(prepare(swapped, tmp_path / "swapped")) == [IN_ORDER[1], IN_ORDER[0]], "ties in input order"
+
+
+def test_a_file_without_a_header_and_with_other_names(tmp_path):
+    schema = Schema(user="who", item="what", time="when", names=("when", "x", "who", "what"))
+    log = read(tmp_path, "3,?,a,b\n1,?,c,d\n", schema)
+    assert events(log) == [("c", "d", 1.0), ("a", "b", 3.0)]
+
+
+# ---- columns
+
+
+@pytest.mark.parametrize(
+    ("values", "unit", "seconds"),
+    [
+        (["0", "36.5"], "s", [0.0, 36.5]),
+        (["1500000000", "1500000000.25"], "s", [1.5e9, 1.5e9 + 0.25]),
+        (["1500000000000", "1500000000250"], "ms", [1.5e9, 1.5e9 + 0.25]),
+        (["1500000000000000", "1500000000250000"], "us", [1.5e9, 1.5e9 + 0.25]),
+        (["1500000000000000000", "1500000000250000000"], "ns", [1.5e9, 1.5e9 + 0.25]),
+        (["2017-07-14T02:40:00Z", "2017-07-14 04:40:00.25+02:00"], "iso", [1.5e9, 1.5e9 + 0.25]),
+    ],
+)
+def test_the_time_unit_is_inferred_and_sub_seconds_are_kept(tmp_path, values, unit, seconds):
+    log = read(tmp_path, "user_id,item_id,timestamp\n" + "".join(f"u,i,{value}\n" for value in values))
+    assert log.card["time"] == {"unit": unit, "inferred": True}
+    assert log.time.tolist() == seconds
+
+
+def test_the_time_unit_can_be_told(tmp_path):
+    log = read(tmp_path, "user_id,item_id,timestamp\nu,i,2500\n", Schema(time_unit="ms"))
+    assert log.time.tolist() == [2.5]
+    with pytest.raises(UsageError, match="--time-unit 'fortnights' is not one of"):
+        read(tmp_path, "", Schema(time_unit="fortnights"))
+
+
+def test_features_label_categories_and_event_ids(tmp_path):
+    text = (
+        "user_id,item_id,timestamp,f,g,y,kind,id\n"
+        "u,i,3,1.5,-2,1,red,e1\n"
+        "u,j,1,0.25,1e3,0,blue,e2\n"
+        "u,i,2,7,8,1,green,e3\n"
+        "u,k,4,7,8,1,,e4\n"
+    )
+    schema = Schema(label="y", event_id="id", features=("f", "g"), item_features=("kind",))
+    log = read(tmp_path, text, schema)
+    assert log.features.tolist() == [[0.25, 1000.0], [7, 8], [1.5, -2], [7, 8]]
+    assert log.label.tolist() == [0, 1, 1, 1]
+    assert log.event_ids.take(log.event_id) == ["e2", "e3", "e1", "e4"]
+    kinds = [log.category_ids[0][code] if code >= 0 else None for code in log.item_categories[:, 0]]
+    assert dict(zip(log.item_ids.take(range(3)), kinds, strict=True)) == {"j": "blue", "i": "green", "k": None}, (
+        "the category first said of an item in time, not in the file"
+    )
+    assert log.card["features"] == ["f", "g"]
+
+
+@pytest.mark.parametrize("written", ["1,2.5,-3", "[1, 2.5, -3]", "1 2.5 -3", "[1.0;2.5;-3e0]"])
+def test_a_packed_feature_column(tmp_path, written):
+    bad = "[1, 2]"
+    text = f'user_id,item_id,timestamp,v\nu,i,1,"{written}"\nu,i,2,"{bad}"\nu,i,3,"{written.replace("-3", "x")}"\n'
+    log = read(tmp_path, text, Schema(features=("v",)))
+    assert log.features.tolist() == [[1, 2.5, -3]]
+    assert log.card["features"] == ["v_0", "v_1", "v_2"]
+    assert [row[3] for row in rejects(log.path)] == ["wrong number of values in the list", "not a number"]
+
+
+def test_a_packed_feature_column_in_json(tmp_path):
+    rows = [{"user_id": 1, "item_id": 2, "timestamp": 3, "v": v} for v in ([1, 2], [3.5, -1], [1], "x", None)]
+    log = read(tmp_path, "\n".join(map(json.dumps, rows)), Schema(features=("v",)), name="a.jsonl")
+    assert log.features.tolist() == [[1, 2], [3.5, -1]]
+    assert len(rejects(log.path)) == 3
+
+
+@pytest.mark.parametrize(
+    ("own", "kind"),
+    [
+        (["1", "-5", "9223372036854775807", "0"], int),
+        (["1", "01", "1.0", "-0", "+1"], str),
+        (["9223372036854775808", "-9223372036854775809"], str),
+        (["a b", "ünï", "😀", "NULL", "nan"], str),
+        (['say ""hi""', "comma, inside", "line\nbreak"], str),
+    ],
+)
+def test_ids_of_any_type_are_given_back_as_they_were(tmp_path, own, kind):
+    text = "user_id,item_id,timestamp\n" + "".join(f'"{value}",i,{k}\n' for k, value in enumerate(own))
+    log = read(tmp_path, text)
+    assert log.user_ids.take(log.user) == [kind(value.replace('""', '"')) for value in own]
+
+
+def test_dense_ids_are_by_first_appearance_in_time(tmp_path):
+    log = read(tmp_path, table())
+    assert log.user_ids.take(range(3)) == ["u2", "u1", "u3"]
+    assert log.user.tolist() == [0, 1, 1, 2]
+    longer = read(tmp_path, table() + "u9,i9,30\n")
+    assert longer.user_ids.take(range(3)) == ["u2", "u1", "u3"], "a longer file does not renumber its beginning"
+
+
+# ---- bad rows
+
+
+def test_every_kind_of_bad_row_is_listed_with_its_line(tmp_path):
+    text = b"".join(
+        [
+            b"user_id,item_id,timestamp,f\n",
+            b"u,i,1,0\n",
+            b",i,1,0\n",
+            b"u,,1,0\n",
+            b"u,i,,0\n",
+            b"\n",
+            b"u,i,soon,0\n",
+            b"u,i,-4,0\n",
+            b"u,i,1e15,0\n",
+            b"u,i,1,nan\n",
+            b"u,i,1,-inf\n",
+            b"u,i,1,x\n",
+            b"u,i,1,1e39\n",
+            b"u,i,1\n",
+            b"u,i,1,0,9\n",
+            b"\xff\xfe,i,1,0\n",
+            b'"two\nlines",i,2,0\n',
+            b'"u"x,i,1,0\n',
+            b'"u,i,1,0\n',
+            b"last,i,3,0",
+        ]
+    )
+    log = read(tmp_path, text, Schema(features=("f",)))
+    assert [user for user, _, _ in events(log)] == ["u", "two\nlines", "last"]
+    assert rejects(log.path) == [
+        (3, "user_id", "", "missing value"),
+        (4, "item_id", "", "missing value"),
+        (5, "timestamp", "", "missing value"),
+        (7, "timestamp", "soon", "not a number"),
+        (8, "timestamp", "-4", "negative time"),
+        (9, "timestamp", "1e15", "time after the year 2200"),
+        (10, "f", "nan", "not a finite number"),
+        (11, "f", "-inf", "not a finite number"),
+        (12, "f", "x", "not a number"),
+        (13, "f", "1e39", "not a finite number"),
+        (14, "", "u,i,1", "3 columns instead of 4"),
+        (15, "", "u,i,1,0,9", "5 columns instead of 4"),
+        (16, "user_id", "\\xff\\xfe", "not valid UTF-8"),
+        (19, "", '"u"x,i,1,0', "text after a closing quote"),
+        (20, "", '"u,i,1,0', "a quote is opened and never closed"),
+    ]
+    assert log.card["rows_read"] == len(log) + log.card["rejected"] == 18
+
+
+@pytest.mark.parametrize(
+    "line", ["{", "[]", "3", '{"user_id": u}', '{"user_id": "a}', '{"a": 1,}', '{"a": 1} x', "\\"]
+)
+def test_bad_json_lines(tmp_path, line):
+    good = json.dumps({"user_id": "u", "item_id": "i", "timestamp": 1})
+    log = read(tmp_path, f"{good}\n{line}\n{good}\n", name="a.jsonl")
+    assert (len(log), [row[0] for row in rejects(log.path)]) == (2, [2])
+
+
+def test_json_ids_must_be_text_or_numbers(tmp_path):
+    rows = [{"user_id": u, "item_id": "i", "timestamp": 1} for u in ("u", 7, None, [1], {"a": 1}, "")]
+    log = read(tmp_path, "\n".join(map(json.dumps, rows)), name="a.jsonl")
+    assert [row[0] for row in rejects(log.path)] == [3, 4, 5, 6]
+    assert log.user_ids.take(log.user) == ["u", "7"]
+
+
+def test_a_rejected_row_leaves_no_user_or_item_behind(tmp_path):
+    log = read(tmp_path, "user_id,item_id,timestamp\na,x,1\nghost,y,never\nb,,1\n")
+    assert (log.num_users, log.num_items) == (1, 1)
+
+
+def test_repeated_event_ids_are_left_out_and_do_not_stop_it(tmp_path):
+    text = "user_id,item_id,timestamp,id\nu,i,1,7\nu,j,2,8\nu,k,3,7\nu,k,4,x\nu,k,5,x\n"
+    log = read(tmp_path, text, Schema(event_id="id"), max_bad=0.0)
+    assert log.event_ids.take(log.event_id) == ["7", "8", "x"]
+    assert rejects(log.path) == [(4, "id", "7", "event id seen before"), (6, "id", "x", "event id seen before")]
+
+
+def test_too_many_bad_rows_write_no_log_and_say_which(tmp_path):
+    good, bad = "u,i,1\n" * 998, "u,i,?\n"
+    with pytest.raises(
+        DataError, match=r"2 of 1000 rows are bad \(0\.20%, more than --max-bad 0\.001\); first: line 1000"
+    ):
+        read(tmp_path, "user_id,item_id,timestamp\n" + good + 2 * bad, max_bad=0.001)
+    assert not (tmp_path / "log").exists()
+    assert len((tmp_path / "log.rejects.csv").read_text().splitlines()) == 3
+    log = read(tmp_path, "user_id,item_id,timestamp\n" + good + "u,i,1\n" + bad, max_bad=0.001)
+    assert log.card["rejected"] == 1
+    assert not (tmp_path / "log.rejects.csv").exists(), "the earlier complaint is no longer true"
+
+
+def test_a_failed_prepare_keeps_the_old_log(tmp_path):
+    read(tmp_path, table())
+    with pytest.raises(DataError):
+        read(tmp_path, "user_id,item_id,timestamp\nu,i,?\n", max_bad=0)
+    assert events(read_log(tmp_path / "log")) == IN_ORDER
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "is empty"),
+        ("user_id,item_id,timestamp\n", "is empty"),
+        ("\n\n\n", "has no column 'user_id'"),
+        ("user,item,time\n1,2,3\n", "no column 'user_id'; its columns are: user, item, time"),
+        ("user_id,user_id,item_id,timestamp\n1,2,3,4\n", "2 columns named 'user_id'"),
+        ("user_id,item_id,timestamp\n,,\n,,\n", "2 of 2 rows are bad"),
+        (b"\xff\xfeu\x00s\x00", "is UTF-16"),
+        (gzip.compress(table().encode() * 50, mtime=0)[:-20], "damaged or cut short"),
+        (b"PAR1 but not really", "not a readable Parquet file"),
+    ],
+)
+def test_files_that_cannot_be_a_log(tmp_path, text, words):
+    with pytest.raises(DataError, match=words):
+        read(tmp_path, text, max_bad=0.5)
+    assert not (tmp_path / "log").exists()
+
+
+def test_paths_that_are_no_files(tmp_path):
+    (tmp_path / "folder").mkdir()
+    for path, words in [("folder", "is a folder"), ("absent.csv", "does not exist"), ("no*.csv", "no file matches")]:
+        with pytest.raises(DataError, match=words):
+            prepare(str(tmp_path / path), tmp_path / "log")
+    with pytest.raises(DataError, match="create it first"):
+        read(tmp_path, table(), name="a.csv")  # makes the file
+        prepare(tmp_path / "a.csv", tmp_path / "no" / "such" / "log")
+
+
+def test_a_column_cannot_mean_two_things(tmp_path):
+    with pytest.raises(UsageError, match="'user_id' is asked for twice"):
+        read(tmp_path, table(), Schema(label="user_id"))
+
+
+def test_a_line_without_end_is_refused_not_swallowed(tmp_path, monkeypatch):
+    monkeypatch.setattr(sources, "LONGEST_LINE", 1000)
+    monkeypatch.setattr(sources, "BLOCK_BYTES", 500)
+    with pytest.raises(DataError, match="line 2 is longer"):
+        read(tmp_path, "user_id,item_id,timestamp\n" + "x" * 5000)
+
+
+def test_a_stray_quote_costs_its_line_not_the_file(tmp_path):
+    """Closed nowhere within 1 MiB: the line goes, reading goes on behind it."""
+    rows = "".join(f"u{k},i,{k}\n" for k in range(200_000))
+    log = read(tmp_path, 'user_id,item_id,timestamp\n"stray,i,1\n' + rows)
+    assert (len(log), [row[0] for row in rejects(log.path)]) == (200_000, [2])
+
+
+# ---- messy files against a plain reading
+
+
+def plain_reading(text: bytes):
+    """(accepted rows, rejected lines) of a quoteless comma-separated file, the obvious slow way."""
+    accepted, rejected = [], []
+    for number, line in enumerate(text.split(b"\n"), start=1):
+        row = line.removesuffix(b"\r")
+        if number == 1 or not row:
+            continue
+        fields = [field.strip(b" ") for field in row.split(b",")]
+        try:
+            assert len(fields) == 3
+            user, item = (field.decode() for field in fields[:2])
+            assert user and item and "\0" not in user + item
+            assert not set(fields[2].lower()) & set(b"_n")  # Python reads 1_0 and nan
+            time = float(fields[2])
+            assert 0 <= time <= 7258118400
+            accepted.append((user, item, time))
+        except (AssertionError, ValueError):
+            rejected.append(number)
+    return sorted(accepted, key=lambda row: row[2]), rejected
+
+
+field = st.one_of(
+    st.sampled_from(
+        [b"", b"7", b"007", b"-3", b"9" * 19, b"9" * 30, b"1.5", b"1e3", b"nan", b" x ", b"\xff", b"\xc3\xa9"]
+    ),
+    st.integers(0, 30).map(lambda k: str(k).encode()),
+    st.text(alphabet="ab0é .", max_size=4).map(str.encode),
+)
+line = st.one_of(
+    st.tuples(field, field, st.integers(0, 20).map(lambda k: str(k).encode())),
+    st.lists(field, max_size=5),
+).map(b",".join)
+
+
+@given(
+    lines=st.lists(line, max_size=30),
+    end=st.sampled_from([b"\n", b"\r\n"]),
+    last=st.booleans(),
+    block=st.integers(1, 64),
+)
+@settings(max_examples=150)
+def test_messy_files_are_read_as_the_plain_way_reads_them(tmp_path_factory, lines, end, last, block):
+    tmp_path = tmp_path_factory.mktemp("messy")
+    text = end.join([b"user_id,item_id,timestamp", *lines]) + (end if last else b"")
+    accepted, rejected = plain_reading(text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sources, "BLOCK_BYTES", block)  # blocks that end anywhere, inside lines and letters
+        patch.setattr(order, "BUCKET_BYTES", 64)
+        try:
+            log = read(tmp_path, text, Schema(time_unit="s"))
+        except DataError as error:
+            assert not accepted
+            assert "is empty" in str(error) or f"{len(rejected)} of {len(rejected)} rows" in str(error)
+            return
+    got = events(log)
+    assert [(str(user), str(item), time) for user, item, time in got] == accepted
+    assert [row[0] for row in rejects(log.path)] == rejected
+    assert log.card["rows_read"] == len(accepted) + len(rejected)
+    log.verify()
+
+
+@given(text=st.binary(max_size=200).map(lambda raw: bytes(b'"",\n\r 019ab\xc3\xa9'[byte % 13] for byte in raw)))
+@settings(max_examples=150)
+def test_any_bytes_with_quotes_add_up_whatever_the_block_size(tmp_path_factory, text):
+    tmp_path = tmp_path_factory.mktemp("quotes")
+    text = b"user_id,item_id,timestamp\n" + text
+    outcomes = []
+    for block in (8, 1 << 20):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sources, "BLOCK_BYTES", block)
+            try:
+                log = read(tmp_path, text)
+                assert log.card["rows_read"] == len(log) + len(rejects(log.path))
+                outcomes.append((events(log), rejects(log.path)))
+            except DataError as error:
+                outcomes.append(str(error))
+    assert outcomes[0] == outcomes[1]
+
+
+@given(rows=st.lists(st.tuples(st.text(max_size=5), st.text(max_size=5), st.integers(0, 9)), min_size=1, max_size=20))
+def test_what_pythons_csv_module_writes_is_read_back(tmp_path_factory, rows):
+    tmp_path = tmp_path_factory.mktemp("csv")
+    rows = [(u, i, t) for u, i, t in rows if u and i and not {"\0", "\r"} & set(u + i)]
+    with open(tmp_path / "a.csv", "w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, quoting=csv.QUOTE_ALL, lineterminator="\n")
+        writer.writerows([("user_id", "item_id", "timestamp"), *rows])
+    if not rows:
+        return
+    log = prepare(tmp_path / "a.csv", tmp_path / "log")
+    assert [(str(u), str(i), t) for u, i, t in events(log)] == sorted(rows, key=lambda row: row[2])
+
+
+# ---- at size
+
+
+def test_memory_is_bounded_and_order_stable_when_sorting_needs_many_buckets(tmp_path, monkeypatch):
+    monkeypatch.setattr(order, "BUCKET_BYTES", 1 << 16)
+    monkeypatch.setattr(order, "PIECE_ROWS", 5000)
+    rng = random.Random(5)
+    rows = [
+        (f"u{rng.randrange(500)}", rng.randrange(300), rng.choice([7, rng.randrange(1000)])) for _ in range(60_000)
+    ]
+    log = read(tmp_path, "user_id,item_id,timestamp\n" + "".join(f"{u},{i},{t}\n" for u, i, t in rows))
+    assert events(log) == sorted(rows, key=lambda row: row[2])
+    first = list(dict.fromkeys(log.user.tolist()))
+    assert first == list(range(log.num_users))
+
+
+def test_hopeless_files_are_given_up_early(tmp_path, monkeypatch):
+    monkeypatch.setattr(ingest, "HOPELESS_ROWS", 100)
+    monkeypatch.setattr(sources, "BLOCK_BYTES", 1000)
+    with pytest.raises(DataError, match=r"(\d+) of \1 rows are bad") as error:
+        read(tmp_path, "user_id,item_id,timestamp\n" + "u,i,?\n" * 10_000, max_bad=1.0)
+    assert "10000" not in str(error.value)
+
+
+def test_a_disk_that_fills_up_is_one_sentence(tmp_path):
+    """A limit on file size stands in for the disk: the write fails in the middle of a column, for real."""
+    text = "user_id,item_id,timestamp\n" + "".join(f"{k},{k},{k}\n" for k in range(100_000))
+    (tmp_path / "a.csv").write_text(text)
+    child = os.fork()
+    if child == 0:
+        import signal
+
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
+        try:
+            prepare(tmp_path / "a.csv", tmp_path / "log")
+        except DataError as error:
+            os._exit(42 if "disk is full" in str(error) else 1)
+        os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 42
+    assert sorted(os.listdir(tmp_path)) == ["a.csv"]
+
+
+def test_the_log_is_the_same_to_the_bit_each_time(tmp_path):
+    one, two = read(tmp_path, table()), prepare(tmp_path / "events.csv", tmp_path / "again")
+    assert one.fingerprint == two.fingerprint
+    assert np.array_equal(one.time, two.time)

@@ -1,0 +1,16 @@
+"""A log of a few events, written without reading any file."""
+
+import numpy as np
+
+from dynedge.data.log import Ids, LogWriter
+
+
+def write(out, users=("a", "b"), force=False):
+    with LogWriter(out, force=force) as writer:
+        writer.column("user", np.int32).append(np.arange(len(users)))
+        writer.column("item", np.int32).append(np.zeros(len(users)))
+        writer.column("time", np.float64).append(np.arange(len(users)) / 2)
+        writer.ids("user_ids", Ids.of(users))
+        writer.ids("item_ids", Ids.of([-7]))
+        writer.finish(events=len(users), users=len(users), items=1, item_features=[])
+    return out

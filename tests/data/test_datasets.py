@@ -1,0 +1,112 @@
+"""Small files in each publisher's exact format."""
+
+import numpy as np
+import pytest
+
+from dynedge.data.datasets import DATASETS, dataset
+from dynedge.data.ingest.pipeline import prepare
+from dynedge.data.log import EventLog
+from dynedge.errors import DataError, UsageError
+
+JODIE = """user_id,item_id,timestamp,state_label,comma_separated_list_of_features
+0,0,0.0,0,-0.175062,-0.176678,1e-3
+1,1,36.0,1,-0.175062,-0.176678,2
+0,1,77.5,0,0,0,3
+"""
+JODIE_FEATURES = [[-0.175062, -0.176678, 0.001], [-0.175062, -0.176678, 2], [0, 0, 3]]
+U_DATA = "196\t242\t3\t881250949\n186\t302\t3\t891717742\n22\t377\t1\t878887116\n"
+RATINGS_DAT = "1::1193::5::978300760\n1::661::3::978302109\n2::1193::3.5::978301968\n"
+RATINGS_CSV = "userId,movieId,rating,timestamp\n1,296,5.0,1147880044\n1,306,3.5,1147868817\n2,306,0.5,1147868828\n"
+TAOBAO = "1,2268318,2520377,pv,1511544070\n1,2333346,2520771,buy,1511561733\n2,2268318,2520377,cart,1511544000\n"
+
+
+def read(tmp_path, name, text):
+    known = dataset(name)
+    (tmp_path / known.file).write_text(text)
+    return prepare(known.find(tmp_path), tmp_path / "log", known.schema, max_bad=0), known
+
+
+@pytest.mark.parametrize("name", ["wikipedia", "reddit", "lastfm", "mooc"])
+def test_the_jodie_files(tmp_path, name):
+    log, _ = read(tmp_path, name, JODIE)
+    assert log.user_ids.take(log.user) == [0, 1, 0]
+    assert log.time.tolist() == [0.0, 36.0, 77.5]
+    assert log.label.tolist() == [0, 1, 0]
+    assert log.features == pytest.approx(np.array(JODIE_FEATURES, np.float32))
+
+
+def test_jodie_features_may_be_of_any_width(tmp_path):
+    header, *rows = JODIE.splitlines()
+    for width in (0, 1, 172):
+        cut = [",".join(row.split(",")[:4] + ["0.5"] * width) for row in rows]
+        log, _ = read(tmp_path, "wikipedia", "\n".join([header, *cut]))
+        assert log.features.shape == (3, width)
+        assert len(log) == 3
+        (tmp_path / "log").rename(tmp_path / f"log-{width}")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "events"),
+    [
+        ("ml-100k", U_DATA, [(22, 377, 878887116), (196, 242, 881250949), (186, 302, 891717742)]),
+        ("ml-1m", RATINGS_DAT, [(1, 1193, 978300760), (2, 1193, 978301968), (1, 661, 978302109)]),
+        ("ml-10m", RATINGS_DAT, [(1, 1193, 978300760), (2, 1193, 978301968), (1, 661, 978302109)]),
+        ("ml-20m", RATINGS_CSV, [(1, 306, 1147868817), (2, 306, 1147868828), (1, 296, 1147880044)]),
+        ("ml-25m", RATINGS_CSV, [(1, 306, 1147868817), (2, 306, 1147868828), (1, 296, 1147880044)]),
+    ],
+)
+def test_the_movielens_files(tmp_path, name, text, events):
+    log, _ = read(tmp_path, name, text)
+    found = zip(log.user_ids.take(log.user), log.item_ids.take(log.item), log.time.tolist(), strict=True)
+    assert list(found) == events
+    assert log.label is not None
+    assert sorted(log.label.tolist()) == sorted(float(part) for part in _ratings(text))
+
+
+def _ratings(text):
+    for line in text.splitlines():
+        fields = line.replace("::", "\t").replace(",", "\t").split("\t")
+        if fields[0] != "userId":
+            yield fields[2]
+
+
+def test_the_taobao_file(tmp_path):
+    log, _ = read(tmp_path, "taobao", TAOBAO)
+    assert log.item_ids.take(log.item) == [2268318, 2268318, 2333346]
+    assert [log.category_ids[0][code] for code in log.item_categories[:, 0]] == [2520377, 2520771]
+    assert log.label.tolist() == [1, 0, 3], "cart, pv, buy"
+    assert log.card["item_features"] == ["category"]
+
+
+def test_an_unknown_behaviour_is_a_bad_row(tmp_path):
+    (tmp_path / "UserBehavior.csv").write_text(TAOBAO.replace("buy", "gift"))
+    log = prepare(tmp_path / "UserBehavior.csv", tmp_path / "log", dataset("taobao").schema, max_bad=1)
+    assert log.card["rejected_why"] == {"not a number": 1}
+    assert ",behaviour,gift," in (log.path / "rejects.csv").read_text()
+
+
+def test_a_file_that_is_not_as_published_is_complained_about(tmp_path):
+    log, known = read(tmp_path, "ml-100k", U_DATA)
+    assert "3 users instead of 943" in known.complaint(log)
+
+
+@pytest.mark.parametrize("name", DATASETS)
+def test_published_counts_are_accepted_in_silence(name):
+    for counts in DATASETS[name].counts:
+        as_said = EventLog.from_arrays([0] * 0, [], [], num_users=counts.users, num_items=counts.items)
+        object.__setattr__(as_said, "user", range(counts.events))  # as long as published, without the memory
+        assert DATASETS[name].complaint(as_said) == ""
+
+
+def test_unknown_names_and_missing_files_are_one_sentence(tmp_path):
+    with pytest.raises(UsageError, match=r"'ml-99' is not known; these are: wikipedia, .*taobao"):
+        dataset("ml-99")
+    with pytest.raises(DataError, match=r"holds no UserBehavior\.csv; get it from"):
+        dataset("taobao").find(tmp_path)
+
+
+def test_the_file_is_found_in_the_publishers_folder(tmp_path):
+    (tmp_path / "ml-100k").mkdir()
+    (tmp_path / "ml-100k" / "u.data").write_text(U_DATA)
+    for place in (tmp_path, tmp_path / "ml-100k", tmp_path / "ml-100k" / "u.data"):
+        assert dataset("ml-100k").find(place) == tmp_path / "ml-100k" / "u.data"

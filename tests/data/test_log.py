@@ -1,0 +1,193 @@
+"""The log on disk: what is written is read, damage is named, and a folder is there whole or not at all."""
+
+import errno
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from data.small_log import write
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dynedge.data.log import CARD, Column, EventLog, Ids, LogWriter, read_log
+from dynedge.errors import DataError
+
+
+def test_what_is_written_is_read(tmp_path):
+    log = read_log(write(tmp_path / "log", ["ann", "bö", ""]))
+    assert log.user.tolist() == [0, 1, 2]
+    assert log.time.tolist() == [0, 0.5, 1]
+    assert log.user_ids.take(range(3)) == ["ann", "bö", ""]
+    assert log.item_ids[0] == -7
+    assert (len(log), log.num_users, log.num_items) == (3, 3, 1)
+    assert np.array_equal(np.load(tmp_path / "log" / "time.npy"), log.time), "columns are plain .npy files"
+    log.verify()
+
+
+@given(st.lists(st.one_of(st.integers(-(2**63), 2**63 - 1), st.text()), unique_by=str))
+def test_ids_are_given_back_and_found(own):
+    ids = Ids.of(own)
+    expected = own if all(isinstance(value, int) for value in own) else [str(value) for value in own]
+    assert ids.take(range(len(ids))) == expected
+    assert [ids.find(value) for value in own] == list(range(len(own)))
+    assert ids.find("no such id") == -1
+
+
+def test_ids_have_an_end():
+    ids = Ids.of([5, 6])
+    assert ids[-1] == 6
+    for beyond in (2, -3):
+        with pytest.raises(IndexError):
+            ids[beyond]
+
+
+@pytest.mark.parametrize("column", ["user", "item", "time", "user_ids", "user_ids_offsets", "item_ids"])
+def test_a_damaged_column_is_refused_by_name(tmp_path, column):
+    path = write(tmp_path / "log") / f"{column}.npy"
+    good = path.read_bytes()
+    for damaged in (good[:-1], good + b"x", b"\x93NUMPX" + good[6:], b""):
+        path.write_bytes(damaged)
+        with pytest.raises(DataError, match=f"column '{column}'"):
+            read_log(tmp_path / "log")
+    path.unlink()
+    with pytest.raises(DataError, match=f"column '{column}' is missing"):
+        read_log(tmp_path / "log")
+
+
+def test_one_flipped_bit_is_found_by_verify(tmp_path):
+    path = write(tmp_path / "log") / "time.npy"
+    data = bytearray(path.read_bytes())
+    data[-3] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(DataError, match="column 'time' does not match its sha256"):
+        read_log(tmp_path / "log").verify()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda card: card.update(version=99), "version 99"),
+        (lambda card: card.update(format="other"), "not the card of a dynedge log"),
+        (lambda card: card.pop("events"), "has no 'events'"),
+        (lambda card: card["columns"].pop("user"), "has no 'user'"),
+        (lambda card: card["columns"]["user"].pop("shape"), "column 'user' is damaged"),
+        (lambda card: card["columns"].update(user=3), "column 'user' is damaged"),
+        (lambda card: card.update(events=7), "column 'user' has 2 rows instead of 7"),
+    ],
+)
+def test_a_damaged_card_is_refused(tmp_path, change, words):
+    path = write(tmp_path / "log") / CARD
+    card = json.loads(path.read_text())
+    change(card)
+    path.write_text(json.dumps(card))
+    with pytest.raises(DataError, match=words):
+        read_log(tmp_path / "log")
+
+
+def test_what_is_not_a_log_is_refused(tmp_path):
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "rubbish").mkdir()
+    (tmp_path / "rubbish" / CARD).write_text("{")
+    for name, words in [
+        ("file", "is a file"),
+        ("absent", "does not exist"),
+        ("empty", f"no {CARD}"),
+        ("rubbish", "not JSON"),
+    ]:
+        with pytest.raises(DataError, match=words):
+            read_log(tmp_path / name)
+
+
+def test_fingerprints_name_contents(tmp_path):
+    one, same, other = (
+        read_log(write(tmp_path / name, users)) for name, users in [("1", "ab"), ("2", "ab"), ("3", "abc")]
+    )
+    assert one.fingerprint == same.fingerprint != other.fingerprint
+    arrays = [0, 1, 0], [0, 0, 1], [3.0, 1.0, 2.0]
+    in_memory = EventLog.from_arrays(*arrays)
+    assert in_memory.user.tolist() == [1, 0, 0], "sorted by time"
+    assert in_memory.fingerprint == EventLog.from_arrays(*arrays).fingerprint
+    assert in_memory.fingerprint != EventLog.from_arrays([0, 1, 0], [0, 0, 1], [3.0, 1.0, 2.5]).fingerprint
+
+
+def test_an_existing_log_stays_without_force_and_is_replaced_with_it(tmp_path):
+    out = write(tmp_path / "log")
+    with pytest.raises(DataError, match=r"already exists.*--force"):
+        write(out, ["x"])
+    assert len(read_log(out)) == 2
+    write(out, ["x"], force=True)
+    assert len(read_log(out)) == 1
+    assert os.listdir(tmp_path) == ["log"]
+
+
+def test_force_does_not_replace_what_is_not_a_log(tmp_path):
+    (tmp_path / "holiday").mkdir()
+    (tmp_path / "holiday" / "photo.jpg").write_text("dear")
+    with pytest.raises(DataError, match="not made by dynedge"):
+        write(tmp_path / "holiday", force=True)
+    assert (tmp_path / "holiday" / "photo.jpg").read_text() == "dear"
+
+
+def test_an_error_while_writing_leaves_the_old_log(tmp_path):
+    out = write(tmp_path / "log")
+    with pytest.raises(RuntimeError), LogWriter(out, force=True) as writer:
+        writer.column("user", np.int32).append(np.zeros(3))
+        raise RuntimeError
+    assert len(read_log(out)) == 2
+    assert os.listdir(tmp_path) == ["log"]
+
+
+@pytest.mark.parametrize("step", ["append", "close"])
+def test_a_full_disk_is_one_sentence_and_the_old_log_stays(tmp_path, monkeypatch, step):
+    out = write(tmp_path / "log")
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Column, step, full)
+    with pytest.raises(DataError, match="disk is full"):
+        write(out, ["x"], force=True)
+    monkeypatch.undo()
+    assert len(read_log(out)) == 2
+    assert os.listdir(tmp_path) == ["log"]
+
+
+def test_killed_at_every_step_it_leaves_the_old_log_or_the_new(tmp_path):
+    """The process dies just before its n-th system call that matters, for every n until it lives."""
+    script = (
+        "import os, sys, pathlib\n"
+        "sys.path.insert(0, sys.argv[3])\n"
+        "from small_log import write\n"
+        "import dynedge.utils.atomic_io as atomic\n"
+        "left = int(sys.argv[2])\n"
+        "def dying(real):\n"
+        "    def call(*a, **k):\n"
+        "        global left\n"
+        "        left -= 1\n"
+        "        if left < 0: os._exit(137)\n"
+        "        return real(*a, **k)\n"
+        "    return call\n"
+        "os.fsync, os.rename, os.open = dying(os.fsync), dying(os.rename), dying(os.open)\n"
+        "atomic._exchange = dying(atomic._exchange)\n"
+        "atomic.shutil.rmtree = dying(atomic.shutil.rmtree)\n"
+        "write(pathlib.Path(sys.argv[1]), ['x'], force=True)\n"
+    )
+    out = write(tmp_path / "log")
+    seen, step = set(), 0
+    while True:
+        code = subprocess.call([sys.executable, "-c", script, out, str(step), os.path.dirname(__file__)])
+        log = read_log(out)
+        log.verify()
+        seen.add(len(log))
+        if code == 0:
+            break
+        assert code == 137
+        step += 1
+    assert step > 10, "it never died"
+    assert seen == {1, 2}, "the old log has two events, the new one one"
+    write(out, force=True)
+    assert os.listdir(tmp_path) == ["log"], "what the killed ones left is swept up"

@@ -1,0 +1,79 @@
+"""Models of the contract that are a few lines of plain Python: one event at a time, nothing learned."""
+
+import torch
+
+from dynedge.models.base import Loss, Model, State
+
+
+class Scorer(Model):
+    """Subclasses say in `row` what they think of all items for one event; `take` lets them remember it."""
+
+    def __init__(self, users, items):
+        super().__init__()
+        self.users, self.items = users, items
+
+    @classmethod
+    def of(cls, log):
+        return cls(log.num_users, log.num_items)
+
+    def row(self, user, time, state):
+        raise NotImplementedError
+
+    def num_windows(self, train_end):
+        return 1
+
+    def windows(self, log, train_end, first=0):
+        return iter(())
+
+    def start(self):
+        return State(seen=torch.zeros(self.items), last=torch.full((self.users,), -1))
+
+    def loss(self, prepared, state, step):
+        return Loss(torch.zeros(()), {})
+
+    def prepare(self, window):
+        return window
+
+    def score(self, prepared, candidates, state):
+        found = []
+        for user, item, time in zip(prepared.user, prepared.item, prepared.time, strict=True):
+            found.append(self.row(int(user), float(time), state).clone())
+            state["seen"][int(item)] += 1
+            state["last"][int(user)] = int(item)
+        every = torch.stack(found) if found else torch.zeros(0, self.items)
+        return every if candidates is None else every.gather(1, candidates)
+
+    def peek(self, users, times, candidates, state):
+        every = torch.stack([self.row(int(u), float(t), state) for u, t in zip(users, times, strict=True)])
+        return every if candidates is None else every.gather(1, candidates)
+
+
+class Constant(Scorer):
+    def row(self, user, time, state):
+        return torch.zeros(self.items)
+
+
+class Popular(Scorer):
+    """Full of ties: items seen equally often, and all that were never seen."""
+
+    def row(self, user, time, state):
+        return state["seen"]
+
+
+class PopularById(Scorer):
+    """The mistake: among equals, the lower id first, as a stable sort would have it."""
+
+    def row(self, user, time, state):
+        return state["seen"] - 1e-3 * torch.arange(self.items)
+
+
+class Speechless(Scorer):
+    """Popularity that has no number for what it never saw."""
+
+    def row(self, user, time, state):
+        return torch.where(state["seen"] > 0, state["seen"], torch.nan)
+
+
+class LastItem(Scorer):
+    def row(self, user, time, state):
+        return (torch.arange(self.items) == state["last"][user]).float()

@@ -1,0 +1,248 @@
+"""`dynedge compare LOG`: every model trained, judged and told of, whatever happens to the others or to us."""
+
+import json
+import os
+import pickle
+import re
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from training import toy
+
+from dynedge.evaluation.bootstrap import intervals
+from dynedge.models.registry import BUILT_IN as MODELS  # all of them: tests here put toys in their place
+from dynedge.utils.subprocess_worker import Failed, apart
+
+KEYS = {"model", "mrr", "recall@10", "ci95", "seconds_per_epoch", "peak_mib", "parameters", "error"}
+SHORT = ["--seeds", "1", "--epochs", "2"]
+
+
+@pytest.fixture
+def log(tmp_path):
+    return toy.write_log(tmp_path / "log")
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    """recipe("slow", pause=0.1) -> a config file of the toy model with that setting."""
+
+    def write(name, **settings):
+        path = tmp_path / f"{name}.toml"
+        told = "\n".join(f"{key} = {json.dumps(value)}" for key, value in settings.items())
+        path.write_text(f'name = "toy"\n[model]\n{told}\n')
+        return path
+
+    return write
+
+
+def rows_of(verb, *arguments):
+    code, out, err = verb("compare", *arguments, "--json")
+    assert code == 0, err
+    return {row["model"]: row for row in json.loads(out)["rows"]}
+
+
+def test_rows_say_what_the_runs_are(verb, log, tmp_path):
+    rows = rows_of(verb, log, "--models", "toy,toy-wide", "--seeds", "2", "--epochs", "2")
+    assert list(rows) == ["toy-wide", "toy"]  # by MRR
+    runs = tmp_path / "log-runs"
+    user = np.load(log / "user.npy")[480:]
+    for name, row in rows.items():
+        assert row.keys() >= KEYS
+        ranks = [np.load(runs / f"{name}-{seed}" / "ranks" / "full.npy")[60:] for seed in range(2)]
+        assert not np.array_equal(*ranks)
+        both = np.mean([1 / one for one in ranks], 0)
+        assert row["mrr"] == pytest.approx(both.mean(), abs=1e-12)
+        assert row["ci95"] == pytest.approx(intervals(both[:, None], user)[0].tolist(), abs=1e-12)
+        history = [json.loads(line) for line in (runs / f"{name}-0" / "metrics.jsonl").read_text().splitlines()]
+        assert row["seeds"][0]["valid"] == [record["valid_mrr"] for record in history]
+        assert len(history) == 2
+        assert row["error"] is None
+    assert rows["toy"]["parameters"] == 161
+    assert rows["toy"]["less_best"]["mrr"] == pytest.approx(rows["toy"]["mrr"] - rows["toy-wide"]["mrr"], abs=1e-12)
+
+
+def test_what_is_done_is_not_done_again(verb, log, tmp_path):
+    first = rows_of(verb, log, "--models", "toy", *SHORT)
+    made = (tmp_path / "log-runs" / "toy-0" / "model.safetensors").stat().st_mtime_ns
+    assert rows_of(verb, log, "--models", "toy", *SHORT) == first
+    other = rows_of(verb, log, "--models", "toy", *SHORT, "--protocol", "sampled-499")
+    assert other["toy"]["mrr"] is not None
+    assert (tmp_path / "log-runs" / "toy-0" / "model.safetensors").stat().st_mtime_ns == made
+    longer = rows_of(verb, log, "--models", "toy", "--seeds", "1", "--epochs", "3")  # goes on from the second epoch
+    assert longer["toy"]["seeds"][0]["valid"][:2] == first["toy"]["seeds"][0]["valid"]
+    assert len(longer["toy"]["seeds"][0]["valid"]) == 3
+    code, out, err = verb("compare", log, "--models", "toy", *SHORT)
+    assert (code, out) == (2, "")
+    assert "was trained with training.epochs = 3, not 2: choose another --runs" in err
+
+
+def test_a_run_from_a_machine_with_a_gpu_takes_part(verb, log, tmp_path):
+    first = rows_of(verb, log, "--models", "toy", *SHORT)
+    config = tmp_path / "log-runs" / "toy-0" / "config.toml"
+    config.write_text(config.read_text().replace('"cpu"', '"cuda:7"').replace('"float32"', '"bfloat16"'))
+    again = rows_of(verb, log, "--models", "toy", *SHORT)
+    assert again["toy"] == {**first["toy"], "device": "cuda:7"}
+    code, _, err = verb("compare", log, "--models", "toy", "--seeds", "1", "--epochs", "3")
+    assert code == 2
+    assert "toy-0 was trained with training." in err
+
+
+def test_a_model_that_fails_is_a_row_and_the_others_go_on(verb, log, recipe, tmp_path):
+    refused, huge, wild = recipe("refused", dim=13), recipe("huge", dim=10**12), recipe("wild", explode=3)
+    large = recipe("large", dim=3000)
+    models = ",".join(map(str, (refused, huge, wild, large, "toy")))
+    code, out, err = verb("compare", log, "--models", models, *SHORT, "--report", tmp_path / "page")
+    assert code == 0, err
+    lines = {line.split()[0].rstrip(":"): line for line in out.splitlines() if line.strip()}
+    assert "--dim 13 brings bad luck." in lines[str(refused)]
+    assert f"{huge}: -oom- not enough memory" in lines[str(huge)]
+    assert "the loss is nan in epoch 2, window 4 of 7" in lines[str(wild)]
+    rows = rows_of(verb, log, "--models", f"{large},toy,{refused}", *SHORT)
+    assert rows[str(refused)] == {**rows[str(refused)], "mrr": None, "error": "--dim 13 brings bad luck."}
+    # Each in a process of its own: weights, gradients and Adam's two moments of 9 million numbers are not toy's.
+    assert rows[f"{large} (toy)"]["peak_mib"] > rows["toy"]["peak_mib"] + 4 * 9e6 * 4 / 2**20
+    check_page((tmp_path / "page" / "index.html").read_text(), "toy", "--dim 13 brings bad luck.", "-oom-")
+
+
+def check_page(text, *words):
+    """One page, well formed, that asks nobody for anything."""
+    assert not re.search(r"https?:|//|src=|url\(|@import|<script|<link", text)
+    assert 'name="viewport"' in text
+    assert "prefers-color-scheme: dark" in text
+    open_tags, seen = [], []
+
+    class Reader(HTMLParser):
+        def handle_starttag(self, tag, attributes):
+            seen.append(tag)
+            if tag != "meta":
+                open_tags.append(tag)
+
+        def handle_startendtag(self, tag, attributes):
+            seen.append(tag)
+
+        def handle_endtag(self, tag):
+            assert open_tags.pop() == tag
+
+    Reader().feed(text)
+    assert not open_tags
+    assert {"table", "svg", "circle", "polyline", "figure"} <= set(seen)
+    for word in words:
+        assert word in text
+
+
+def test_names_in_a_page_are_text(verb, log, recipe, tmp_path):
+    name = recipe("<b>&amp;", dim=3)
+    code, _, err = verb("compare", log, "--models", name, *SHORT, "--report", tmp_path / "page")
+    assert code == 0, err
+    text = (tmp_path / "page" / "index.html").read_text()
+    assert "<b>" not in text
+    assert "&lt;b&gt;&amp;amp;.toml (toy)" in text
+
+
+def test_of_a_plain_entry_the_best_by_validation_is_shown(verb, log, tmp_path):
+    from dynedge.models import registry
+
+    all_rules = MODELS["rule"]
+    rule = replace(all_rules, recipes={name: all_rules.recipes[name] for name in ("recent", "popular-unseen")})
+    registry.use_only({**toy.MODELS, "rule": rule})
+    rows = rows_of(verb, log, "--models", "all", "--seeds", "2", "--epochs", "2")
+    assert set(rows) == {"toy", "toy-wide", "best rule (recent)"}
+    best = rows["best rule (recent)"]
+    assert (best["recipe"], len(best["seeds"]), len(best["seeds"][0]["valid"])) == ("recent", 1, 1)
+    kept = {path.name for path in (tmp_path / "log-runs").iterdir()}
+    assert kept == {"toy-0", "toy-1", "toy-wide-0", "toy-wide-1", "recent-0", "popular-unseen-0"}
+    ranks = {name: np.load(tmp_path / "log-runs" / f"{name}-0" / "ranks" / "full.npy") for name in rule.recipes}
+    assert np.mean(1 / ranks["recent"][:60]) > np.mean(1 / ranks["popular-unseen"][:60])
+
+
+def test_mistakes(verb, log, tmp_path):
+    def refused(code, words, *arguments):
+        done, out, err = verb("compare", *arguments)
+        assert (done, out) == (code, ""), err
+        assert words in err
+        assert len(err.strip().splitlines()) == 1
+
+    run = tmp_path / "run"
+    assert verb("train", log, "--out", run, "--epochs", "1")[0] == 0
+    refused(2, "--models knows no 'toi'; did you mean toy? Known: toy, toy-wide.", log, "--models", "toy,toi")
+    refused(2, "--models names nobody", log, "--models", ",")
+    refused(2, "is a log; compare takes runs, or one log alone", log, run)
+    refused(2, "is a log; compare takes runs, or one log alone", log, log)
+    refused(2, "--models is for one log", run, run, "--models", "toy")
+    refused(2, "--report DIR writes a page", log, "--plot", tmp_path / "x.png")
+    refused(2, "there is no folder", log, "--report", tmp_path / "not" / "there")
+    refused(2, "should be one of: full, sampled-499, sampled-9999", log, "--protocol", "half")
+    refused(3, "there is no such config file", log, "--models", tmp_path / "none.toml")
+    (tmp_path / "runs" / "toy-0").mkdir(parents=True)
+    refused(3, "toy-0 exists and is not a run folder", log, "--runs", tmp_path / "runs")
+    assert verb("train", toy.write_log(tmp_path / "two", seed=1), "--out", tmp_path / "other" / "toy-0")[0] == 3
+    (tmp_path / "other").mkdir()
+    assert verb("train", tmp_path / "two", "--out", tmp_path / "other" / "toy-0", "--epochs", "1")[0] == 0
+    refused(3, "as many events, but other ones", log, "--runs", tmp_path / "other")
+
+
+def test_no_model_at_all_is_exit_3(verb, log, recipe):
+    code, out, err = verb("compare", log, "--models", recipe("refused", dim=13), *SHORT)
+    assert code == 3, err
+    assert "brings bad luck" in out
+
+
+def test_killed_or_stopped_it_goes_on_to_the_same_table(verb, log, recipe, tmp_path):
+    slow = recipe("slow", pause=0.15)
+    command = [log, "--models", f"toy,{slow},toy-wide", *SHORT, "--runs", tmp_path / "runs"]
+    toy_run, slow_run = (tmp_path / "runs" / f"{name}-0" for name in ("toy", _slug(slow)))
+    _stopped_in_its_first_epochs(command, slow_run, signal.SIGKILL, -9)
+    done = (toy_run / "model.safetensors").stat().st_mtime_ns
+    assert not list((slow_run / "checkpoints").iterdir())
+    _stopped_in_its_first_epochs(command, slow_run, signal.SIGTERM, 143)
+    assert list((slow_run / "checkpoints").iterdir())  # it was let save
+    rows = rows_of(verb, *command)
+    assert (toy_run / "model.safetensors").stat().st_mtime_ns == done
+    whole = rows_of(verb, *command[:-1], tmp_path / "whole")
+    for name, row in whole.items():
+        assert row["error"] is None
+        for key in ("mrr", "recall@10", "ci95", "valid_mrr", "parameters", "less_best"):
+            assert rows[name][key] == row[key]
+
+
+def _slug(path):
+    return re.sub(r"[^\w.-]+", "_", str(path).removesuffix(".toml"))
+
+
+def _stopped_in_its_first_epochs(command, run, signum, code):
+    """The tournament gets the signal when one of its runs has been through an epoch, and lets go of that run."""
+    (run / "metrics.jsonl").unlink(missing_ok=True)
+    words = [sys.executable, str(Path(toy.__file__)), "compare", *map(str, command)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(
+        words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment
+    ) as one:
+        while not ((run / "metrics.jsonl").exists() and (run / "metrics.jsonl").read_text()):
+            assert one.poll() is None, one.stderr.read()
+            time.sleep(0.01)
+        one.send_signal(signum)
+        told = one.communicate(timeout=60)[1]  # the run's process has this pipe open too: it has ended by then
+        assert one.returncode == code, told
+        assert "Traceback" not in told
+    assert not (run / "state.safetensors").exists()
+
+
+def test_work_apart_that_is_killed_says_so():
+    with pytest.raises(Failed, match=r"^-oom- its process was killed"):
+        apart(signal.raise_signal, signal.SIGKILL)
+    with pytest.raises(Failed, match="ended with SIGTERM"):
+        apart(signal.raise_signal, signal.SIGTERM)
+    with pytest.raises(Failed, match=r"bug in dynedge \(ZeroDivisionError"):
+        apart(divmod, 1, 0)
+
+
+def test_every_model_can_be_sent_to_a_process():
+    assert len(MODELS) > 3
+    assert pickle.loads(pickle.dumps(MODELS)).keys() == MODELS.keys()

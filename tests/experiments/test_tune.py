@@ -1,0 +1,136 @@
+"""`dynedge tune`: a search that ends with a config that trains, also when it is killed on the way."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from training import toy
+
+from dynedge.config import flatten
+from dynedge.experiments.search_space import space_of
+from dynedge.models.registry import BUILT_IN as MODELS  # all of them: tests here put others in their place
+from dynedge.models.registry import find_entry
+from dynedge.runs.run_config import recipe_config
+
+SHORT = ["--model", "toy", "--epochs", "2"]
+
+
+@pytest.fixture
+def log(tmp_path):
+    return toy.write_log(tmp_path / "log")
+
+
+@pytest.fixture
+def tune(verb, log, tmp_path):
+    """tune(…) -> what `dynedge tune LOG --json` found, in tmp_path/search unless told otherwise."""
+    from dynedge.cli import tune as _  # noqa: F401
+
+    def run(*arguments, out=tmp_path / "search", code=0):
+        done, told, err = verb("tune", log, "--out", out, *arguments, "--json")
+        assert done == code, err
+        return json.loads(told)
+
+    return run
+
+
+def timeless(found):
+    return [{name: value for name, value in trial.items() if name != "seconds"} for trial in found["trials"]]
+
+
+def test_the_best_settings_train_to_what_was_found(tune, verb, log, tmp_path, monkeypatch):
+    found = tune(*SHORT, "--trials", "4")
+    by_number = sorted(found["trials"], key=lambda trial: trial["trial"])
+    assert [trial["trial"] for trial in by_number] == [0, 1, 2, 3]
+    assert by_number[0]["changed"] == {}  # the recipe as it is
+    assert found["best"] == found["trials"][0]
+    assert found["best"]["valid_mrr"] == max(trial["valid_mrr"] for trial in by_number) > by_number[0]["valid_mrr"]
+    code, out, err = verb("train", log, "--config", found["config"], "--out", tmp_path / "run", "--json")
+    assert code == 0, err
+    assert json.loads(out)["valid_mrr"] == found["best"]["valid_mrr"]
+    assert not (tmp_path / "search" / "runs").exists()
+    more = tune(*SHORT, "--trials", "5")
+    assert [trial for trial in timeless(more) if trial["trial"] < 4] == timeless(found)
+    monkeypatch.setattr("dynedge.experiments.tune.apart", lambda *_: pytest.fail("tried again"))
+    assert tune(*SHORT, "--trials", "5") == more
+    assert tune(*SHORT, "--trials", "9", "--minutes", "0.0001") == more
+    code, out, _ = verb("tune", log, "--out", tmp_path / "search", *SHORT, "--trials", "5")
+    assert code == 0
+    assert out.splitlines()[1].split()[1] == f"{more['best']['valid_mrr']:.4f}"
+    assert f"--config {found['config']}" in out.splitlines()[-1]
+
+
+def test_killed_it_goes_on_to_the_same_end(tune, log, tmp_path):
+    out = tmp_path / "search"
+    words = [sys.executable, toy.__file__, "tune", log, "--out", out, *SHORT, "--trials", "4"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen([*map(str, words)], stderr=subprocess.PIPE, text=True, env=environment) as one:
+        while not ((out / "trials.jsonl").exists() and list((out / "runs").glob("*/metrics.jsonl"))):
+            assert one.poll() is None, one.stderr.read()
+            time.sleep(0.005)
+        one.send_signal(signal.SIGKILL)
+        assert "Traceback" not in one.communicate(timeout=60)[1]
+    before = (out / "trials.jsonl").read_text()
+    assert 1 <= before.count("\n") < 4
+    found = tune(*SHORT, "--trials", "4")
+    assert (out / "trials.jsonl").read_text().startswith(before)
+    assert timeless(found) == timeless(tune(*SHORT, "--trials", "4", out=tmp_path / "whole"))
+
+
+def test_trials_that_fail_are_told_and_repeats_cost_nothing(tune, tmp_path):
+    from dynedge.models import registry
+
+    config, create, restore = toy.ToyConfig, toy.create, toy.restore
+    registry.use_only({"toy": registry.Entry(config, create, restore, search={"model.dim": (13,)})})
+    found = tune("--epochs", "1", "--model", "toy", "--trials", "6")
+    told = {trial["settings"]["model.dim"]: trial for trial in found["trials"]}
+    assert told.keys() == {4, 13}
+    assert told[13]["error"] == "--dim 13 brings bad luck."
+    assert sum(trial["seconds"] > 0 for trial in found["trials"]) == 2
+    assert found["best"]["settings"] == {"model.dim": 4}
+    unlucky = registry.Entry(config, create, restore, {"toy": config(dim=13)}, search={"model.dim": ()})
+    registry.use_only({"toy": unlucky})
+    assert tune("--epochs", "1", "--model", "toy", "--trials", "1", out=tmp_path / "none", code=3)["config"] is None
+    assert not (tmp_path / "none" / "config.toml").exists()
+
+
+def test_mistakes(tune, verb, log, tmp_path):
+    from dynedge.models import registry
+
+    def refused(code, words, *arguments):
+        done, out, err = verb("tune", log, *arguments)
+        assert (done, out) == (code, ""), err
+        assert words in err
+        assert len(err.strip().splitlines()) == 1
+
+    search, run = tmp_path / "search", tmp_path / "run"
+    assert verb("train", log, "--out", run, "--epochs", "1")[0] == 0
+    tune(*SHORT, "--trials", "1")
+    refused(2, "--model knows no 'toi'; did you mean toy?", "--out", search, "--model", "toi")
+    refused(2, "another model (toy, not toy-wide)", "--out", search, "--model", "toy-wide")
+    refused(2, "another config", "--out", search, "--model", "toy", "--epochs", "3")
+    refused(3, "is not the folder of a search", "--out", run, "--model", "toy")
+    refused(3, "is not a folder", "--out", tmp_path / "not" / "there", "--model", "toy")
+    registry.use_only({"toy": registry.Entry(toy.ToyConfig, toy.create, toy.restore, heuristic=True)})
+    refused(2, "toy learns nothing", "--out", tmp_path / "new", "--model", "toy")
+
+
+def test_whatever_a_model_states_can_be_set():
+    assert len(MODELS) > 3
+    for model, entry in MODELS.items():
+        for name in entry.names(model):
+            recipe = recipe_config(name)
+            space = space_of(entry, recipe, items=100_000)
+            assert entry.heuristic or space.values
+            for key, values in space.values.items():
+                assert values[0] == flatten(recipe)[key]
+                assert all(flatten(space.config({key: value}))[key] == value for value in values)
+
+
+def test_where_all_items_are_candidates_the_number_of_negatives_is_not_searched():
+    entry, recipe = find_entry("recurrence"), recipe_config("recurrence")
+    few, many = (space_of(entry, recipe, items).values for items in (4096, 4097))
+    assert many.keys() - few.keys() == {"model.negatives"}

@@ -1,0 +1,77 @@
+"""Which windows stay on a GPU, without one: its streams and its memory are pretended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from dynedge.data.synthetic import synthesize
+from dynedge.errors import UsageError
+from dynedge.models.edge import recurrence
+from dynedge.models.edge.gpu_window_cache import Resident, check_memory, working_memory
+from dynedge.models.edge.recurrence import PAPER
+
+
+class Stream:
+    def __init__(self, device: Any = None) -> None:
+        pass
+
+    def record_event(self) -> str:
+        return "copied"
+
+    def wait_event(self, event: str) -> None:
+        assert event == "copied"
+
+
+def planned(first: int) -> Iterator[tuple[int, int]]:
+    return zip(range(first, 5), range(first, 5), strict=True)
+
+
+def test_as_many_windows_stay_as_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    free, released = [10], []
+    for name, pretended in {
+        "Stream": Stream,
+        "stream": lambda stream: nullcontext(),
+        "current_stream": Stream,
+        "mem_get_info": lambda device: (free[0], 99),
+        "memory_reserved": lambda device: 3,
+        "memory_allocated": lambda device: 3,
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, pretended)
+
+    def indexed(planned: tuple[int, int]) -> Any:
+        buffer = SimpleNamespace(record_stream=lambda stream: released.append(planned[0]))
+        return SimpleNamespace(number=planned[0], item=buffer)
+
+    resident, first = Resident(torch.device("cuda", 0), working=5), []
+    for window in resident.windows(5, planned, indexed, 0):
+        first.append(window)
+        free[0] -= 2  # what the window takes
+    assert [resident.keeps(window) for window in first] == [True, True, True, False, False]
+    assert released == [3, 4]
+    again = list(resident.windows(5, planned, indexed, 0))
+    assert [one is two for one, two in zip(first, again, strict=True)] == [True, True, True, False, False]
+    assert [window.number for window in resident.windows(5, planned, indexed, 2)] == [2, 3, 4]
+
+
+def test_what_cannot_fit_is_refused_before_training(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It says how much is needed and which settings to change; and more windows need less."""
+    log, total = synthesize("demo", tmp_path / "log", events=5000, quiet=True), [0]
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=total[0] * 2**30)
+    )
+    models = [recurrence.create(replace(PAPER, windows=count), log, 4000, 0) for count in (5, 50)]
+    with pytest.raises(
+        UsageError, match=r"needs about 1\.\d GiB on the GPU, which has 0\.0: raise --windows \(now 5\) or "
+    ):
+        check_memory(models[0])
+    total[0] = 2
+    check_memory(models[0])
+    assert working_memory(models[1]) < working_memory(models[0])

@@ -1,0 +1,100 @@
+"""The recurrence by Triton's kernels, without a GPU in their interpreter, against the recurrence on a CPU."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from ops.triton_interpreter import DEVICE
+from torch import Tensor
+
+from dynedge.data.log import EventLog
+from dynedge.data.windows import Window
+from dynedge.models import window_index as prepared
+from dynedge.models.base import Step
+from dynedge.models.edge import recurrence
+from dynedge.models.edge import repeat_bonus as had
+from dynedge.models.edge.recurrence import PAPER, Recurrence, RecurrenceConfig, create
+from dynedge.ops import adam, read_states
+from dynedge.ops import gather_linear as rows_linear
+from dynedge.training.optimizer import Adam
+
+CONFIGS = {
+    "paper": {"active_users": 12, "active_items": 12, "dnodes": 5, "negatives": 4},
+    "edge": {"depth": 4},
+    "edge, sampled": {"full_softmax_up_to": 0, "negatives": 6, "active_items": 12, "depth": 5},
+    "edge, shared": {"full_softmax_up_to": 0, "negatives": 6, "windows": 1},
+}
+
+
+def make_log() -> EventLog:
+    """150 events of 20 users and 15 items, with two features each."""
+    rng = np.random.default_rng(0)
+    users, items = rng.zipf(1.5, 150) % 20, rng.integers(0, 15, 150)
+    times, features = np.sort(rng.random(150) * 1e6), rng.standard_normal((150, 2))
+    return EventLog.from_arrays(users, items, times, features=features, num_users=20, num_items=15)
+
+
+def model_of(name: str, log: EventLog) -> Recurrence:
+    base = PAPER if name == "paper" else RecurrenceConfig(dropout=0.0)
+    config = base.__class__(**{**base.__dict__, "dim": 16, "windows": 2, **CONFIGS[name]})
+    return create(config, log, len(log), 0)
+
+
+def two_windows(
+    model: Recurrence, log: EventLog, by_triton: bool
+) -> tuple[list[float], dict[str, Tensor], dict[str, Tensor]]:
+    """(losses, gradients of the last window, all parameters after it)."""
+    state, optimiser, losses = model.start(), Adam(model.named_parameters(), 1e-3, 1e-2), []
+    known = had.nothing()
+    for number, planned in enumerate(model.plan):
+        window = Window(log, planned.events)
+        lists = had.before(window, known, model.xi.device) if model.bonus is not None else None
+        ready = model._index(window, planned.schedule, model._past(window), number, lists)
+        assert (ready.levels is not None) == by_triton
+        loss = model.loss(ready, state, Step(0, 0, number))
+        losses.append(float(loss.log["loss"]))
+        optimiser.zero_grad()
+        loss.total.backward()
+        optimiser.clip(1.0)
+        grads = {name: dense(p.grad) for name, p in model.named_parameters() if p.grad is not None}
+        optimiser.step()
+    return losses, grads, {name: p.detach() for name, p in model.named_parameters()} | dict(state)
+
+
+def dense(grad: Tensor) -> Tensor:
+    if not grad.is_sparse:
+        return grad.clone()
+    rows, values = grad._indices()[0], grad._values()
+    return values.new_zeros(grad.shape).index_add(0, rows[rows >= 0], values[rows >= 0])
+
+
+@pytest.mark.skipif(DEVICE == "cuda", reason="tests/gpu trains on the GPU itself")
+@pytest.mark.parametrize("name", CONFIGS)
+def test_losses_gradients_and_states(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = make_log()
+    if name == "edge, shared":
+        monkeypatch.setattr(recurrence, "DRAWN", 6)  # of two chunks
+    expected = two_windows(model_of(name, log), log, False)
+    for module in (prepared, recurrence):
+        monkeypatch.setattr(module, "fast", lambda tensor: True)
+    for package, table, function in (
+        (read_states, "BY_DEVICE", "read_states"),
+        (rows_linear, "LINEAR", "rows_linear"),
+        (rows_linear, "PICK", "pick_rows"),
+        (adam, "ROWS", "row_step"),
+        (adam, "DENSE", "dense_step"),
+        (adam, "COALESCE", "coalesce"),
+        (adam, "SQUARES", "square_sum"),
+    ):
+        triton = __import__(f"{package.__name__}.triton", fromlist=[function])
+        monkeypatch.setitem(getattr(package, table), "cpu", getattr(triton, function))
+    found = two_windows(model_of(name, log), log, True)
+    assert found[0] == pytest.approx(expected[0], rel=1e-4)
+    for mine, right in zip(found[1:], expected[1:], strict=True):
+        assert mine.keys() == right.keys()
+        for key in right:
+            bound = 1e-4 * float(right[key].double().abs().max()) if right[key].numel() else 0
+            torch.testing.assert_close(
+                mine[key], right[key], rtol=0, atol=bound, msg=lambda m, key=key: f"{key}: {m}"
+            )

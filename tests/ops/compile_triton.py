@@ -1,0 +1,127 @@
+"""Compiles, without a GPU, every Triton kernel that training and ranking would launch on one.
+
+    python tests/ops/compiling.py       # some minutes; after any change of a kernel that no GPU has run yet
+
+The interpreter takes what the compiler refuses (a constant assigned twice, a shape that changes in a branch), so
+that a kernel that passes there may still not run. Nothing is launched here: what a kernel would have written stays
+nought.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+import triton
+from torch import Tensor
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton.runtime.jit import JITFunction
+
+from dynedge.data.log import EventLog
+from dynedge.data.windows import Window
+from dynedge.models import window_index as prepared
+from dynedge.models.base import Step
+from dynedge.models.edge import recurrence
+from dynedge.models.edge import repeat_bonus as had
+from dynedge.models.edge.recurrence import PAPER, RecurrenceConfig
+from dynedge.ops import adam, all_scores, read_states
+from dynedge.ops import candidate_scores as some_scores
+from dynedge.ops import gather_linear as rows_linear
+from dynedge.training.optimizer import Adam
+
+TARGET = GPUTarget("cuda", 90, 32)
+TYPES = {
+    torch.float32: "fp32",
+    torch.float64: "fp64",
+    torch.bfloat16: "bf16",
+    torch.int32: "i32",
+    torch.int64: "i64",
+    torch.bool: "i1",
+}
+ON_A_GPU = {"rounded": "ieee"}  # what the interpreter needs instead
+compiled: dict[Any, float] = {}
+
+
+def compile_instead(kernel: JITFunction, *args: Any, grid: Any, warmup: bool = False, **kwargs: Any) -> None:
+    names = [parameter.name for parameter in kernel.params]
+    told = dict(zip(names, args, strict=False)) | {name: kwargs.pop(name) for name in list(kwargs) if name in names}
+    constants = {p.name: told[p.name] for p in kernel.params if p.is_constexpr}
+    if "PRECISION" in constants:
+        constants["PRECISION"] = ON_A_GPU.get(constants["PRECISION"], constants["PRECISION"])
+    signature = {p.name: "constexpr" if p.is_constexpr else _type(told[p.name]) for p in kernel.params}
+    key = kernel.__name__, kernel.__module__, str(signature), str(constants), str(kwargs)
+    if key not in compiled:
+        began = time.perf_counter()
+        triton.compile(ASTSource(kernel, signature, constexprs=constants), target=TARGET, options=kwargs)
+        compiled[key] = time.perf_counter() - began
+
+
+def _type(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return "*" + TYPES[value.dtype]
+    return "fp32" if isinstance(value, float) else "i32" if abs(int(value)) < 2**31 else "i64"
+
+
+def make_log() -> EventLog:
+    """Windows with wide levels and narrow ones; features."""
+    rng = np.random.default_rng(0)
+    users, items = rng.zipf(1.3, 6000) % 3000, rng.integers(0, 200, 6000)
+    features = rng.standard_normal((6000, 2))
+    return EventLog.from_arrays(users, items, np.arange(6000.0), features=features, num_users=3000, num_items=200)
+
+
+CONFIGS = {
+    "edge-paper": replace(PAPER, windows=2, active_users=50, active_items=40, dnodes=20),
+    "recurrence": RecurrenceConfig(windows=2, depth=20),
+    "recurrence, candidates split": RecurrenceConfig(windows=20),
+    "recurrence, sampled": RecurrenceConfig(windows=2, full_softmax_up_to=0, negatives=64),
+}
+
+
+def main() -> None:
+    JITFunction.run = compile_instead
+    Tensor.new_empty, torch.empty, torch.empty_like = Tensor.new_zeros, torch.zeros, torch.zeros_like
+    for module in (prepared, recurrence):
+        module.fast = lambda tensor: True
+    for package, table, function in (
+        (read_states, "BY_DEVICE", "read_states"),
+        (rows_linear, "LINEAR", "rows_linear"),
+        (rows_linear, "PICK", "pick_rows"),
+        (all_scores, "BY_DEVICE", "all_scores"),
+        (some_scores, "BY_DEVICE", "some_scores"),
+        (adam, "ROWS", "row_step"),
+        (adam, "DENSE", "dense_step"),
+        (adam, "COALESCE", "coalesce"),
+        (adam, "SQUARES", "square_sum"),
+    ):
+        by_triton = __import__(f"{package.__name__}.triton", fromlist=[function])
+        getattr(package, table)["cpu"] = getattr(by_triton, function)
+    log = make_log()
+    for name, config in CONFIGS.items():
+        model = recurrence.create(config, log, len(log), 0)
+        state, optimiser = model.start(), Adam(model.named_parameters(), 1e-3, 1e-2)
+        with torch.autocast("cpu", torch.bfloat16):
+            for number, planned in enumerate(model.plan):
+                window = Window(log, planned.events)
+                lists = had.before(window, had.nothing(), model.xi.device) if model.bonus is not None else None
+                ready = model._index(window, planned.schedule, model._past(window), number, lists)
+                loss = model.loss(ready, state, Step(0, 0, number))
+                optimiser.zero_grad()
+                loss.total.backward()
+                optimiser.clip(1.0)
+                optimiser.step()
+            with torch.no_grad():
+                window = Window(log, range(500))
+                model.score(model.prepare(window), None, model.start())
+                model.score(model.prepare(window), torch.randint(200, (500, 20)), model.start())
+        print(name, len(compiled), f"{sum(compiled.values()):.1f} s", flush=True)
+    for (name, module, *_), seconds in compiled.items():
+        print(module.split(".")[-2], name, f"{seconds:.1f} s")
+
+
+if __name__ == "__main__":
+    main()

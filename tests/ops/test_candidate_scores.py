@@ -1,0 +1,64 @@
+"""some_scores, the reference and Triton's kernel, against all scores by brute force."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from ops.triton_interpreter import DEVICE
+from torch import Tensor
+
+from dynedge.ops.all_scores import reference as every
+from dynedge.ops.candidate_scores import Moves, reference, some_scores
+from dynedge.ops.candidate_scores.triton import some_scores as by_triton
+from dynedge.ops.read_states import Side
+from dynedge.ops.read_states.reference import read_states
+from dynedge.plan.links import Linker
+from dynedge.plan.schedule import NO_ROW, build
+
+
+def window(n: int, items: int, d: int, active: float) -> tuple[Side, Moves, Tensor, Tensor]:
+    """(the items at the start, how they move, the arena, the true items)."""
+    rng, generator = np.random.default_rng(n), torch.Generator().manual_seed(n)
+    user, item = rng.integers(0, 7, n).astype(np.int32), rng.integers(0, items, n).astype(np.int32)
+    static = rng.random(items) < active
+    schedule = build(user, item, Linker(np.zeros(7, bool), static)(user, item), np.zeros(0, np.int64))
+    row = np.full(n, NO_ROW, np.int32)
+    row[schedule.item_events] = schedule.item_rows
+    lists = schedule.entry_items, schedule.item_starts, schedule.item_events, row
+    psi_row = torch.from_numpy(np.where(static, np.cumsum(static) - 1, -1))
+    shapes = (d,), (int(static.sum()), d), (items, d), (schedule.rows, d)
+    xi, psi, stored, arena = (torch.randn(shape, generator=generator) for shape in shapes)
+    moved = (torch.rand(items, generator=generator) < 0.5) & (psi_row < 0)
+    return Side(xi, psi, psi_row, stored, moved), Moves(*map(torch.from_numpy, lists)), arena, torch.from_numpy(item)
+
+
+@pytest.mark.parametrize("ids", [False, True], ids=["states", "ids"])
+@pytest.mark.parametrize(
+    ("n", "items", "count", "d", "active"),
+    [(60, 9, 40, 16, 0.3), (5, 300, 70, 5, 0.0), (30, 6, 3, 65, 1.0), (0, 4, 3, 8, 0.0)],
+)
+def test_all_scores_of_the_candidates(n: int, items: int, count: int, d: int, active: float, ids: bool) -> None:
+    """Items move often, also twice in a row; some never do; those that are active have no states at all."""
+    side, moves, arena, item = window(n, items, d, active)
+    wanted, own = torch.randn(n, 2 * d if ids else d), torch.randn(items, d + 1) if ids else None
+    candidates = torch.randint(items, (n, count))
+    states = read_states([(side, torch.arange(items))], None)
+    whole = every.all_scores(wanted, states, own, item.long(), moves.row.long(), arena)
+    right = whole.gather(1, candidates)
+    inputs = wanted, candidates, side, own, moves, arena
+    torch.testing.assert_close(reference.some_scores(*inputs), right, rtol=1e-5, atol=1e-4)
+    there = [part if part is None else to(part) for part in inputs]
+    torch.testing.assert_close(by_triton(*there).cpu(), right, rtol=1e-5, atol=1e-4)
+
+
+def to(part: Tensor | Side | Moves) -> Tensor | Side | Moves:
+    return part.to(DEVICE) if isinstance(part, Tensor) else type(part)(*(tensor.to(DEVICE) for tensor in part))
+
+
+def test_a_few_events_at_a_time_are_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    side, moves, arena, _ = window(40, 12, 8, 0.2)
+    wanted, candidates = torch.randn(40, 8), torch.randint(12, (40, 5))
+    whole = some_scores(wanted, candidates, side, None, moves, arena)
+    monkeypatch.setattr(reference, "STATES", 13)
+    torch.testing.assert_close(reference.some_scores(wanted, candidates, side, None, moves, arena), whole)

@@ -1,0 +1,55 @@
+"""A GPU that Triton or bfloat16 does not run on, pretended: one line says so, and plain torch goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib import import_module
+from typing import Any
+
+import pytest
+import torch
+
+from dynedge.ops import dispatch as gpu
+from dynedge.training.config import TrainingConfig
+from dynedge.training.precision import precision
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    """What is said once is said again, and what was found is forgotten."""
+    for known in (gpu.usable, gpu.say_once):
+        known.cache_clear()
+    yield
+    for known in (gpu.usable, gpu.say_once):
+        known.cache_clear()
+
+
+def test_without_triton(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def absent(name: str) -> Any:
+        if name == "triton":
+            raise ImportError(name)
+        return import_module(name)
+
+    monkeypatch.setattr(gpu, "import_module", absent)
+    assert not gpu.usable() and not gpu.usable()
+    assert capsys.readouterr().err == (
+        "dynedge: Triton is not installed; the GPU runs plain torch instead, which is slower.\n"
+    )
+
+
+def test_an_old_gpu(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (7, 5))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "an old GPU")
+    assert not gpu.usable()
+    assert capsys.readouterr().err.startswith("dynedge: an old GPU is older than Triton's kernels ask for")
+    gpu.usable.cache_clear()
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (8, 0))
+    assert gpu.usable()
+
+
+def test_without_bfloat16(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: False)
+    for _ in range(2):
+        with precision(TrainingConfig(device="cuda", precision="bfloat16")):
+            assert not torch.is_autocast_enabled("cuda")
+    assert capsys.readouterr().err == "dynedge: this GPU has no bfloat16; it computes in float32.\n"

@@ -1,0 +1,103 @@
+"""A Redis Stream is followed: every entry once, through restarts of either side."""
+
+import shutil
+import socket
+import subprocess
+import time
+
+import pytest
+from serving.small_run import bits, make_events, make_run, open_live
+
+from dynedge.errors import UsageError
+from dynedge.serving.engine import Engine
+
+redis = pytest.importorskip("redis", reason="the extra `redis` is not installed")
+if shutil.which("redis-server") is None:
+    pytest.skip("there is no redis-server here; Debian has it in the package redis-server", allow_module_level=True)
+
+
+def wait_for(what, seconds=30):
+    deadline = time.monotonic() + seconds
+    while not (found := what()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return found
+
+
+@pytest.fixture
+def server(tmp_path):
+    """(url, client) of a redis-server of its own, which keeps nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
+    process = subprocess.Popen([*command, "--dir", str(tmp_path)], stdout=subprocess.DEVNULL)
+    client = redis.Redis(port=port, decode_responses=True)
+
+    def answers():
+        try:
+            return client.ping()
+        except redis.ConnectionError:
+            return False
+
+    wait_for(answers)
+    yield f"redis://127.0.0.1:{port}/0?stream=plays&group=dynedge", client
+    client.close()
+    process.terminate()
+    process.wait()
+
+
+def add(client, events):
+    for event in events:
+        fields = {"user_id": event.user, "item_id": event.item, "timestamp": repr(event.time)}
+        client.xadd("plays", fields | ({"event_id": event.event_id} if event.event_id else {}))
+
+
+def test_a_stream_is_followed_through_restarts(server, place, tmp_path, capsys):
+    from dynedge.serving.redis_stream import RedisSource
+
+    url, client = server
+    run, events = make_run(place, "edge"), make_events(place, 200)
+    events = [event if k % 2 else event._replace(event_id=None) for k, event in enumerate(events)]
+
+    def follow(until):
+        engine = Engine(run, tmp_path / "data")
+        source = RedisSource(engine, url)
+        source.start()
+        try:
+            wait_for(lambda: engine.journal.end >= until)
+        finally:
+            source.stop()
+            engine.snapshot_at = 10**9  # as if killed: no snapshot
+            engine.close()
+        return source, engine
+
+    add(client, events[:100])
+    follow(100)
+    # Delivered to us and not acknowledged: as after a kill between the commit and the acknowledgement.
+    add(client, events[100:150])
+    client.xreadgroup("dynedge", "dynedge", {"plays": ">"}, count=1000)
+    client.xadd("plays", {"user_id": "u", "timestamp": "1"})
+    add(client, events[150:])
+    source, engine = follow(200)
+    assert source.rejected == 1
+    assert "is no event: item_id" in capsys.readouterr().err
+    wait_for(lambda: client.xpending("plays", "dynedge")["pending"] == 0)
+    # Redis forgets the group: it is made again where the journal says, and nothing comes twice.
+    client.xgroup_destroy("plays", "dynedge")
+    add(client, [events[0]._replace(event_id="one more")])
+    _, engine = follow(201)
+    assert engine.journal.end == 201
+    taken = open_live(run)
+    taken.observe([*events, events[0]])
+    assert bits(engine.live) == bits(taken)
+
+
+def test_a_source_that_is_not_there_is_a_sentence(place, tmp_path):
+    from dynedge.serving.redis_stream import RedisSource
+
+    engine = Engine(make_run(place, "edge"), tmp_path / "data")
+    try:
+        with pytest.raises(UsageError, match=r"redis://127.0.0.1:1/0 cannot be reached"):
+            RedisSource(engine, "redis://:secret@127.0.0.1:1/0")
+    finally:
+        engine.close()

@@ -1,0 +1,248 @@
+"""The loop: it learns, validates without looking ahead, keeps the best, stops early, and draws nothing unseeded."""
+
+import dataclasses
+import json
+import math
+
+import pytest
+import torch
+from training.toy_model import MODELS, Toy, ToyConfig, log_in_memory, register
+
+from dynedge.errors import DataError, UsageError
+from dynedge.evaluation.metrics import mean
+from dynedge.evaluation.protocol import walk
+from dynedge.models.base import Loss
+from dynedge.models.registry import use_only
+from dynedge.runs.run_config import RunConfig, build_model, recipe_config, resolve_config
+from dynedge.training.config import TrainingConfig
+from dynedge.training.logging import RunLog
+from dynedge.training.loop import SMALL_WINDOW, fit, threads_for
+from dynedge.training.train_state import TIMINGS, Course, Tally
+from dynedge.utils.tensor_io import group
+
+FAST = TrainingConfig(epochs=4, lr=0.02, row_lr=0.05, split="0.7,0.1,0.2", patience=0)
+
+
+@pytest.fixture(autouse=True)
+def _toys():
+    register()
+
+
+def train(log=None, model=None, **changes):
+    log = log or log_in_memory()
+    config = resolve_config(RunConfig("toy", model or ToyConfig(), dataclasses.replace(FAST, **changes)), log)
+    return fit(build_model(config, log), log, config.training)
+
+
+def without_timings(history):
+    return [{name: value for name, value in record.items() if name not in TIMINGS} for record in history]
+
+
+def test_it_learns_and_records_each_epoch():
+    course = train(epochs=8)
+    first, last = course.history[0], course.history[-1]
+    assert last["loss"] < first["loss"]
+    assert last["valid_mrr"] > 0.5
+    assert [record["epoch"] for record in course.history] == list(range(1, 9))
+    assert {"residual", "ended", "grad_norm", "valid_recall@10", *TIMINGS} <= first.keys()
+    assert last["ended"] == 8
+    assert first["events"] == 420
+    assert len(first["losses"]) == 7, "seven windows: one point each"
+    assert first["seconds"] > 0
+    assert course.best.valid_mrr == max(record["valid_mrr"] for record in course.history)
+
+
+def test_two_runs_are_the_same_bit_for_bit_and_another_seed_is_not():
+    one, two, other = train(), train(), train(seed=1)
+    assert without_timings(one.history) == without_timings(two.history)
+    assert all(torch.equal(a, b) for a, b in zip(one.snapshot().values(), two.snapshot().values(), strict=True))
+    assert without_timings(one.history) != without_timings(other.history)
+
+
+def test_rates_are_cooled_after_each_epoch_that_was_no_better(monkeypatch):
+    cooled = []
+    monkeypatch.setattr("dynedge.training.optimizer.Adam.cool", lambda adam, factor: cooled.append(factor))
+    course = train(epochs=6, lr=0.0, row_lr=0.0, cooling=0.5)
+    assert cooled == [1.0, 1.0, 0.5, 0.25, 0.125, 0.0625], "the first is the best, all others are like it"
+    course.history = [{"valid_mrr": mrr} for mrr in (0.1, 0.3, 0.2, 0.25, 0.4, 0.4)]
+    assert course.setbacks == 3
+    course.history = [{"valid_mrr": None}] * 3
+    assert course.setbacks == 0
+
+
+def test_validation_walks_on_from_the_end_of_training_and_leaves_it_alone():
+    log = log_in_memory()
+    course = train(log, epochs=1)
+    state = Toy(ToyConfig(), log.num_users, log.num_items).start()
+    kept = group(course.best.tensors, "state")
+    assert kept["seen"].sum() == 420, "the kept state is that after the training events"
+    for name in state:
+        state[name].copy_(kept[name])
+    model = course.model.eval()
+    assert mean("mrr", walk(model, log, range(420, 480), state)) == course.best.valid_mrr
+    assert train(log, epochs=1, valid_events=10).history[0]["valid_mrr"] != course.best.valid_mrr
+
+
+def test_it_stops_when_nothing_gets_better_and_keeps_the_best():
+    course = train(epochs=50, patience=2, lr=0.0, row_lr=0.0)
+    assert len(course.history) == 3, "equal is not better"
+    assert course.best.epoch == 0
+    assert group(course.best.tensors, "model")["ended"] == 1
+
+
+def test_without_validation_events_the_last_epoch_is_kept():
+    course = train(split="0.9,0,0.1", patience=1)
+    assert course.history[0]["valid_mrr"] is None
+    assert (len(course.history), course.best.epoch) == (4, 3)
+
+
+@pytest.mark.parametrize("changes", [{"clip": math.inf}, {"precision": "float64"}, {"precision": "bfloat16"}])
+def test_settings_of_the_arithmetic(changes):
+    course = train(**changes)
+    assert course.model.item.dtype == (torch.float64 if "float64" in changes.values() else torch.float32)
+    assert course.history[-1]["loss"] < course.history[0]["loss"]
+
+
+def test_a_model_with_nothing_to_learn_is_walked_all_the_same():
+    class Counts(Toy):
+        def loss(self, prepared, state, step):
+            self._advance(*prepared, state)
+            return Loss(torch.zeros(()), {})
+
+    log = log_in_memory()
+    course = fit(Counts(ToyConfig(), log.num_users, log.num_items), log, FAST)
+    assert course.history[0]["loss"] == 0
+    assert course.history[0]["valid_mrr"] > 0
+
+
+def test_a_loss_that_is_no_number_names_window_and_events():
+    with pytest.raises(DataError) as caught:
+        train(model=ToyConfig(explode=3))
+    told = str(caught.value)
+    assert "loss is nan in epoch 2, window 4 of 7 (events 180 to 239)" in told
+    assert "lower --lr (now 0.02)" in told
+
+
+def test_a_gradient_that_is_no_number_stops_before_it_spoils_the_parameters():
+    class Steep(Toy):
+        def loss(self, prepared, state, step):
+            loss = super().loss(prepared, state, step)
+            return Loss(loss.total + (self.repeat.detach() - self.repeat).abs().sqrt(), loss.log)
+
+    log = log_in_memory()
+    model = Steep(ToyConfig(), log.num_users, log.num_items)
+    with pytest.raises(DataError, match="gradient is not finite in epoch 1, window 1"):
+        fit(model, log, FAST)
+    assert all(torch.isfinite(parameter).all() for parameter in model.parameters())
+
+
+def test_no_events_to_train_on():
+    with pytest.raises(DataError, match="no events to train on"):
+        train(split="0,0.5,0.5")
+
+
+def test_more_windows_than_events():
+    course = train(log_in_memory(count=30, users=3, items=4), ToyConfig(windows=40), split="1,0,0", epochs=2)
+    assert course.history[0]["events"] == 30
+
+
+def test_no_epochs():
+    course = train(epochs=0)
+    assert (course.history, course.best) == ([], None)
+
+
+def test_a_window_without_a_number_of_its_own_does_not_count_in_its_mean():
+    tally = Tally()
+    tally.add(10, 1.0, {"loss": 2.0, "residual": 4.0})
+    tally.add(30, 1.0, {"loss": 6.0})
+    assert tally.means() == {"loss": 5.0, "residual": 4.0}
+    assert tally.curve() == [2.0, 6.0]
+    for _ in range(98):
+        tally.add(1, 0, {"loss": 1.0})
+    assert len(tally.curve()) == 10
+
+
+def test_recipes_and_unknown_names():
+    assert recipe_config("toy").model == ToyConfig()
+    wide = recipe_config("toy-wide")
+    assert (wide.model.dim, wide.training.lr) == (8, 0.5)
+    with pytest.raises(UsageError, match=r"--model knows no 'toyy'; did you mean toy\? Known: toy, toy-wide"):
+        recipe_config("toyy")
+
+
+@pytest.mark.parametrize("device", ["tpu!", "meta", "cuda"])
+def test_a_device_that_is_not_there(device):
+    if device == "cuda" and torch.cuda.is_available():
+        pytest.skip("there is one")
+    with pytest.raises(UsageError, match="--device"):
+        resolve_config(RunConfig("toy", ToyConfig(), TrainingConfig(device=device)), log_in_memory())
+
+
+def test_lines_on_stderr_and_strict_json(tmp_path, capsys):
+    runlog = RunLog(tmp_path)
+    runlog.begin([], 1, 100)
+    runlog.window(0, 50, {"loss": 2.0})
+    record = {"epoch": 1, "loss": 1.5, "residual": math.nan, "valid_mrr": 0.25, "valid_recall@10": 0.5}
+    runlog.epoch({**record, "events_per_s": 1234.0, "seconds": 2.0, "valid_seconds": 0.5})
+    runlog.close()
+    assert capsys.readouterr().err == (
+        "epoch 1/1, loss 1.5000, residual nan, valid MRR 0.2500, Recall@10 0.5000, 1.23 k events/s, "
+        "2.0 s + 0.5 s validation\n"
+    )
+    assert json.loads((tmp_path / "metrics.jsonl").read_text())["residual"] is None
+
+
+def test_tensorboard_gets_every_number_or_says_what_to_install(tmp_path, monkeypatch):
+    import sys
+    import types
+
+    seen = []
+
+    class Writer:
+        def __init__(self, folder, purge_step):
+            seen.append(folder)
+
+        def add_scalar(self, *what):
+            seen.append(what)
+
+        def close(self):
+            seen.append("closed")
+
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", types.SimpleNamespace(SummaryWriter=Writer))
+    log = log_in_memory()
+    config = resolve_config(RunConfig("toy", ToyConfig(), dataclasses.replace(FAST, epochs=1)), log).training
+    course: Course = fit(
+        build_model(RunConfig("toy", ToyConfig(), config), log),
+        log,
+        config,
+        runlog=RunLog(tmp_path, tensorboard=True),
+    )
+    assert seen[0] == str(tmp_path / "tensorboard")
+    assert ("valid_mrr", course.history[0]["valid_mrr"], 1) in seen
+    assert seen[-1] == "closed"
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(UsageError, match="dynedge\\[track\\]"):
+        RunLog(tmp_path, tensorboard=True)
+
+
+def test_a_model_that_runs_on_no_gpu_is_not_sent_to_one(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    config = RunConfig("toy", ToyConfig(), TrainingConfig())
+    for devices in (("cuda", "cpu"), ("cpu", "cuda"), ("cpu",)):
+        use_only({"toy": dataclasses.replace(MODELS["toy"], devices=devices)})
+        assert resolve_config(config, log_in_memory()).training.device == devices[0], "the faster one first"
+    asked = dataclasses.replace(config, training=TrainingConfig(device="cuda"))
+    with pytest.raises(UsageError, match="the model toy runs on cpu only"):
+        resolve_config(asked, log_in_memory())
+
+
+def test_small_windows_are_trained_on_one_thread_and_large_ones_on_all():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        for size, threads in ((SMALL_WINDOW - 1, 1), (SMALL_WINDOW, 2)):
+            with threads_for([range(size)]):
+                assert torch.get_num_threads() == threads
+            assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

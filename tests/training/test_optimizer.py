@@ -1,0 +1,139 @@
+"""The optimiser against torch's own Adam, dense and by rows; clipping over both; its state, bit for bit."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from dynedge.training.optimizer import Adam
+
+
+def sparse(rows, values, size):
+    return torch.sparse_coo_tensor(torch.tensor([rows]), values, size)
+
+
+def test_dense_parameters_move_as_under_torch_adam():
+    torch.manual_seed(0)
+    ours, theirs = nn.Parameter(torch.randn(5, 3)), nn.Parameter(torch.zeros(5, 3))
+    theirs.data.copy_(ours.data)
+    adam, reference = Adam([("w", ours)], 0.01, 1.0), torch.optim.Adam([theirs], 0.01)
+    for _ in range(20):
+        grad = torch.randn(5, 3)
+        ours.grad, theirs.grad = grad.clone(), grad.clone()
+        adam.step()
+        reference.step()
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)  # 20 steps of float32 rounding
+
+
+def test_each_row_of_a_table_is_an_adam_of_its_own():
+    """Row r gets gradient in some steps only: it ends where Adam on that row alone, in those steps, ends."""
+    torch.manual_seed(1)
+    start = torch.randn(6, 4)
+    table = nn.Parameter(start.clone())
+    alone = [nn.Parameter(start[r].clone()) for r in range(6)]
+    adam, references = Adam([("t", table)], 1.0, 0.05), [torch.optim.Adam([row], 0.05) for row in alone]
+    for _ in range(30):
+        rows = torch.randint(0, 5, (4,)).tolist()  # row 5 never; repeats are summed
+        values = torch.randn(4, 4)
+        table.grad = sparse(rows, values, (6, 4))
+        adam.step()
+        for r in set(rows):
+            alone[r].grad = sum(values[k] for k in range(4) if rows[k] == r)
+            references[r].step()
+    torch.testing.assert_close(table.detach(), torch.stack([row.detach() for row in alone]), rtol=1e-5, atol=1e-5)
+    assert torch.equal(table[5], start[5])
+
+
+def test_cooled_it_moves_by_that_share_of_every_rate():
+    """Adam's first step is as long as the rate; what is cooled twice is cooled from what was told."""
+    for factors in ([], [0.5], [0.3, 0.5]):
+        whole, table = nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(3, 1))
+        whole.pace = 10.0
+        adam = Adam([("w", whole), ("t", table)], 0.1, 0.2)
+        for row, factor in enumerate([None, *factors]):
+            if factor is not None:
+                adam.cool(factor)
+            before = whole.item()
+            whole.grad, table.grad = torch.ones(1), sparse([row], torch.ones(1, 1), (3, 1))
+            adam.step()
+            assert before - whole.item() == pytest.approx(1.0 * (factor or 1), rel=1e-5)
+            assert table[row].item() == pytest.approx(-0.2 * (factor or 1), rel=1e-5)
+
+
+def test_a_row_first_met_late_moves_by_the_learning_rate():
+    table = nn.Parameter(torch.zeros(2, 1))
+    adam = Adam([("t", table)], 1.0, 0.1)
+    for row in [0] * 500 + [1]:
+        table.grad = sparse([row], torch.ones(1, 1), (2, 1))
+        adam.step()
+    assert table[1].item() == pytest.approx(-0.1, rel=1e-5)
+
+
+def test_gradients_of_an_embedding_arrive_by_rows():
+    table = nn.Embedding(1000, 8, sparse=True)
+    before = table.weight.detach().clone()
+    adam = Adam(table.named_parameters(), 1.0, 0.1)
+    functional.embedding(torch.tensor([3, 7, 3]), table.weight, sparse=True).sum().backward()
+    adam.clip(1.0)
+    adam.step()
+    moved = (table.weight != before).any(1).nonzero().flatten()
+    assert moved.tolist() == [3, 7]
+
+
+def test_the_norm_is_over_dense_and_sparse_together_and_over_summed_rows():
+    dense, table = nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(5, 1))
+    adam = Adam([("d", dense), ("t", table)], 0.1, 0.1)
+    dense.grad = torch.tensor([3.0, 0.0])
+    table.grad = sparse([1, 1], torch.tensor([[1.0], [3.0]]), (5, 1))
+    for most, scale in ((1.0, 0.2), (10.0, 1.0), (torch.inf, 1.0)):  # a small gradient is left alone
+        adam.load({})
+        assert adam.clip(most).item() == pytest.approx(5.0)
+        adam.step()
+        assert adam.tensors()["d.mean"][0].item() == pytest.approx(0.1 * 3 * scale, rel=1e-5)
+        assert adam.tensors()["t.mean"][1].item() == pytest.approx(0.1 * 4 * scale, rel=1e-5)
+    adam.load({})
+    adam.step()
+    assert adam.tensors()["d.mean"][0].item() == pytest.approx(0.3, rel=1e-5), "a clip is for one step"
+
+
+@pytest.mark.parametrize("order", [("dense", "sparse"), ("sparse", "dense")])
+def test_a_gradient_may_come_dense_in_one_window_and_sparse_in_the_next(order):
+    table = nn.Parameter(torch.zeros(3, 1))
+    adam = Adam([("t", table)], 0.1, 0.1)
+    for layout in order:
+        grad = sparse([1], torch.ones(1, 1), (3, 1))
+        table.grad = grad if layout == "sparse" else grad.to_dense()
+        adam.clip(1.0)
+        adam.step()
+    torch.testing.assert_close(table.detach(), torch.tensor([[0.0], [-0.2], [0.0]]))
+
+
+def test_without_gradients_nothing_happens():
+    adam = Adam([("d", nn.Parameter(torch.zeros(2)))], 0.1, 0.1)
+    assert adam.clip(1.0).item() == 0
+    adam.step()
+    assert adam.tensors() == {}
+
+
+def test_it_goes_on_from_its_tensors_bit_for_bit():
+    def parameters():
+        return {"a": nn.Parameter(torch.ones(3)), "a.b": nn.Parameter(torch.ones(4, 2))}
+
+    def steps(adam, seeds):
+        for seed in seeds:
+            generator = torch.Generator().manual_seed(seed)
+            adam.parameters["a"].grad = torch.randn(3, generator=generator)
+            rows = torch.randint(0, 4, (2,), generator=generator).tolist()
+            adam.parameters["a.b"].grad = sparse(rows, torch.randn(2, 2, generator=generator), (4, 2))
+            adam.step()
+
+    whole = Adam(parameters().items(), 0.1, 0.1)
+    steps(whole, range(10))
+    first = Adam(parameters().items(), 0.1, 0.1)
+    steps(first, range(4))
+    second = Adam(first.parameters.items(), 0.1, 0.1)
+    second.load({name: tensor.clone() for name, tensor in first.tensors().items()})
+    steps(second, range(4, 10))
+    for name, parameter in whole.parameters.items():
+        assert torch.equal(parameter, second.parameters[name])
+    assert all(torch.equal(tensor, second.tensors()[name]) for name, tensor in whole.tensors().items())

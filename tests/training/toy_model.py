@@ -1,0 +1,209 @@
+"""A small model of the contract, for tests of the loop: popularity, the user's last item, and embeddings.
+
+It has all that can go wrong on resuming: a table with sparse gradients, dense parameters, dropout that draws from
+torch's global generator, draws from the step's own, a buffer that end_epoch changes, and a state.
+
+Run as a program, it is `dynedge` with this model in the registry: python tests/training/toy.py train LOG --out RUN
+"""
+
+import json
+import math
+import os
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+from dynedge.config import option
+from dynedge.data.log import EventLog, Ids, LogWriter
+from dynedge.data.windows import Window, cut_windows
+from dynedge.errors import UsageError
+from dynedge.models.base import Loss, Model, State
+from dynedge.models.registry import Entry, use_only
+
+
+@dataclass(frozen=True)
+class ToyConfig:
+    dim: int = option(4, "width of an embedding", least=1)
+    windows: int = option(7, "windows an epoch", least=1)
+    negatives: int = option(5, "items each event's own is told from", least=1)
+    pause: float = option(0.0, "seconds to sleep in each window")
+    explode: int | None = option(None, "the window of the second epoch whose loss is not a number")
+
+
+class Toy(Model):
+    def __init__(self, config, users, items):
+        super().__init__()
+        self.config, self.users, self.items = config, users, items
+        self.user = nn.Parameter(torch.zeros(users, config.dim))
+        self.item = nn.Parameter(torch.zeros(items, config.dim))
+        self.mix = nn.Linear(config.dim, config.dim)
+        self.repeat = nn.Parameter(torch.zeros(()))
+        self.dropout = nn.Dropout(0.2)
+        self.register_buffer("ended", torch.zeros((), dtype=torch.int64))
+
+    def num_windows(self, train_end):
+        return self.config.windows
+
+    def windows(self, log, train_end, first=0):
+        for events in cut_windows(train_end, self.config.windows)[first:]:
+            yield self.prepare(Window(log, events))
+
+    def start(self):
+        return State(
+            seen=self.item.new_zeros(self.items),
+            last=torch.full((self.users,), -1, device=self.item.device),
+        )
+
+    def prepare(self, window):
+        return torch.from_numpy(window.user).long(), torch.from_numpy(window.item).long()
+
+    def loss(self, prepared, state, step):
+        user, item = prepared
+        time.sleep(self.config.pause)
+        others = torch.randint(0, self.items, (len(user), self.config.negatives), generator=step.generator())
+        candidates = torch.cat([item[:, None], others], 1)
+        table = functional.embedding(candidates, self.item, sparse=True)
+        query = self.mix(self.dropout(functional.embedding(user, self.user, sparse=True) + 0.1))
+        scores = torch.einsum("nd,ncd->nc", query, table) + self._known(user, candidates, state)
+        total = -scores.log_softmax(1)[:, 0].mean() if len(user) else scores.sum()
+        if (step.epoch, step.window) == (1, self.config.explode):
+            total = total * torch.nan
+        self._advance(user, item, state)
+        return Loss(total, {"residual": float(self.repeat.detach())})
+
+    def end_epoch(self, epoch):
+        self.ended += 1
+        return {"ended": float(self.ended)}
+
+    def facts(self):
+        return {"colour": "red"}
+
+    def score(self, prepared, candidates, state):
+        user, item = prepared
+        scores = self.peek(user, None, candidates, state)
+        self._advance(user, item, state)
+        return scores
+
+    def peek(self, users, times, candidates, state):
+        if candidates is None:
+            candidates = torch.arange(self.items).expand(len(users), -1)
+        query = self.mix(self.dropout(self.user[users] + 0.1))
+        return torch.einsum("nd,ncd->nc", query, self.item[candidates]) + self._known(users, candidates, state)
+
+    def _known(self, user, candidates, state):
+        return torch.log1p(state["seen"][candidates]) + self.repeat * (candidates == state["last"][user][:, None])
+
+    def _advance(self, user, item, state):
+        state["seen"].index_add_(0, item, torch.ones_like(item, dtype=state["seen"].dtype))
+        state["last"][user] = item
+
+
+def create(config, log, train_end, seed):
+    if config.dim == 13:
+        raise UsageError("--dim 13 brings bad luck.")
+    model = Toy(config, log.num_users, log.num_items)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in (model.user, model.item):
+            parameter.normal_(0, 0.1, generator=generator)
+    return model
+
+
+def restore(config, log, tensors):
+    assert len(log) == 0
+    model = Toy(config, log.num_users, log.num_items)
+    model.load_state_dict(tensors)
+    return model
+
+
+RECIPES = {"toy": ToyConfig(), "toy-wide": ToyConfig(dim=8)}
+MODELS = {"toy": Entry(ToyConfig, create, restore, RECIPES, training={"toy-wide": {"lr": 0.5}})}
+
+
+def events(count=600, users=20, items=15, seed=0):
+    """Users mostly return to their favourites, so that there is something to learn."""
+    rng = np.random.default_rng(seed)
+    user = rng.integers(0, users, count)
+    item = np.where(rng.random(count) < 0.7, user * 7 % items, rng.integers(0, items, count))
+    return user, item
+
+
+def log_in_memory(**shape):
+    user, item = events(**shape)
+    return EventLog.from_arrays(user, item, np.arange(len(user)), num_users=user.max() + 1, num_items=item.max() + 1)
+
+
+def write_log(out: Path, features=0, **shape):
+    user, item = events(**shape)
+    with LogWriter(out) as writer:
+        writer.column("user", np.int32).append(user)
+        writer.column("item", np.int32).append(item)
+        writer.column("time", np.float64).append(np.arange(len(user)))
+        if features:
+            writer.column("features", np.float32, features).append(np.ones((len(user), features)))
+        writer.ids("user_ids", Ids.of([f"user {k}" for k in range(user.max() + 1)]))
+        writer.ids("item_ids", Ids.of(range(100, 100 + item.max() + 1)))
+        writer.column("item_categories", np.int32, 1).append(np.arange(item.max() + 1)[:, None] % 3)
+        writer.ids("category_0_ids", Ids.of(["red", "green", "blue"]))
+        counts = {"events": len(user), "users": int(user.max()) + 1, "items": int(item.max()) + 1}
+        writer.finish(**counts, item_features=["colour"], features=["f"] * features, split="0.7,0.1,0.2")
+    return out
+
+
+def register():
+    """Make the toys all the models there are; tests/conftest.py puts the others back after a file's tests."""
+    use_only(MODELS)
+
+
+def nursery():
+    """Forks a process for each line of stdin and prints its exit code.
+
+    {"arguments": […], "signal": 9, "after": seconds, "when": a file is there}: the last three are optional.
+    What a run imports is imported once, not once a process. Nothing is computed before the fork: autograd would not
+    survive it.
+    """
+    from dynedge.cli import compare, data, demo, embed, evaluate, plan, recommend, train  # noqa: F401
+    from dynedge.runs import train_run as _  # noqa: F401
+
+    register()
+
+    for line in sys.stdin:
+        order = json.loads(line)
+        child = os.fork()
+        if not child:
+            sys.argv[1:] = order["arguments"]
+            run_as_program()
+        when, after = Path(order.get("when", "/")), order.get("after", math.inf)
+        deadline = time.monotonic() + after if when.exists() else None
+        while True:
+            if deadline is None and when.exists():
+                deadline = time.monotonic() + after
+            done, status = os.waitpid(child, os.WNOHANG)
+            if done:
+                break
+            if deadline is not None and time.monotonic() >= deadline:
+                os.kill(child, order["signal"])
+                deadline = math.inf
+            time.sleep(0.002)
+        print(os.waitstatus_to_exitcode(status), flush=True)
+
+
+def run_as_program():
+    from dynedge.cli import main
+
+    torch.set_num_threads(1)
+    register()
+    main()
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["nursery"]:
+        nursery()
+    else:
+        run_as_program()
