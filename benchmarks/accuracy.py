@@ -178,7 +178,8 @@ def one(args: argparse.Namespace) -> None:
 
 def quarter(path: Path) -> int:
     """A fourth of the mean longest path of the log's windows, uncut."""
-    from dynedge.models.edge.recurrence import RecurrenceConfig, make_plan
+    from dynedge.models.edge.config import RecurrenceConfig
+    from dynedge.models.edge.recurrence import make_plan
 
     log = read_log(path)
     plan = make_plan(RecurrenceConfig(), log, log.split.bounds(len(log))[0])

@@ -39,7 +39,8 @@ from dynedge.evaluation.protocol import walk
 from dynedge.models.base import Model, State, Step
 from dynedge.models.edge import model as edge
 from dynedge.models.edge import recurrence
-from dynedge.models.edge.recurrence import PAPER, Recurrence, RecurrenceConfig
+from dynedge.models.edge.config import PAPER, RecurrenceConfig
+from dynedge.models.edge.recurrence import Recurrence
 from dynedge.training.config import TrainingConfig
 from dynedge.training.optimizer import Adam
 from dynedge.training.precision import bit_for_bit, precision

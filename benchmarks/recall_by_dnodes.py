@@ -18,7 +18,7 @@ from typing import Any
 from dynedge.data.log import EventLog
 from dynedge.data.synthetic import synthesize
 from dynedge.models.edge import recurrence
-from dynedge.models.edge.recurrence import PAPER
+from dynedge.models.edge.config import PAPER
 from dynedge.report.style import BLUE, ORANGE, figure, save, tidy
 from dynedge.training.config import TrainingConfig
 from dynedge.training.loop import fit

@@ -21,8 +21,9 @@ from dynedge.data.ingest.pipeline import prepare
 from dynedge.data.ingest.readers import Schema
 from dynedge.data.log import EventLog, read_log
 from dynedge.data.synthetic import synthesize
+from dynedge.models.edge.config import RecurrenceConfig
 from dynedge.models.edge.dnode_constraint import SOLVERS
-from dynedge.models.edge.recurrence import RecurrenceConfig, create
+from dynedge.models.edge.recurrence import create
 from dynedge.report.style import BLUE, GREEN, GREY, ORANGE, RED, figure, save, tidy
 from dynedge.training.config import TrainingConfig
 from dynedge.training.loop import fit

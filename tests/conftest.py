@@ -27,7 +27,7 @@ def _all_models():
 @pytest.fixture
 def verb(capsys):
     """Run `dynedge …` in this process, with the toy models: verb("train", …) -> exit code, stdout, stderr."""
-    from training import toy
+    from training import toy_model as toy
 
     from dynedge import cli
     from dynedge.cli import compare, evaluate, train  # noqa: F401

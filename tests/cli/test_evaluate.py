@@ -5,7 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
-from training import toy
+from training import toy_model as toy
 
 from dynedge.cli.evaluate import among
 from dynedge.data.log import read_log

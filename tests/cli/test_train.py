@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from training import toy
+from training import toy_model as toy
 
 from dynedge.config import from_toml
 from dynedge.errors import DataError

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from training import toy
+from training import toy_model as toy
 
 from dynedge.evaluation.bootstrap import intervals
 from dynedge.models.registry import BUILT_IN as MODELS  # all of them: tests here put toys in their place

@@ -8,7 +8,7 @@ import sys
 import time
 
 import pytest
-from training import toy
+from training import toy_model as toy
 
 from dynedge.config import flatten
 from dynedge.experiments.search_space import space_of

@@ -9,10 +9,10 @@ import torch
 from dynedge.data.log import EventLog
 from dynedge.data.synthetic import synthesize
 from dynedge.evaluation.protocol import PROTOCOLS, walk
-from dynedge.models.count_memory.model import MemoryConfig
+from dynedge.models.count_memory.config import MemoryConfig
 from dynedge.models.edge import model as edge
-from dynedge.models.edge.model import Edge, EdgeConfig
-from dynedge.models.edge.recurrence import RecurrenceConfig
+from dynedge.models.edge.config import EdgeConfig, RecurrenceConfig
+from dynedge.models.edge.model import Edge
 from dynedge.training.config import TrainingConfig
 from dynedge.training.loop import fit
 from dynedge.training.train_state import Course

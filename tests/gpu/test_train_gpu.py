@@ -17,7 +17,8 @@ from dynedge.evaluation.metrics import mean
 from dynedge.evaluation.protocol import PROTOCOLS, walk
 from dynedge.models.base import Step
 from dynedge.models.edge import recurrence
-from dynedge.models.edge.recurrence import PAPER, Recurrence, RecurrenceConfig
+from dynedge.models.edge.config import PAPER, RecurrenceConfig
+from dynedge.models.edge.recurrence import Recurrence
 from dynedge.ops.sampled_softmax import CHUNK
 from dynedge.training.config import TrainingConfig
 from dynedge.training.loop import fit

@@ -5,7 +5,8 @@ import torch
 from models.every_model import make_log
 
 from dynedge.data.windows import Window
-from dynedge.models.count_memory.model import Memory, MemoryConfig
+from dynedge.models.count_memory.config import MemoryConfig
+from dynedge.models.count_memory.model import Memory
 from dynedge.models.modules import Shape
 
 

@@ -27,7 +27,7 @@ from dynedge.models import window_index as prepared
 from dynedge.models.base import Step
 from dynedge.models.edge import recurrence
 from dynedge.models.edge import repeat_bonus as had
-from dynedge.models.edge.recurrence import PAPER, RecurrenceConfig
+from dynedge.models.edge.config import PAPER, RecurrenceConfig
 from dynedge.ops import adam, all_scores, read_states
 from dynedge.ops import candidate_scores as some_scores
 from dynedge.ops import gather_linear as rows_linear

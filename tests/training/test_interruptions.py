@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from training import toy
+from training import toy_model as toy
 
 from dynedge.runs.run_config import RunConfig, build_model
 from dynedge.training.config import TrainingConfig

@@ -27,7 +27,9 @@ from dynedge.models.baselines.sequential.pair_scoring import PAIR_SEARCH
 from dynedge.models.baselines.sequential.sasrec import SASRec, SASRecConfig
 from dynedge.models.baselines.sequential.sum_pooling import SumPooling, SumPoolingConfig
 from dynedge.models.baselines.static import ctdne, dynaernn
+from dynedge.models.count_memory import config as memory_config
 from dynedge.models.count_memory import model as memory
+from dynedge.models.edge import config as edge_config
 from dynedge.models.edge import model as edge
 from dynedge.models.edge import recurrence
 
@@ -65,21 +67,21 @@ def _sequence(
 
 
 BUILT_IN: dict[str, Entry] = {
-    "edge": Entry(edge.EdgeConfig, edge.create, edge.restore, devices=GPU_FIRST, search=edge.SEARCH),
+    "edge": Entry(edge_config.EdgeConfig, edge.create, edge.restore, devices=GPU_FIRST, search=edge_config.SEARCH),
     "recurrence": Entry(
-        recurrence.RecurrenceConfig,
+        edge_config.RecurrenceConfig,
         recurrence.create,
         recurrence.restore,
-        {"recurrence": recurrence.RecurrenceConfig(), "edge-paper": recurrence.PAPER},
+        {"recurrence": edge_config.RecurrenceConfig(), "edge-paper": edge_config.PAPER},
         devices=GPU_FIRST,
         training={"edge-paper": {"cooling": 1.0}},
     ),
     "memory": Entry(
-        memory.MemoryConfig,
+        memory_config.MemoryConfig,
         memory.create,
         memory.restore,
-        {"memory": memory.MemoryConfig(), "counts": rules.COUNTS},
-        search=memory.SEARCH,
+        {"memory": memory_config.MemoryConfig(), "counts": rules.COUNTS},
+        search=memory_config.SEARCH,
     ),
     "jodie": Entry(jodie.JodieConfig, jodie.create, jodie.restore, devices=CPU_FIRST),
     "deepcoevolve": Entry(

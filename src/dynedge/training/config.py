@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from dynedge.config import option
-from dynedge.data.log import EventLog
 from dynedge.data.splits import Split
 from dynedge.errors import DataError
+
+if TYPE_CHECKING:
+    from dynedge.data.log import EventLog
 
 
 @dataclass(frozen=True)

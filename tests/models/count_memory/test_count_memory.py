@@ -14,6 +14,7 @@ from dynedge.models.baselines import heuristics as rules
 from dynedge.models.count_memory import contexts as store
 from dynedge.models.count_memory import hash_table as table
 from dynedge.models.count_memory import model as memory
+from dynedge.models.count_memory.config import MemoryConfig
 from dynedge.models.count_memory.contexts import (
     BY_CONTEXT,
     BY_LOG,
@@ -24,10 +25,9 @@ from dynedge.models.count_memory.contexts import (
     REACH,
     RING,
 )
-from dynedge.models.count_memory.model import MemoryConfig
-from dynedge.models.edge.model import Edge, EdgeConfig
+from dynedge.models.edge.config import EdgeConfig, RecurrenceConfig
+from dynedge.models.edge.model import Edge
 from dynedge.models.edge.model import create as create_edge
-from dynedge.models.edge.recurrence import RecurrenceConfig
 from dynedge.models.modules import Shape
 from dynedge.training.config import TrainingConfig
 from dynedge.training.loop import fit

@@ -15,8 +15,8 @@ import torch
 from dynedge.data.synthetic import synthesize
 from dynedge.errors import UsageError
 from dynedge.models.edge import recurrence
+from dynedge.models.edge.config import PAPER
 from dynedge.models.edge.gpu_window_cache import Resident, check_memory, working_memory
-from dynedge.models.edge.recurrence import PAPER
 
 
 class Stream:

@@ -13,8 +13,8 @@ from dynedge.evaluation.protocol import walk
 from dynedge.models import candidate_rows as candidates
 from dynedge.models.base import State, Step
 from dynedge.models.edge import recurrence
+from dynedge.models.edge.config import PAPER, RecurrenceConfig
 from dynedge.models.edge.dnode_constraint import Ties
-from dynedge.models.edge.recurrence import PAPER, RecurrenceConfig
 from dynedge.plan.links import Linker
 from dynedge.plan.schedule import build
 

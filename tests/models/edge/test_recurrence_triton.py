@@ -14,7 +14,8 @@ from dynedge.models import window_index as prepared
 from dynedge.models.base import Step
 from dynedge.models.edge import recurrence
 from dynedge.models.edge import repeat_bonus as had
-from dynedge.models.edge.recurrence import PAPER, Recurrence, RecurrenceConfig, create
+from dynedge.models.edge.config import PAPER, RecurrenceConfig
+from dynedge.models.edge.recurrence import Recurrence, create
 from dynedge.ops import adam, read_states
 from dynedge.ops import gather_linear as rows_linear
 from dynedge.training.optimizer import Adam

@@ -22,9 +22,10 @@ from torch import Tensor
 
 from dynedge.config import option
 from dynedge.data.log import EventLog
+from dynedge.models.count_memory.config import MemoryConfig
 from dynedge.models.count_memory.contexts import BY_LOG_EVENTS, FIRST, LATELY, PLAIN, SOURCES
 from dynedge.models.count_memory.hash_table import fading
-from dynedge.models.count_memory.model import Memory, MemoryConfig
+from dynedge.models.count_memory.model import Memory
 from dynedge.models.modules import Shape
 
 CONTEXTS = {"popular": None, "recent": "user", "next": "last", "next-five": "near", "near": "near"}  # of each kind

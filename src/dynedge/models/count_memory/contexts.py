@@ -21,6 +21,7 @@ import torch
 from dynedge.models.base import State
 from dynedge.models.count_memory import hash_table as tables
 from dynedge.models.count_memory import undo as tracks
+from dynedge.models.count_memory.config import TABLES
 from dynedge.models.count_memory.hash_table import (
     CLOCK,
     CLOCK_THEN,
@@ -42,7 +43,6 @@ from dynedge.models.growable import grown
 from dynedge.utils.arrays import Array
 from dynedge.utils.compile import compiled
 
-TABLES = "user", "last", "pair", "own", "near"
 PLAIN, BY_CONTEXT_EVENTS, BY_LOG_EVENTS, LATELY = range(4)  # ways a context counts; `five` and `near` have no LATELY
 FIRST = {"user": 0, "last": 4, "pair": 8, "own": 12, "five": 16, "near": 19}  # a context's first source
 SOURCES = 22

@@ -7,7 +7,7 @@ the events is in its State (store.py); what it learns are two small networks (le
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from operator import is_
 
@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dynedge.config import option
 from dynedge.data.log import EventLog
 from dynedge.data.windows import Window
 from dynedge.models.base import Loss, Model, Reason, State, Step, told
@@ -23,45 +22,16 @@ from dynedge.models.count_memory import contexts as store
 from dynedge.models.count_memory import explain as reasons
 from dynedge.models.count_memory import gating as learning
 from dynedge.models.count_memory import scoring as mixing
-from dynedge.models.count_memory.contexts import SOURCES, TABLES
+from dynedge.models.count_memory.config import TABLES, MemoryConfig
+from dynedge.models.count_memory.contexts import SOURCES
 from dynedge.models.count_memory.examples import Lesson, Lessons
 from dynedge.models.growable import wide
 from dynedge.models.modules import Shape
 from dynedge.ops.thread_pool import side_by_side
 
-
-@dataclass(frozen=True)
-class MemoryConfig:
-    """The memory. Half-lives are in events of the log."""
-
-    contexts: tuple[str, ...] = option(TABLES, "what is counted: user, last, pair, own, near")
-    half_lives: tuple[float, ...] = option((1e12, 20000.0, 2000.0, 300.0, 50.0), "of popularity")
-    longest: int = option(
-        512, "items listed for an item or a pair; the half that matters least is set aside", least=2
-    )
-    gate: int = option(
-        32, "hidden units that weigh the sources by the question's facts; 0: constant weights", least=0
-    )
-    reshape: int = option(
-        64, "hidden units that reshape known items' probabilities; 0: a factor for seen ones", least=0
-    )
-    span: int = option(
-        10_000_000, "training events of which more is counted than whom users met: the last ones", least=1
-    )
-    examples: int = option(40_000, "events it learns from, spread over the training events", least=0)
-    windows: int = option(300, "training windows an epoch is cut into", least=1)
-
-
 COPIED = 1 << 18  # bytes that are copied while an event is answered, less than can be
 HELD = 1 << 32  # bytes of all copies, at most
 OF_USERS = np.array([name == "user" for name in TABLES])
-SEARCH = {
-    "training.lr": (3e-4, 1e-3, 3e-3, 1e-2),
-    "model.gate": (0, 16, 32),
-    "model.reshape": (0, 32, 64),
-    "model.longest": (128, 512, 2048),
-    "model.examples": (12_000, 40_000, 80_000),
-}
 
 
 class Memory(Model):

@@ -14,8 +14,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-SOLVERS = ("penalty", "augmented", "refresh", "refresh-penalty")
-
 
 class Ties(nn.Module):
     def __init__(self, count: int, start: Tensor, solver: str, alpha: float) -> None:

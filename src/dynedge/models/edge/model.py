@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -18,15 +18,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dynedge.config import option
 from dynedge.data.log import EventLog
 from dynedge.data.windows import Window
 from dynedge.models.base import Among, Loss, Model, Reason, State, Step, all_items
 from dynedge.models.count_memory import model as memory
 from dynedge.models.count_memory.examples import Lesson
-from dynedge.models.count_memory.model import Memory, MemoryConfig
+from dynedge.models.count_memory.model import Memory
 from dynedge.models.edge import recurrence
-from dynedge.models.edge.recurrence import Recurrence, RecurrenceConfig
+from dynedge.models.edge.config import EdgeConfig
+from dynedge.models.edge.recurrence import Recurrence
 from dynedge.models.window_index import Prepared
 from dynedge.ops.dispatch import Beside
 from dynedge.ops.ranks import ranks_of_sums
@@ -34,27 +34,6 @@ from dynedge.utils.arrays import Array
 
 MEMORY, RECURRENCE = "memory.", "recurrence."
 PIECE = 1 << 24  # scores held at once while the fusion is chosen
-
-
-@dataclass(frozen=True)
-class EdgeConfig:
-    """Two experts, and how they are fused."""
-
-    recurrence: RecurrenceConfig = field(default_factory=RecurrenceConfig)
-    memory: MemoryConfig = field(default_factory=MemoryConfig)
-    weights: tuple[float, ...] = option(
-        (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0, 1.4),
-        "of the recurrence: the one that ranks validation best is kept",
-    )
-
-
-SEARCH = {
-    "training.lr": (3e-4, 1e-3, 3e-3),
-    "training.row_lr": (3e-3, 1e-2, 3e-2),
-    "model.recurrence.windows": (150, 300, 600),
-    "model.recurrence.dropout": (0.1, 0.3, 0.5),
-    "model.memory.examples": (12_000, 40_000, 80_000),
-}
 
 
 @dataclass(frozen=True, eq=False)

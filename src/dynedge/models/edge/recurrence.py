@@ -10,7 +10,7 @@ last item; a candidate's score is its inner product with the candidate's state.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import cast
 
@@ -19,14 +19,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dynedge.config import option
 from dynedge.data.log import EventLog
 from dynedge.data.windows import Window
 from dynedge.errors import UsageError
 from dynedge.models.base import Loss, Model, State, Step, told
 from dynedge.models.candidate_rows import find, rows_and_moves
 from dynedge.models.edge import repeat_bonus as had
-from dynedge.models.edge.dnode_constraint import SOLVERS, Ties
+from dynedge.models.edge.config import RecurrenceConfig
+from dynedge.models.edge.dnode_constraint import Ties
 from dynedge.models.edge.gpu_window_cache import Resident, check_memory, working_memory
 from dynedge.models.growable import grown, wide
 from dynedge.models.modules import CoupledGRU, Head, ItemFeatures, Shape
@@ -47,51 +47,6 @@ SIDES = "user", "item"
 DRAWN = 1 << 18  # negatives drawn for a window: beyond, chunks share theirs
 RECORDED = 1 << 19  # events: the work of larger windows takes a GPU longer than a CPU takes to launch it
 FEW = 20  # on a CPU the scores of all items take less than those of a twentieth of them, one by one
-
-
-@dataclass(frozen=True)
-class RecurrenceConfig:
-    """The recurrence. The defaults are the recipe `edge`."""
-
-    dim: int = option(64, "width of states and embeddings", least=1)
-    windows: int = option(300, "training windows an epoch is cut into", least=1)
-    active_users: int | None = option(None, "users with more training events have one learned vector", least=0)
-    active_items: int | None = option(None, "the same for items", least=0)
-    method: str = option("best", "how d-nodes are chosen", choices=("best", "longest-path", "depth"))
-    dnodes: int | None = option(None, "d-nodes a window; none, unless a depth is given", least=0)
-    depth: int | None = option(None, "no path longer than this, with as few d-nodes as it takes", least=1)
-    solver: str = option("refresh", "how φ is tied to its state", choices=SOLVERS)
-    alpha: float = option(1.0, "weight of the tie", least=0)
-    negatives: int = option(512, "items drawn for each chunk of events, beside the true ones", least=1)
-    stand_for_all: bool = option(True, "drawn ones count as so many that the softmax over all items is estimated")
-    full_softmax_up_to: int = option(4096, "with no more items than this, all are candidates", least=0)
-    item_id: bool = option(True, "item ids are features of an event, and of the last item")
-    categories: bool = option(True, "so are the items' categories")
-    event_features: bool = option(True, "the event's own features")
-    time_gaps: bool = option(True, "the logarithm of the time since the entity's last event")
-    candidate_id: bool = option(True, "a candidate is scored by its id and a bias too, not by its state alone")
-    history: bool = option(True, "a bonus for items the user has had, where all items are candidates")
-    dropout: float = option(0.3, "share of what a user wants that training leaves out, at random, each time", least=0)
-    evolve_active: bool = option(True, "after training, active entities evolve too, from ψ")
-
-
-# The paper's model to the letter: (200, 100) and 160 d-nodes a window, found by Algorithm 2 and tied by the penalty;
-# ten negatives an event drawn uniformly (shared by a chunk of events, so ten a chunk); an item's id and categories
-# are features of the event and of the last item; states alone are scored; no time gaps, no list of what users had.
-PAPER = RecurrenceConfig(
-    active_users=200,
-    active_items=100,
-    method="longest-path",
-    dnodes=160,
-    solver="penalty",
-    negatives=10,
-    stand_for_all=False,
-    full_softmax_up_to=0,
-    time_gaps=False,
-    candidate_id=False,
-    history=False,
-    dropout=0.0,
-)
 
 
 class Recurrence(Model):

@@ -1,0 +1,77 @@
+"""Configs of `edge` and of its recurrence. They import no torch: the command line reads its flags from here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from dynedge.config import option
+from dynedge.models.count_memory.config import MemoryConfig
+
+SOLVERS = ("penalty", "augmented", "refresh", "refresh-penalty")
+
+
+@dataclass(frozen=True)
+class RecurrenceConfig:
+    """Co-evolving recurrence. The defaults are those of `edge`."""
+
+    dim: int = option(64, "width of states and embeddings", least=1)
+    windows: int = option(300, "number of windows (training steps) per epoch", least=1)
+    active_users: int | None = option(
+        None, "number of training events above which a user is active: one learned vector, no evolving state", least=0
+    )
+    active_items: int | None = option(None, "number of training events above which an item is active", least=0)
+    method: str = option("best", "method that chooses the d-nodes", choices=("best", "longest-path", "depth"))
+    dnodes: int | None = option(None, "number of d-nodes per window; none: 0, unless depth is given", least=0)
+    depth: int | None = option(None, "maximum path length, reached with as few d-nodes as possible", least=1)
+    solver: str = option("refresh", "method that enforces the d-node constraint φ = state", choices=SOLVERS)
+    alpha: float = option(1.0, "weight of the d-node constraint", least=0)
+    negatives: int = option(512, "number of negative samples, shared by a chunk of events", least=1)
+    stand_for_all: bool = option(True, "negative samples weighted so that the loss estimates the full softmax")
+    full_softmax_up_to: int = option(4096, "largest number of items for a softmax over all items", least=0)
+    item_id: bool = option(True, "item id embeddings as features of an event and of the last item")
+    categories: bool = option(True, "item category embeddings as features of an event and of the last item")
+    event_features: bool = option(True, "numeric event features as input of the state update")
+    time_gaps: bool = option(True, "logarithm of the time since the entity's previous event as input")
+    candidate_id: bool = option(True, "item id embedding and bias in the score of a candidate, added to its state")
+    history: bool = option(True, "repeat-consumption bonus for items already seen by the user (full softmax only)")
+    dropout: float = option(0.3, "dropout rate of the query vector", least=0)
+    evolve_active: bool = option(True, "evolving states for active entities after training, starting at ψ")
+
+
+@dataclass(frozen=True)
+class EdgeConfig:
+    """The recurrence, the count memory, and the weights of their late fusion."""
+
+    recurrence: RecurrenceConfig = field(default_factory=RecurrenceConfig)
+    memory: MemoryConfig = field(default_factory=MemoryConfig)
+    weights: tuple[float, ...] = option(
+        (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0, 1.4),
+        "fusion weights of the recurrence to choose from, by validation MRR",
+    )
+
+
+# The model exactly as published: (200, 100) active entities and 160 d-nodes per window, found by Algorithm 2 and tied
+# by the penalty; ten uniform negatives per event (shared by a chunk of events, so ten per chunk); item id and
+# categories as features of the event and of the last item; scores by states alone; no time gaps, no repeat bonus.
+PAPER = RecurrenceConfig(
+    active_users=200,
+    active_items=100,
+    method="longest-path",
+    dnodes=160,
+    solver="penalty",
+    negatives=10,
+    stand_for_all=False,
+    full_softmax_up_to=0,
+    time_gaps=False,
+    candidate_id=False,
+    history=False,
+    dropout=0.0,
+)
+
+SEARCH = {
+    "training.lr": (3e-4, 1e-3, 3e-3),
+    "training.row_lr": (3e-3, 1e-2, 3e-2),
+    "model.recurrence.windows": (150, 300, 600),
+    "model.recurrence.dropout": (0.1, 0.3, 0.5),
+    "model.memory.examples": (12_000, 40_000, 80_000),
+}
