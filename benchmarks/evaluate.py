@@ -29,7 +29,7 @@ from dynedge.data.log import EventLog
 from dynedge.data.synthetic import synthesize
 from dynedge.evaluation.protocol import walk
 from dynedge.ops.all_scores import all_scores
-from dynedge.ops.ranks import ranks, reference
+from dynedge.ops.ranks import ranks, reference_ranks
 from dynedge.runs.folder import load_run
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
@@ -66,7 +66,7 @@ def operators(turns: int, n: int = 512, items: int = 46_033, d: int = 64) -> Non
         "all_scores": lambda: all_scores(wanted, states, ids, item, torch.arange(n), arena),
         "torch.addmm, no item moves": lambda: torch.addmm(bias, wanted, table.T),
         "ranks": lambda: ranks(found, item),
-        "ranks, reference in torch": lambda: reference(found, item),
+        "ranks, reference in torch": lambda: reference_ranks(found, item),
     }
     best = dict.fromkeys(timed, float("inf"))
     for _ in range(turns + 1):  # the first compiles

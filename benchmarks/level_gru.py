@@ -29,8 +29,7 @@ from dynedge.data.ingest.pipeline import prepare
 from dynedge.data.ingest.readers import Schema
 from dynedge.data.log import EventLog
 from dynedge.data.synthetic import synthesize
-from dynedge.ops.level_gru import level_gru
-from dynedge.ops.level_gru.reference import by_levels, one_by_one
+from dynedge.ops.level_gru import level_gru, reference
 from dynedge.plan.planner import plan
 from dynedge.plan.schedule import Schedule
 
@@ -96,7 +95,7 @@ def piece(
     pre = torch.zeros(len(pairs), 2, 3 * d)
 
     def alone() -> Tensor:
-        states = one_by_one(pairs, (active_user, active_item), (start, start), {}, pre, *inputs[2:])
+        states = reference.event_by_event(pairs, (active_user, active_item), (start, start), {}, pre, *inputs[2:])
         return torch.stack([start[0], *states.values()])  # all may be active
 
     return Piece(len(events), schedule, inputs, alone)
@@ -115,7 +114,7 @@ def show(name: str, thresholds: tuple[int, int] | None, some: list[Piece], args:
     few = min(SEQUENTIAL_EVENTS, first.events)
     contenders = {
         "one event at a time": (few, few * rows / events, [first.alone]),
-        "torch, level by level": (events, rows, [reference(one) for one in some]),
+        "torch, level by level": (events, rows, [torch_levels(one) for one in some]),
         "level_gru": (events, rows, [operator(one) for one in some]),
     }
     seconds: dict[tuple[str, bool], list[float]] = {}
@@ -137,8 +136,8 @@ def show(name: str, thresholds: tuple[int, int] | None, some: list[Piece], args:
         print(line)
 
 
-def reference(one: Piece) -> Callable[[], Tensor]:
-    return lambda: by_levels(*one.inputs, one.schedule)
+def torch_levels(one: Piece) -> Callable[[], Tensor]:
+    return lambda: reference.level_gru(*one.inputs, one.schedule)
 
 
 def operator(one: Piece) -> Callable[[], Tensor]:

@@ -33,9 +33,7 @@ from dynedge.data.windows import cut_windows
 from dynedge.models import modules as layers
 from dynedge.models.base import Step
 from dynedge.models.edge import recurrence
-from dynedge.ops import adam, read_states
-from dynedge.ops import gather_linear as rows_linear
-from dynedge.ops import sampled_softmax as softmax_loss
+from dynedge.ops import adam, gather_linear, read_states, sampled_softmax
 from dynedge.ops.level_gru import reference
 from dynedge.training.loop import threads_for
 from dynedge.training.optimizer import Adam
@@ -159,11 +157,18 @@ class Trainer:
 @contextmanager
 def plain_operators() -> Iterator[None]:
     """The references, plain torch, in place of all operators."""
-    fast = adam.DENSE, adam.ROWS, adam.SQUARES, adam.COALESCE, read_states.BY_DEVICE, softmax_loss.BY_DEVICE
+    fast = (
+        adam.DENSE_BY_DEVICE,
+        adam.ROWS_BY_DEVICE,
+        adam.SQUARES_BY_DEVICE,
+        adam.COALESCE_BY_DEVICE,
+        read_states.BY_DEVICE,
+        sampled_softmax.BY_DEVICE,
+    )
     with ExitStack() as stack:
-        for by_device in (*fast, rows_linear.LINEAR, rows_linear.PICK):
+        for by_device in (*fast, gather_linear.LINEAR_BY_DEVICE, gather_linear.ROWS_BY_DEVICE):
             stack.enter_context(patch.dict(by_device, clear=True))
-        stack.enter_context(patch.object(layers, "level_gru", reference.by_levels))
+        stack.enter_context(patch.object(layers, "level_gru", reference.level_gru))
         yield
 
 

@@ -28,9 +28,7 @@ from dynedge.models.base import Step
 from dynedge.models.edge import recurrence
 from dynedge.models.edge import repeat_bonus as had
 from dynedge.models.edge.config import PAPER, RecurrenceConfig
-from dynedge.ops import adam, all_scores, read_states
-from dynedge.ops import candidate_scores as some_scores
-from dynedge.ops import gather_linear as rows_linear
+from dynedge.ops import adam, all_scores, candidate_scores, gather_linear, read_states
 from dynedge.training.optimizer import Adam
 
 TARGET = GPUTarget("cuda", 90, 32)
@@ -86,17 +84,17 @@ def main() -> None:
     JITFunction.run = compile_instead
     Tensor.new_empty, torch.empty, torch.empty_like = Tensor.new_zeros, torch.zeros, torch.zeros_like
     for module in (prepared, recurrence):
-        module.fast = lambda tensor: True
+        module.uses_triton = lambda tensor: True
     for package, table, function in (
         (read_states, "BY_DEVICE", "read_states"),
-        (rows_linear, "LINEAR", "rows_linear"),
-        (rows_linear, "PICK", "pick_rows"),
+        (gather_linear, "LINEAR_BY_DEVICE", "gather_linear"),
+        (gather_linear, "ROWS_BY_DEVICE", "gather_rows"),
         (all_scores, "BY_DEVICE", "all_scores"),
-        (some_scores, "BY_DEVICE", "some_scores"),
-        (adam, "ROWS", "row_step"),
-        (adam, "DENSE", "dense_step"),
-        (adam, "COALESCE", "coalesce"),
-        (adam, "SQUARES", "square_sum"),
+        (candidate_scores, "BY_DEVICE", "candidate_scores"),
+        (adam, "ROWS_BY_DEVICE", "row_step"),
+        (adam, "DENSE_BY_DEVICE", "dense_step"),
+        (adam, "COALESCE_BY_DEVICE", "coalesce"),
+        (adam, "SQUARES_BY_DEVICE", "sum_of_squares"),
     ):
         by_triton = __import__(f"{package.__name__}.triton", fromlist=[function])
         getattr(package, table)["cpu"] = getattr(by_triton, function)

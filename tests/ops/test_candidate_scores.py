@@ -1,4 +1,4 @@
-"""some_scores, the reference and Triton's kernel, against all scores by brute force."""
+"""candidate_scores, the reference and Triton's kernel, against all scores by brute force."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from ops.triton_interpreter import DEVICE
 from torch import Tensor
 
 from dynedge.ops.all_scores import reference as every
-from dynedge.ops.candidate_scores import Moves, reference, some_scores
-from dynedge.ops.candidate_scores.triton import some_scores as by_triton
-from dynedge.ops.read_states import Side
+from dynedge.ops.candidate_scores import ItemUpdates, candidate_scores, reference
+from dynedge.ops.candidate_scores.triton import candidate_scores as by_triton
+from dynedge.ops.read_states import EntityTable
 from dynedge.ops.read_states.reference import read_states
 from dynedge.plan.links import Linker
 from dynedge.plan.schedule import NO_ROW, build
 
 
-def window(n: int, items: int, d: int, active: float) -> tuple[Side, Moves, Tensor, Tensor]:
+def window(n: int, items: int, d: int, active: float) -> tuple[EntityTable, ItemUpdates, Tensor, Tensor]:
     """(the items at the start, how they move, the arena, the true items)."""
     rng, generator = np.random.default_rng(n), torch.Generator().manual_seed(n)
     user, item = rng.integers(0, 7, n).astype(np.int32), rng.integers(0, items, n).astype(np.int32)
@@ -30,7 +30,12 @@ def window(n: int, items: int, d: int, active: float) -> tuple[Side, Moves, Tens
     shapes = (d,), (int(static.sum()), d), (items, d), (schedule.rows, d)
     xi, psi, stored, arena = (torch.randn(shape, generator=generator) for shape in shapes)
     moved = (torch.rand(items, generator=generator) < 0.5) & (psi_row < 0)
-    return Side(xi, psi, psi_row, stored, moved), Moves(*map(torch.from_numpy, lists)), arena, torch.from_numpy(item)
+    return (
+        EntityTable(xi, psi, psi_row, stored, moved),
+        ItemUpdates(*map(torch.from_numpy, lists)),
+        arena,
+        torch.from_numpy(item),
+    )
 
 
 @pytest.mark.parametrize("ids", [False, True], ids=["states", "ids"])
@@ -47,18 +52,18 @@ def test_all_scores_of_the_candidates(n: int, items: int, count: int, d: int, ac
     whole = every.all_scores(wanted, states, own, item.long(), moves.row.long(), arena)
     right = whole.gather(1, candidates)
     inputs = wanted, candidates, side, own, moves, arena
-    torch.testing.assert_close(reference.some_scores(*inputs), right, rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(reference.candidate_scores(*inputs), right, rtol=1e-5, atol=1e-4)
     there = [part if part is None else to(part) for part in inputs]
     torch.testing.assert_close(by_triton(*there).cpu(), right, rtol=1e-5, atol=1e-4)
 
 
-def to(part: Tensor | Side | Moves) -> Tensor | Side | Moves:
+def to(part: Tensor | EntityTable | ItemUpdates) -> Tensor | EntityTable | ItemUpdates:
     return part.to(DEVICE) if isinstance(part, Tensor) else type(part)(*(tensor.to(DEVICE) for tensor in part))
 
 
 def test_a_few_events_at_a_time_are_all(monkeypatch: pytest.MonkeyPatch) -> None:
     side, moves, arena, _ = window(40, 12, 8, 0.2)
     wanted, candidates = torch.randn(40, 8), torch.randint(12, (40, 5))
-    whole = some_scores(wanted, candidates, side, None, moves, arena)
+    whole = candidate_scores(wanted, candidates, side, None, moves, arena)
     monkeypatch.setattr(reference, "STATES", 13)
-    torch.testing.assert_close(reference.some_scores(wanted, candidates, side, None, moves, arena), whole)
+    torch.testing.assert_close(reference.candidate_scores(wanted, candidates, side, None, moves, arena), whole)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from dynedge.ops import dispatch as gpu
+from dynedge.ops import dispatch
 from dynedge.training.config import TrainingConfig
 from dynedge.training.precision import precision
 
@@ -17,10 +17,10 @@ from dynedge.training.precision import precision
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
     """What is said once is said again, and what was found is forgotten."""
-    for known in (gpu.usable, gpu.say_once):
+    for known in (dispatch.triton_is_usable, dispatch.warn_once):
         known.cache_clear()
     yield
-    for known in (gpu.usable, gpu.say_once):
+    for known in (dispatch.triton_is_usable, dispatch.warn_once):
         known.cache_clear()
 
 
@@ -30,8 +30,8 @@ def test_without_triton(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
             raise ImportError(name)
         return import_module(name)
 
-    monkeypatch.setattr(gpu, "import_module", absent)
-    assert not gpu.usable() and not gpu.usable()
+    monkeypatch.setattr(dispatch, "import_module", absent)
+    assert not dispatch.triton_is_usable() and not dispatch.triton_is_usable()
     assert capsys.readouterr().err == (
         "dynedge: Triton is not installed; the GPU runs plain torch instead, which is slower.\n"
     )
@@ -40,11 +40,11 @@ def test_without_triton(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 def test_an_old_gpu(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (7, 5))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "an old GPU")
-    assert not gpu.usable()
+    assert not dispatch.triton_is_usable()
     assert capsys.readouterr().err.startswith("dynedge: an old GPU is older than Triton's kernels ask for")
-    gpu.usable.cache_clear()
+    dispatch.triton_is_usable.cache_clear()
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (8, 0))
-    assert gpu.usable()
+    assert dispatch.triton_is_usable()
 
 
 def test_without_bfloat16(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

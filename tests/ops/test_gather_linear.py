@@ -1,10 +1,10 @@
-"""rows_linear and pick_rows on a CPU against plain torch: values, every gradient, odd sizes, same bits."""
+"""gather_linear and gather_rows on a CPU against plain torch: values, every gradient, odd sizes, same bits."""
 
 import pytest
 import torch
 
 from dynedge.ops import thread_pool as parallel
-from dynedge.ops.gather_linear import pick_rows, reference, rows_linear
+from dynedge.ops.gather_linear import gather_linear, gather_rows, reference
 
 pytestmark = pytest.mark.usefixtures("poisoned")
 
@@ -35,7 +35,7 @@ SIZES = {
 def test_values_and_gradients(name, relu):
     xs, indices, w, bias = make(*SIZES[name])
     parts = list(zip(xs, indices, strict=True))
-    out, right = rows_linear(parts, w, bias, relu=relu), reference.rows_linear(parts, w, bias, relu)
+    out, right = gather_linear(parts, w, bias, relu=relu), reference.gather_linear(parts, w, bias, relu)
     torch.testing.assert_close(out, right, rtol=1e-11, atol=1e-11)
     grad = torch.randn_like(out)
     got, expected = (torch.autograd.grad(found, [*xs, w, bias], grad) for found in (out, right))
@@ -47,19 +47,19 @@ def test_gradcheck():
     xs, indices, w, bias = make(5, [(3, 2, True), (9, 3, True), (0, 1, False)], 4)
 
     def run(w, bias, *xs):
-        return rows_linear(list(zip(xs, indices, strict=True)), w, bias, relu=True)
+        return gather_linear(list(zip(xs, indices, strict=True)), w, bias, relu=True)
 
     assert torch.autograd.gradcheck(run, (w, bias, *xs))
-    assert torch.autograd.gradcheck(lambda x: pick_rows(x, torch.tensor([2, 0, 2, 2])), xs[0])
+    assert torch.autograd.gradcheck(lambda x: gather_rows(x, torch.tensor([2, 0, 2, 2])), xs[0])
 
 
 def test_a_rows_bits_depend_on_no_other_row():
     """Nor on whether the table is multiplied whole: what is predicted may not change with what comes later."""
     (x,), (index,), w, bias = make(40, [(90, 64, True)], 50, torch.float32)
-    whole = rows_linear([(x, index)], w, bias)
+    whole = gather_linear([(x, index)], w, bias)
     few, place = index[:7].unique(return_inverse=True)
-    assert torch.equal(rows_linear([(x[few], place)], w, bias), whole[:7])
-    assert torch.equal(rows_linear([(x[index[:1]], None)], w, bias), whole[:1])
+    assert torch.equal(gather_linear([(x[few], place)], w, bias), whole[:7])
+    assert torch.equal(gather_linear([(x[index[:1]], None)], w, bias), whole[:1])
 
 
 def test_same_bits_with_any_number_of_threads(monkeypatch):
@@ -67,7 +67,7 @@ def test_same_bits_with_any_number_of_threads(monkeypatch):
     parts = list(zip(xs, indices, strict=True))
 
     def run():
-        out = rows_linear(parts, w, bias, relu=True)
+        out = gather_linear(parts, w, bias, relu=True)
         return out, *torch.autograd.grad(out.sum() + out.square().sum(), [*xs, w, bias])
 
     torch.set_num_threads(1)
@@ -81,10 +81,10 @@ def test_same_bits_with_any_number_of_threads(monkeypatch):
 def test_rows_picked_twice_are_summed():
     x = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
     index = torch.tensor([4, 0, 4])
-    (grad,) = torch.autograd.grad(pick_rows(x, index), x, torch.tensor([[1.0] * 3, [2.0] * 3, [4.0] * 3]).double())
+    (grad,) = torch.autograd.grad(gather_rows(x, index), x, torch.tensor([[1.0] * 3, [2.0] * 3, [4.0] * 3]).double())
     assert grad[:, 0].tolist() == [2, 0, 0, 0, 5]
 
 
 def test_weights_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match=r"w should be \[4, 3\] for these parts, not \[4, 2\]"):
-        rows_linear([(torch.zeros(2, 3), None)], torch.zeros(4, 2), torch.zeros(4))
+        gather_linear([(torch.zeros(2, 3), None)], torch.zeros(4, 2), torch.zeros(4))

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from dynedge.ops import thread_pool as parallel
-from dynedge.ops.level_gru import level_gru
-from dynedge.ops.level_gru.reference import by_levels, one_by_one
+from dynedge.ops.level_gru import level_gru, reference
 from dynedge.plan import dnodes
 from dynedge.plan.links import Linker
 from dynedge.plan.schedule import Schedule, build
@@ -60,7 +59,7 @@ class Window:
         written = operator(*self.inputs, self.schedule)
         return written.detach(), *torch.autograd.grad(written, self.inputs, self.grad, materialize_grads=True)
 
-    def one_by_one(self) -> Tensor:
+    def event_by_event(self) -> Tensor:
         """The states by the loop over events, in the order of the schedule's rows."""
         roots, pre, *weights = self.inputs
         s, codes = self.schedule, 2 * self.schedule.event + sides(self.schedule)
@@ -74,7 +73,7 @@ class Window:
         phi = dict(zip(s.codes.tolist(), roots[begin:], strict=True))
         by_code = torch.full((2 * len(self.pairs), 3 * self.d), torch.nan, dtype=pre.dtype)
         by_code = by_code.index_put((torch.from_numpy(codes).long(),), pre).view(-1, 2, 3 * self.d)
-        states = one_by_one(self.pairs, self.active, (start[0], start[1]), phi, by_code, *weights)
+        states = reference.event_by_event(self.pairs, self.active, (start[0], start[1]), phi, by_code, *weights)
         assert sorted(states) == sorted(codes.tolist())
         return torch.stack([states[code] for code in codes.tolist()])
 
@@ -110,8 +109,8 @@ WINDOWS: dict[str, dict[str, Any]] = {
 def test_states_and_gradients_equal_both_references_in_float64(name: str) -> None:
     window = Window(**WINDOWS[name])
     written, *grads = window.gradients()
-    torch.testing.assert_close(written, window.one_by_one().detach(), rtol=0, atol=1e-10)
-    reference, *expected = window.gradients(by_levels)
+    torch.testing.assert_close(written, window.event_by_event().detach(), rtol=0, atol=1e-10)
+    right, *expected = window.gradients(reference.level_gru)
     torch.testing.assert_close(written, reference, rtol=0, atol=1e-10)
     for grad, right in zip(grads, expected, strict=True):
         torch.testing.assert_close(grad, right, rtol=1e-9, atol=1e-9)
@@ -142,7 +141,7 @@ def test_gradcheck(settings: dict[str, Any]) -> None:
 def test_gradcheck_of_the_sequential_reference() -> None:
     window = Window(n=8, users=3, items=3, d=2, active=0.3, cut={"k": 2})
     torch.testing.assert_close(
-        torch.autograd.grad(window.one_by_one(), window.inputs, window.grad),
+        torch.autograd.grad(window.event_by_event(), window.inputs, window.grad),
         window.gradients()[1:],
         rtol=1e-9,
         atol=1e-9,

@@ -11,8 +11,7 @@ import torch
 from ops.triton_interpreter import DEVICE
 from torch import Tensor
 
-from dynedge.ops.level_gru import triton
-from dynedge.ops.level_gru.reference import by_levels
+from dynedge.ops.level_gru import reference, triton
 from dynedge.plan import dnodes
 from dynedge.plan.links import Linker
 from dynedge.plan.schedule import build
@@ -59,7 +58,7 @@ class Window:
         """The arena and the gradient of each input, in float64."""
         inputs = [tensor.double().requires_grad_() for tensor in self.inputs]
         roots, pre, *weights = inputs
-        written = by_levels(roots, pre[self.source.long()], *weights, self.schedule)
+        written = reference.level_gru(roots, pre[self.source.long()], *weights, self.schedule)
         arena = torch.cat([roots, written])
         return [arena.detach(), *torch.autograd.grad(arena, inputs, self.grad.double(), materialize_grads=True)]
 

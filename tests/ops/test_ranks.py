@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynedge.ops.ranks import ranks, ranks_of_sums, reference
+from dynedge.ops.ranks import ranks, ranks_of_weighted_sums, reference_ranks
 
 VALUES = st.sampled_from([0.0, -0.0, 1.0, 1.5, -2.0, math.inf, -math.inf, math.nan])
 
@@ -24,7 +24,7 @@ def test_a_row_by_hand(row, data, dtype):
     true = data.draw(st.integers(0, len(row) - 1))
     scores = torch.tensor([row], dtype=dtype)
     assert ranks(scores, torch.tensor([true])).tolist() == [by_hand(row, true)]
-    assert reference(scores, torch.tensor([true])).tolist() == [by_hand(row, true)]
+    assert reference_ranks(scores, torch.tensor([true])).tolist() == [by_hand(row, true)]
 
 
 @pytest.mark.parametrize("items", [1, 7, 64, 1000, 4097])
@@ -36,16 +36,16 @@ def test_one_pass_is_the_reference(items, dtype):
         scores[torch.rand(scores.shape, generator=generator) < 0.1] = value
     true = torch.randint(items, (50,), generator=generator)
     true[0], true[1] = 0, items - 1
-    assert np.array_equal(ranks(scores, true), reference(scores, true))
+    assert np.array_equal(ranks(scores, true), reference_ranks(scores, true))
     by_item = scores.T.contiguous().T
-    assert np.array_equal(ranks(by_item, true), reference(scores, true))
+    assert np.array_equal(ranks(by_item, true), reference_ranks(scores, true))
 
 
 def test_scores_that_are_not_contiguous_and_events_that_are_none():
     scores = torch.randn(9, 20, generator=torch.Generator().manual_seed(0))
     true = torch.arange(9)
     assert np.array_equal(
-        ranks(torch.cat([scores, scores], 1)[:, ::2], true), reference(scores.repeat(1, 2)[:, ::2], true)
+        ranks(torch.cat([scores, scores], 1)[:, ::2], true), reference_ranks(scores.repeat(1, 2)[:, ::2], true)
     )
     assert np.array_equal(ranks(torch.zeros(1, 1).expand(9, 20), true), np.full(9, 10.5))
     assert len(ranks(scores[:0], true[:0])) == 0
@@ -65,5 +65,5 @@ def test_of_sums_for_many_weights_at_once(dtype):
     other = other.T.contiguous().T
     true = torch.randint(333, (40,), generator=generator)
     weights = [0.0, 0.1, 0.3, 1.4]
-    found = ranks_of_sums(one, other, weights, true)
-    assert np.array_equal(found, [reference(one + weight * other, true) for weight in weights])
+    found = ranks_of_weighted_sums(one, other, weights, true)
+    assert np.array_equal(found, [reference_ranks(one + weight * other, true) for weight in weights])

@@ -3,14 +3,14 @@
 import pytest
 import torch
 
-from dynedge.ops.read_states import Side, read_states, reference
+from dynedge.ops.read_states import EntityTable, read_states, reference
 
 
 def make(seed=0, users=8, active=3, d=5):
     torch.manual_seed(seed)
     psi_row = torch.full((users,), -1)
     psi_row[torch.randperm(users)[:active]] = torch.arange(active)
-    return Side(
+    return EntityTable(
         torch.randn(d, dtype=torch.float64, requires_grad=True),
         torch.randn(active, d, dtype=torch.float64, requires_grad=True),
         psi_row,

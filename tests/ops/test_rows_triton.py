@@ -10,11 +10,11 @@ from ops.triton_interpreter import DEVICE
 from dynedge.ops.adam import reference as adam
 from dynedge.ops.adam import triton as adam_triton
 from dynedge.ops.gather_linear import triton as linear_triton
-from dynedge.ops.read_states import Side
+from dynedge.ops.read_states import EntityTable
 from dynedge.ops.read_states import reference as states
 from dynedge.ops.read_states import triton as states_triton
 from dynedge.ops.segment_sum import reference
-from dynedge.ops.segment_sum.triton import row_sums, sums_at_heads
+from dynedge.ops.segment_sum.triton import segment_sum, segment_sum_at_heads
 
 LR = torch.tensor(0.01, dtype=torch.float64)
 KEYS = {
@@ -36,12 +36,12 @@ def test_row_sums(name: str, d: int, kind: torch.dtype) -> None:
     values = torch.from_numpy(rng.standard_normal((50, d)).astype(np.float32))
     source = torch.from_numpy(rng.integers(0, 50, len(keys))).to(kind)
     expected = torch.full((80, d), torch.nan, dtype=torch.float64)
-    reference.row_sums(values.double(), source[keys >= 0], keys[keys >= 0], expected)
+    reference.segment_sum(values.double(), source[keys >= 0], keys[keys >= 0], expected)
     out = torch.full((80, d), torch.nan, device=DEVICE)
-    row_sums(values.to(DEVICE), source.to(DEVICE), keys.to(DEVICE), out)
+    segment_sum(values.to(DEVICE), source.to(DEVICE), keys.to(DEVICE), out)
     torch.testing.assert_close(out.cpu().double(), expected, rtol=1e-5, atol=1e-4, equal_nan=True)
 
-    at_heads = sums_at_heads(values.to(DEVICE), source.to(DEVICE), keys.to(DEVICE)).cpu()
+    at_heads = segment_sum_at_heads(values.to(DEVICE), source.to(DEVICE), keys.to(DEVICE)).cpu()
     head = torch.tensor(np.diff(keys.numpy(), prepend=-9) != 0) & (keys >= 0)
     torch.testing.assert_close(at_heads[head].double(), expected[keys[head].long()], rtol=1e-5, atol=1e-4)
     assert not at_heads[~head].any()
@@ -80,8 +80,8 @@ def test_dense_step_and_square_sum() -> None:
     for got, expected in zip(mine, right, strict=True):
         torch.testing.assert_close(got.cpu().double(), expected, rtol=1e-5, atol=1e-6)
     grads = [torch.randn(5, 3), torch.zeros(0, 4), torch.randn(7)]
-    found = adam_triton.square_sum([part.to(DEVICE) for part in grads])
-    torch.testing.assert_close(found.cpu(), adam.square_sum(grads), rtol=1e-6, atol=0)
+    found = adam_triton.sum_of_squares([part.to(DEVICE) for part in grads])
+    torch.testing.assert_close(found.cpu(), adam.sum_of_squares(grads), rtol=1e-6, atol=0)
 
 
 @pytest.mark.parametrize("rows", [7, 50, 4000])
@@ -112,7 +112,7 @@ def test_read_states(d: int) -> None:
 
     def gradients(operator, device):
         learned = [tensor.clone().to(device).requires_grad_() for tensor in (*parts[:2], more)]
-        side = Side(*learned[:2], *(part.to(device) for part in parts[2:]))
+        side = EntityTable(*learned[:2], *(part.to(device) for part in parts[2:]))
         found = operator([(side, group.to(device)) for group in groups], learned[2])
         return [found.detach(), *torch.autograd.grad(found, learned, grad.to(device))]
 
@@ -130,7 +130,7 @@ def test_pick_rows() -> None:
     x, index = torch.randn(20, 7), torch.randint(15, (100,))
     grad = torch.randn(100, 7)
     mine = x.to(DEVICE).requires_grad_()
-    picked = linear_triton.pick_rows(mine, index.to(DEVICE))
+    picked = linear_triton.gather_rows(mine, index.to(DEVICE))
     assert torch.equal(picked.detach().cpu(), x[index])
     (got,) = torch.autograd.grad(picked, mine, grad.to(DEVICE))
     torch.testing.assert_close(got.cpu(), torch.zeros(20, 7).index_add(0, index, grad), rtol=1e-5, atol=1e-5)

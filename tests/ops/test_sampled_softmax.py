@@ -1,4 +1,4 @@
-"""softmax_loss on a CPU against plain torch: error and gradients; sampled and full; what moves inside a chunk."""
+"""sampled_softmax on a CPU against plain torch: error and gradients; sampled and full; what moves inside a chunk."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ import torch
 
 from dynedge.models.candidate_rows import find
 from dynedge.ops import thread_pool as parallel
-from dynedge.ops.sampled_softmax import CHUNK, Bonus, cpu, reference, softmax_loss
+from dynedge.ops.sampled_softmax import CHUNK, ScoreBonus, cpu, reference, sampled_softmax
 from dynedge.plan.links import Linker
 from dynedge.plan.schedule import build
 
@@ -50,7 +50,7 @@ def gradients(compute, tensors, columns, true, scale=1.0):
 def test_error_and_gradients(name):
     made = make(**CASES[name])
     for got, right in zip(
-        gradients(softmax_loss, *made, 0.3), gradients(reference.softmax_loss, *made, 0.3), strict=True
+        gradients(sampled_softmax, *made, 0.3), gradients(reference.sampled_softmax, *made, 0.3), strict=True
     ):
         torch.testing.assert_close(got, right, rtol=1e-10, atol=1e-10)
 
@@ -61,7 +61,7 @@ def make_bonus(n, items, dtype=torch.float64, seed=1):
     there = rng.random((n, items)) < rng.choice([0.0, 0.3, 1.0], (n, 1))
     event, item = (torch.from_numpy(part) for part in there.nonzero())
     start = torch.from_numpy(np.concatenate(([0], there.sum(1).cumsum())))
-    return Bonus(start, event, item, torch.randn(len(event), dtype=dtype, requires_grad=True))
+    return ScoreBonus(start, event, item, torch.randn(len(event), dtype=dtype, requires_grad=True))
 
 
 @pytest.mark.parametrize("name", ["full", "full, ids", "tiles"])
@@ -73,9 +73,9 @@ def test_bonuses_are_added_and_get_their_gradient(name):
         error = compute(*tensors, *([None] * (4 - len(tensors))), columns, *true, bonus)
         return error.detach(), *torch.autograd.grad(0.3 * error, [*tensors, bonus.value])
 
-    for got, right in zip(with_bonus(softmax_loss), with_bonus(reference.softmax_loss), strict=True):
+    for got, right in zip(with_bonus(sampled_softmax), with_bonus(reference.sampled_softmax), strict=True):
         torch.testing.assert_close(got, right, rtol=1e-10, atol=1e-10)
-    assert not torch.equal(with_bonus(softmax_loss)[0], gradients(softmax_loss, tensors, columns, true)[0])
+    assert not torch.equal(with_bonus(sampled_softmax)[0], gradients(sampled_softmax, tensors, columns, true)[0])
 
 
 def test_candidates_that_stand_for_more():
@@ -87,7 +87,9 @@ def test_candidates_that_stand_for_more():
         return error.detach(), *(grad.to_dense() for grad in torch.autograd.grad(0.3 * error, tensors))
 
     for number in (2.0, 17.3):
-        for got, right in zip(standing(softmax_loss, number), standing(reference.softmax_loss, number), strict=True):
+        for got, right in zip(
+            standing(sampled_softmax, number), standing(reference.sampled_softmax, number), strict=True
+        ):
             torch.testing.assert_close(got, right, rtol=1e-10, atol=1e-10)
     n, (wanted, arena, outside, ids) = len(true[0]), tensors
     found = reference.scores(wanted, torch.cat([arena, outside]), ids, columns)
@@ -96,7 +98,7 @@ def test_candidates_that_stand_for_more():
     same = columns.item[:, : columns.count].repeat_interleave(CHUNK, 0)[:n] == true[0][:, None]
     twice = found.masked_fill(same, -torch.inf).repeat(1, 2)
     expected = (torch.cat([mine[:, None], twice], 1).logsumexp(1) - mine).sum()
-    torch.testing.assert_close(standing(softmax_loss, 2.0)[0], expected.detach())
+    torch.testing.assert_close(standing(sampled_softmax, 2.0)[0], expected.detach())
 
 
 @pytest.mark.parametrize("name", ["sampled, ids", "full"])
@@ -104,7 +106,7 @@ def test_gradcheck(name):
     tensors, columns, true = make(**{**CASES[name], "n": 12, "items": 5, "d": 2})
 
     def run(*tensors):
-        return softmax_loss(*tensors, *([None] * (4 - len(tensors))), columns, *true)
+        return sampled_softmax(*tensors, *([None] * (4 - len(tensors))), columns, *true)
 
     few = [tensor for tensor in tensors if tensor.numel()]
     assert len(few) == len(tensors)
@@ -119,7 +121,10 @@ def test_float32_is_near_float64():
     for name in ("sampled, ids", "full, ids"):
         tensors, columns, true = make(**{**CASES[name], "d": 16})
         small = [tensor.detach().float().requires_grad_() for tensor in tensors]
-        got, right = gradients(softmax_loss, small, columns, true), gradients(softmax_loss, tensors, columns, true)
+        got, right = (
+            gradients(sampled_softmax, small, columns, true),
+            gradients(sampled_softmax, tensors, columns, true),
+        )
         for one, other in zip(got, right, strict=True):
             torch.testing.assert_close(one.double(), other, rtol=0, atol=2e-6 * float(other.abs().max()))
 
@@ -128,31 +133,33 @@ def test_scores_far_apart_and_not_finite():
     tensors, columns, true = make(negatives=5, n=20, dtype=torch.float32)
     with torch.no_grad():
         tensors[0] *= 1e4  # all but one candidate have no weight at all
-    error, *grads = gradients(softmax_loss, tensors, columns, true)
-    right, *expected = gradients(reference.softmax_loss, tensors, columns, true)
+    error, *grads = gradients(sampled_softmax, tensors, columns, true)
+    right, *expected = gradients(reference.sampled_softmax, tensors, columns, true)
     torch.testing.assert_close(error, right, rtol=1e-5, atol=0)
     for one, other in zip(grads, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-2)
     with torch.no_grad():
         tensors[0][3, 0] = torch.nan
-    assert gradients(softmax_loss, tensors, columns, true)[0].isnan()
+    assert gradients(sampled_softmax, tensors, columns, true)[0].isnan()
 
 
 @pytest.mark.parametrize("name", ["many chunks", "full, ids"])
 def test_same_bits_with_any_number_of_threads(name, monkeypatch):
     made = make(**CASES[name], dtype=torch.float32)
     torch.set_num_threads(1)
-    first = gradients(softmax_loss, *made)
+    first = gradients(sampled_softmax, *made)
     for threads, wide, at_once in ((2, 1, cpu.AT_ONCE), (3, 1, cpu.AT_ONCE), (2, 1, 1), (1, 1, 1)):
         torch.set_num_threads(threads)
         monkeypatch.setattr(parallel, "WIDE", wide)
         monkeypatch.setattr(cpu, "AT_ONCE", at_once)
-        assert all(torch.equal(one, other) for one, other in zip(gradients(softmax_loss, *made), first, strict=True))
+        assert all(
+            torch.equal(one, other) for one, other in zip(gradients(sampled_softmax, *made), first, strict=True)
+        )
 
 
 def test_without_gradients_none_are_made():
     tensors, columns, true = make(negatives=5)
     with torch.no_grad():
-        error = softmax_loss(*tensors, None, columns, *true)
+        error = sampled_softmax(*tensors, None, columns, *true)
     assert not error.requires_grad
-    assert error == softmax_loss(*tensors, None, columns, *true)
+    assert error == sampled_softmax(*tensors, None, columns, *true)

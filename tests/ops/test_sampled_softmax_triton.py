@@ -1,4 +1,4 @@
-"""softmax_loss's Triton kernel against the reference: the error and every gradient."""
+"""sampled_softmax's Triton kernel against the reference: the error and every gradient."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from ops.triton_interpreter import DEVICE
 from torch import Tensor
 
 from dynedge.models.candidate_rows import find
-from dynedge.ops.sampled_softmax import CHUNK, Bonus, reference
-from dynedge.ops.sampled_softmax.triton import Drawn, softmax_loss
+from dynedge.ops.sampled_softmax import CHUNK, ScoreBonus, reference
+from dynedge.ops.sampled_softmax.triton import ChunkCandidates, sampled_softmax
 from dynedge.plan.links import Linker
 from dynedge.plan.schedule import NO_ROW, build
 
@@ -34,7 +34,7 @@ def window(n: int, count: int, items: int, active: float, share: int = 1) -> tup
     chosen = every if count == items else some[np.arange(chunks) // share]
     columns = find(schedule, item, np.ascontiguousarray(chosen), items, DEVICE)
     parts = columns.item, columns.row, columns.until.clamp(max=2**31 - 1).int()
-    drawn = Drawn(*(part[:, :count].contiguous() for part in parts), count == items, share)
+    drawn = ChunkCandidates(*(part[:, :count].contiguous() for part in parts), count == items, share)
     after = np.full(n, NO_ROW, np.int32)
     after[schedule.item_events] = schedule.item_rows
     lists = item.astype(np.int64), schedule.reads[:, 1].astype(np.int64), after
@@ -72,11 +72,11 @@ def test_error_and_gradients(
         grads = torch.autograd.grad(0.5 * error, tensors)
         return [_dense(grad).double().cpu() for grad in (error.detach(), *grads)]
 
-    expected = gradients(reference.softmax_loss, torch.float64, columns, item, row, *standing)
+    expected = gradients(reference.sampled_softmax, torch.float64, columns, item, row, *standing)
 
     def by_triton(wanted: Tensor, arena: Tensor, outside: Tensor, *rest: Any) -> Tensor:
         each = outside if drawn.every else outside[(drawn.rows[::share] - rows).clamp_min(0).flatten()]
-        return softmax_loss(wanted, arena, each, *rest)
+        return sampled_softmax(wanted, arena, each, *rest)
 
     chunk, place = (torch.arange(size, device=DEVICE) for size in drawn.rows.shape)
     own = rows + (chunk // share * count)[:, None] + place
@@ -101,13 +101,13 @@ def test_bonuses_are_added_and_get_their_gradient(low: bool, items: int) -> None
 
     def gradients(operator: Any, kind: torch.dtype, *rest: Any) -> list[Tensor]:
         tensors = [tensor.to(DEVICE, kind).requires_grad_() for tensor in inputs]
-        error = operator(*tensors[:3], None, *rest, Bonus(start, event, named, tensors[3]))
+        error = operator(*tensors[:3], None, *rest, ScoreBonus(start, event, named, tensors[3]))
         return [part.double().cpu() for part in (error.detach(), *torch.autograd.grad(0.5 * error, tensors))]
 
-    expected = gradients(reference.softmax_loss, torch.float64, columns, item, row)
+    expected = gradients(reference.sampled_softmax, torch.float64, columns, item, row)
 
     with torch.autocast(DEVICE, torch.bfloat16) if low else nullcontext():
-        found = gradients(softmax_loss, torch.float32, drawn, item, row, after)
+        found = gradients(sampled_softmax, torch.float32, drawn, item, row, after)
     assert_near(found, expected, low)
 
 

@@ -24,7 +24,7 @@ def _walk(second, numbers, rows):
         for half in range(2):
             if alone or half == second:
                 rows[step + 1, half] = (3 * rows[step, half] + 5 * rows[step, 1 - half] + half) % 1_000_003
-        pair.tell(numbers, pair.SECOND if second else pair.FIRST, step + 1)
+        pair.store_release(numbers, pair.SECOND if second else pair.FIRST, step + 1)
     cpu_kernels._part(second, numbers, len(rows) - 1, since)
 
 
@@ -65,7 +65,7 @@ def test_a_thread_waited_for_in_vain_is_not_asked_for_a_while(monkeypatch):
     torch.set_num_threads(2)
     try:
         for _ in range(parallel.ALONE + 1):
-            parallel.in_pair(kernel)
+            parallel.run_as_pair(kernel)
             assert parallel._alone > 0 or len(asked) <= 1
         assert parallel._alone == 0
     finally:
@@ -74,8 +74,8 @@ def test_a_thread_waited_for_in_vain_is_not_asked_for_a_while(monkeypatch):
 
 def test_levels_run_in_a_pair_only_where_there_are_many_rows_in_narrow_ones(monkeypatch):
     ran = []
-    monkeypatch.setattr(cpu, "in_pair", lambda *_: ran.append("pair"))
-    monkeypatch.setattr(cpu, "in_parts", lambda *_: ran.append("parts"))
+    monkeypatch.setattr(cpu, "run_as_pair", lambda *_: ran.append("pair"))
+    monkeypatch.setattr(cpu, "run_in_parts", lambda *_: ran.append("parts"))
     wide = parallel.WIDE
     for blocks in ([0, wide, wide], [0, 1, 2, 3, 4], list(range(0, 2 * wide + 2, 2))):
         cpu._levels(None, None, blocks[2] - blocks[0], 0, len(blocks) // 2, np.array(blocks))
@@ -85,7 +85,7 @@ def test_levels_run_in_a_pair_only_where_there_are_many_rows_in_narrow_ones(monk
 @numba.njit(nogil=True)
 def _take_all(numbers, mine):
     for k in range(len(numbers)):
-        if pair.take(numbers, k) == 0:
+        if pair.fetch_increment(numbers, k) == 0:
             mine[k] += 1
 
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from dynedge.ops.sample_negatives import others
+from dynedge.ops.sample_negatives import sample_negatives
 
 SEED = 499_002  # stored with every rank that was counted among these; another one whenever the draws change
 
 
 def negatives(events: range, true: Tensor, num_items: int, count: int, seed: int = SEED) -> Tensor:
     """int64[n, min(count, num_items - 1)]: the other candidates of the events at these positions of the log."""
-    return others(true, events.start, num_items, count, seed)
+    return sample_negatives(true, events.start, num_items, count, seed)

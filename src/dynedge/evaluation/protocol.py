@@ -19,7 +19,7 @@ from dynedge.data.log import EventLog
 from dynedge.data.windows import Window
 from dynedge.evaluation.negatives import negatives
 from dynedge.models.base import Model, State
-from dynedge.ops.ranks import ranks_there
+from dynedge.ops.ranks import ranks_on_device
 from dynedge.plan.planner import ahead
 from dynedge.utils.arrays import Array
 
@@ -87,4 +87,4 @@ def _ranks(model: Model, window: Window, prepared: Any, state: State, protocol: 
     some = candidates(window, protocol, device)
     scores = model.score(prepared, some, state)
     true = torch.from_numpy(window.item.astype(np.int64)) if some is None else torch.zeros(len(window)).long()
-    return ranks_there(scores, true.to(scores.device))
+    return ranks_on_device(scores, true.to(scores.device))

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from dynedge.models.base import Model, State
-from dynedge.ops.thread_pool import in_parts
+from dynedge.ops.thread_pool import run_in_parts
 from dynedge.utils.arrays import Array
 from dynedge.utils.compile import compiled
 
@@ -61,7 +61,7 @@ class Sketch:
         if len(base) < MANY:
             _at_least(0, 1, *given)
         else:
-            in_parts(_at_least, len(base), *given)
+            run_in_parts(_at_least, len(base), *given)
         bar = torch.from_numpy(least).topk(min(k, len(base))).values[-1]
         items = torch.from_numpy(_may_reach(self._beside, off, least, float(bar)))
         scores = base[items] + model.item_rows(items, state).float() @ query.float()

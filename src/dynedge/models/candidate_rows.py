@@ -1,6 +1,6 @@
 """Which state of a candidate item each event of a window reads: the one just before the event.
 
-Legend: n events of a window, m chunks, C candidates of a chunk, A columns (ops/softmax_loss says what those are).
+Legend: n events of a window, m chunks, C candidates of a chunk, A columns (ops/sampled_softmax says what those are).
 
 The events of a chunk share their candidates, so that their scores are one matrix product against the candidates'
 states at the chunk's start. What a candidate becomes inside a chunk, each time it moves, is a column of its own.
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from dynedge.models.window_index import Prepared
-from dynedge.ops.sampled_softmax import CHUNK, Columns
+from dynedge.ops.sampled_softmax import CHUNK, CandidateColumns
 from dynedge.plan.schedule import NO_ROW, Schedule
 from dynedge.utils.arrays import Array
 from dynedge.utils.compile import compiled
@@ -24,13 +24,13 @@ NEVER = np.iinfo(np.int32).max  # no event has that number
 
 def find(
     schedule: Schedule, item: Array, items: Array, num_items: int, device: torch.device | str = "cpu"
-) -> Columns:
+) -> CandidateColumns:
     """The columns of the candidates `items` int32[m, C] of each chunk, for events with items `item` int32[n]."""
     starts = np.arange(len(items), dtype=np.int32) * CHUNK
     rows = schedule.rows_before(items, starts[:, None])
     made = _find(item, items, rows, schedule.rows, schedule.item_events, schedule.item_rows, num_items)
     of, row, since, until, candidate, outside = (torch.from_numpy(part).to(device) for part in made)
-    return Columns(items.shape[1], of, row, since, until, candidate, outside)
+    return CandidateColumns(items.shape[1], of, row, since, until, candidate, outside)
 
 
 def rows_before(prepared: Prepared, items: Tensor, events: Tensor) -> Tensor:
@@ -72,7 +72,7 @@ def rows_and_moves(prepared: Prepared, items: Tensor, events: Tensor) -> tuple[T
 def _find(
     item: Array, items: Array, rows: Array, first_outside: int, item_events: Array, item_rows: Array, num_items: int
 ) -> tuple[Array, ...]:
-    """The fields of Columns, in their order."""
+    """The fields of CandidateColumns, in their order."""
     scratch = np.full(num_items, -1, np.int32)
     outside = _outside(items, rows, first_outside, scratch)
     written = np.full(len(item), NO_ROW, np.int32)

@@ -23,9 +23,9 @@ from dynedge.models.dynamic import Moving
 from dynedge.models.modules import ItemFeatures, Shape
 from dynedge.models.ring_buffer import SIDES
 from dynedge.models.window_index import Prepared
-from dynedge.ops.gather_linear import pick_rows, rows_linear
+from dynedge.ops.gather_linear import gather_linear, gather_rows
 from dynedge.ops.level_rnn import level_rnn
-from dynedge.ops.read_states import Side, read_states
+from dynedge.ops.read_states import EntityTable, read_states
 from dynedge.utils.arrays import Array
 
 LONG = 10.0  # log(1 + seconds) of some hours: gaps much above 1 would drive every tanh to its end
@@ -73,10 +73,10 @@ class Coevolving(Moving):
         state["last_item"] = torch.full((self.shape.users,), -1, device=device)
         return state
 
-    def _side(self, side: int, state: State) -> Side:
+    def _side(self, side: int, state: State) -> EntityTable:
         name = SIDES[side]
         begins: Tensor = getattr(self, f"{name}_begins")
-        return Side(self.xi[side], self.begin[side], begins, state[name], state[f"{name}_moved"])
+        return EntityTable(self.xi[side], self.begin[side], begins, state[name], state[f"{name}_moved"])
 
     def states(self, side: int, entities: Tensor, state: State) -> Tensor:
         """[q, d]: as they stand."""
@@ -94,13 +94,13 @@ class Coevolving(Moving):
         assert prepared.schedule is not None
         shared = [(prepared.features.to(self.xi), None), (self.items(prepared.item).to(self.xi), None)]
         pre = [
-            rows_linear(
+            gather_linear(
                 [*shared, (gaps(prepared.time, before).to(self.xi), None)], self.feature[side], self.bias[side]
             )
             for side, before in enumerate(self.times_before(prepared, state))
         ]
         roots = read_states([(self._side(side, state), prepared.roots[side]) for side in (0, 1)])
-        written = pick_rows(torch.stack(pre, 1).flatten(0, 1), prepared.place)
+        written = gather_rows(torch.stack(pre, 1).flatten(0, 1), prepared.place)
         return torch.cat([roots, level_rnn(roots, written, self.own, self.other, prepared.schedule)])
 
     def times_before(self, prepared: Prepared, state: State) -> list[Tensor]:

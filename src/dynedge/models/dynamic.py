@@ -26,7 +26,7 @@ from dynedge.models.candidate_rows import find
 from dynedge.models.modules import Shape
 from dynedge.models.window_index import Prepared, index
 from dynedge.ops.all_scores import all_scores
-from dynedge.ops.sampled_softmax import CHUNK, Columns, softmax_loss
+from dynedge.ops.sampled_softmax import CHUNK, CandidateColumns, sampled_softmax
 from dynedge.plan.levels import NO_CUT
 from dynedge.plan.links import Linker
 from dynedge.plan.planner import ahead
@@ -106,7 +106,7 @@ class Moving(Model):
         shape = -(-len(prepared.window) // CHUNK), self.negatives
         return torch.randint(self.shape.items, shape, generator=step.generator())
 
-    def columns(self, prepared: Prepared, step: Step) -> Columns:
+    def columns(self, prepared: Prepared, step: Step) -> CandidateColumns:
         drawn, chunks = self.draw(prepared, step), -(-len(prepared.window) // CHUNK)
         every = np.broadcast_to(np.arange(self.shape.items, dtype=np.int32), (chunks, self.shape.items))
         some = every if drawn is None else drawn.int().numpy()
@@ -117,7 +117,7 @@ class Moving(Model):
         """The sum over the window's events of −log softmax of the true item."""
         columns = self.columns(prepared, step)
         outside, true = self.items_now(columns.outside, state), (prepared.item, prepared.reads[1])
-        return softmax_loss(asked.wanted, asked.arena, outside, self.ids, columns, *true)
+        return sampled_softmax(asked.wanted, asked.arena, outside, self.ids, columns, *true)
 
     def loss(self, prepared: Prepared, state: State, step: Step) -> Loss:
         n = max(len(prepared.window), 1)

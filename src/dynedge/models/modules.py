@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dynedge.data.log import EventLog
-from dynedge.ops.gather_linear import Part, pick_rows, rows_linear
+from dynedge.ops.gather_linear import GatherPart, gather_linear, gather_rows
 from dynedge.ops.level_gru import level_gru
 from dynedge.plan.schedule import Schedule
 from dynedge.utils.arrays import Array
@@ -92,7 +92,7 @@ class CoupledGRU(nn.Module):
         self.bias, self.own_bias = uniform(2, 3 * dim), uniform(2, 3 * dim)
 
     def forward(
-        self, roots: Tensor, shared: Sequence[Part], own: Sequence[Tensor], schedule: Any, place: Tensor
+        self, roots: Tensor, shared: Sequence[GatherPart], own: Sequence[Tensor], schedule: Any, place: Tensor
     ) -> Tensor:
         """The arena of a window [R, d]: the rows that no event writes, then the states written.
 
@@ -101,16 +101,16 @@ class CoupledGRU(nn.Module):
         """
         if own:
             sides = [
-                rows_linear([*shared, (features, None)], self.feature[side], self.bias[side])
+                gather_linear([*shared, (features, None)], self.feature[side], self.bias[side])
                 for side, features in enumerate(own)
             ]
             products = torch.stack(sides, 1).flatten(0, 1)
         else:
-            products = rows_linear(shared, self.feature.flatten(0, 1), self.bias.flatten())
+            products = gather_linear(shared, self.feature.flatten(0, 1), self.bias.flatten())
             products = products.view(-1, self.own.shape[1])
         weights = self.own, self.other, self.own_bias
         if isinstance(schedule, Schedule):
-            return torch.cat([roots, level_gru(roots, pick_rows(products, place), *weights, schedule)])
+            return torch.cat([roots, level_gru(roots, gather_rows(products, place), *weights, schedule)])
         from dynedge.ops.level_gru.triton import level_gru as by_triton
 
         return by_triton(roots, products, place, *weights, schedule)
@@ -122,7 +122,7 @@ class Head(nn.Sequential):
     def __init__(self, width: int, hidden: int, out: int) -> None:
         super().__init__(nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, out))
 
-    def of_rows(self, parts: Sequence[Part]) -> Tensor:
+    def of_rows(self, parts: Sequence[GatherPart]) -> Tensor:
         first, last = cast(nn.Linear, self[0]), cast(nn.Linear, self[2])
-        hidden = rows_linear(parts, first.weight, first.bias, relu=True)
-        return rows_linear([(hidden, None)], last.weight, last.bias)
+        hidden = gather_linear(parts, first.weight, first.bias, relu=True)
+        return gather_linear([(hidden, None)], last.weight, last.bias)

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from dynedge.data.windows import Window
 from dynedge.models.edge.repeat_bonus import Had
-from dynedge.ops.dispatch import fast
-from dynedge.ops.host_to_device import placed
+from dynedge.ops.dispatch import uses_triton
+from dynedge.ops.host_to_device import to_device
 from dynedge.plan.schedule import NO_ROW, Schedule
 from dynedge.utils.arrays import Array
 from dynedge.utils.compile import compiled
@@ -100,16 +100,16 @@ def index(
     `past` int32[n, 2]: the previous event of the same user and of the same item, active or not; below 0: none.
     `plain`: with the schedule, for plain torch, on a GPU too.
     """
-    by_levels = fast(like) and not plain
+    by_levels = uses_triton(like) and not plain
     arrays = _arrays(window, schedule, past, by_item)
     if by_levels:
-        from dynedge.ops.level_gru.triton import LEVEL_TENSORS, Levels, level_arrays, level_numbers
+        from dynedge.ops.level_gru.triton import LEVEL_TENSORS, Levels, level_arrays, level_metadata
 
         arrays |= level_arrays(schedule)
-    tensors = placed(arrays, like.device, packed=by_levels)
+    tensors = to_device(arrays, like.device, packed=by_levels)
     levels = None
     if by_levels:
-        numbers = level_numbers(schedule)
+        numbers = level_metadata(schedule)
         parts: dict[str, Any] = {name: tensors.pop(name) for name in LEVEL_TENSORS}
         levels = Levels(**parts, **numbers)
 

@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["Beside", "by_triton", "fast", "say_once", "use"]
+__all__ = ["SideStream", "prefer_triton", "set_cuda_device", "uses_triton", "warn_once"]
 
 OLDEST = 8, 0  # compute capability: bfloat16 products and a grid whose programs may wait for each other
 
 
 @cache
-def usable() -> bool:
+def triton_is_usable() -> bool:
     """Whether Triton's kernels run on this machine's GPU; says so if not, once."""
     try:
         import_module("triton")
@@ -28,22 +28,22 @@ def usable() -> bool:
         if torch.cuda.get_device_capability() >= OLDEST:
             return True
         why = f"{torch.cuda.get_device_name()} is older than Triton's kernels ask for"
-    say_once(f"{why}; the GPU runs plain torch instead, which is slower.")
+    warn_once(f"{why}; the GPU runs plain torch instead, which is slower.")
     return False
 
 
 @cache
-def say_once(line: str) -> None:
+def warn_once(line: str) -> None:
     print(f"dynedge: {line}", file=sys.stderr)
 
 
-def use(device: str) -> None:
+def set_cuda_device(device: str) -> None:
     """Make cuda:N the GPU that kernels are launched on, if it is one."""
     if torch.device(device).type == "cuda" and torch.device(device).index is not None:
         torch.cuda.set_device(device)
 
 
-class Beside:
+class SideStream:
     """Work on a stream of its own, beside what is launched after it. Its gradients are computed there as well. On a
     CPU one thing comes after the other."""
 
@@ -65,19 +65,19 @@ class Beside:
             torch.cuda.current_stream(self._stream.device).wait_stream(self._stream)
 
 
-def fast(tensor: Tensor) -> bool:
+def uses_triton(tensor: Tensor) -> bool:
     """Whether Triton's kernels take over where this tensor is."""
-    return tensor.is_cuda and tensor.dtype != torch.float64 and usable()
+    return tensor.is_cuda and tensor.dtype != torch.float64 and triton_is_usable()
 
 
-def by_triton(
-    module: str, name: str, otherwise: Callable[..., Any], which: Callable[..., Tensor] = lambda first, *_: first
+def prefer_triton(
+    module: str, name: str, fallback: Callable[..., Any], select: Callable[..., Tensor] = lambda first, *_: first
 ) -> Callable[..., Any]:
-    """The function `name` of a module that is imported only when used; `which` picks a tensor of its arguments."""
+    """The function `name` of a module that is imported only when used; `select` picks a tensor of its arguments."""
 
     def call(*arguments: Any) -> Any:
-        if not fast(which(*arguments)):
-            return otherwise(*arguments)
+        if not uses_triton(select(*arguments)):
+            return fallback(*arguments)
         return getattr(import_module(module), name)(*arguments)
 
     return call

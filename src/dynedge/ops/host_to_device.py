@@ -13,7 +13,7 @@ from dynedge.utils.arrays import Array
 ALIGNED = 16  # bytes: where each array starts, so that kernels read it in wide pieces
 
 
-def placed(arrays: dict[str, Array], device: torch.device, packed: bool) -> dict[str, Tensor]:
+def to_device(arrays: dict[str, Array], device: torch.device, packed: bool) -> dict[str, Tensor]:
     """Each array as a tensor; integers are int64, or int32 if `packed` into one buffer of a GPU."""
     if not packed or device.type != "cuda":
         return {name: torch.from_numpy(_as(array, np.int64)).to(device) for name, array in arrays.items()}

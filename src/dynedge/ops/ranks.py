@@ -21,14 +21,14 @@ def ranks(scores: Tensor, true: Tensor) -> Array:
     A score that is not a number ranks below all others, and a constant scorer gets the middle rank, not the first.
     """
     if scores.device.type != "cpu" or scores.dtype not in (torch.float32, torch.float64):
-        return reference(scores, true)
+        return reference_ranks(scores, true)
     plain = scores.numpy()
     if plain.T.flags.c_contiguous:  # some operators make scores by item
         return _count_by_item(plain.T, true.numpy())
     return _count(np.ascontiguousarray(plain), true.numpy())
 
 
-def ranks_of_sums(one: Tensor, other: Tensor, weights: Sequence[float], true: Tensor) -> Array:
+def ranks_of_weighted_sums(one: Tensor, other: Tensor, weights: Sequence[float], true: Tensor) -> Array:
     """float64[W, n]: the same of one + weight · other, for each weight; on a CPU both are read once for all."""
     if one.device.type != "cpu" or one.dtype != torch.float32:
         return np.stack([ranks(one + weight * other, true) for weight in weights])
@@ -36,12 +36,12 @@ def ranks_of_sums(one: Tensor, other: Tensor, weights: Sequence[float], true: Te
     return _count_sums(one.contiguous().numpy(), other.contiguous().numpy(), factors, true.numpy())
 
 
-def ranks_there(scores: Tensor, true: Tensor) -> Tensor:
+def ranks_on_device(scores: Tensor, true: Tensor) -> Tensor:
     """The same as a tensor where the scores are, so that nobody waits for a GPU."""
     return torch.from_numpy(ranks(scores, true)) if scores.device.type == "cpu" else _counted(scores, true)
 
 
-def reference(scores: Tensor, true: Tensor) -> Array:
+def reference_ranks(scores: Tensor, true: Tensor) -> Array:
     """The same in plain torch, for any device; several passes over the scores."""
     return np.asarray(_counted(scores, true).cpu())
 

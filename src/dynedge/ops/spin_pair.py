@@ -34,29 +34,29 @@ def shared() -> Array:
 
 
 @compiled
-def takes_over(numbers: Array, step: int) -> bool:
+def hand_over(numbers: Array, step: int) -> bool:
     """For the first thread, before a step that it began alone: does the other do its second half?"""
-    if look(numbers, ARRIVED) == 0:
+    if load_acquire(numbers, ARRIVED) == 0:
         return False
-    tell(numbers, TAKEN, step)
+    store_release(numbers, TAKEN, step)
     return True
 
 
 @compiled
 def arrive(numbers: Array) -> int:
     """For the second thread: from which step on it is to do second halves."""
-    tell(numbers, ARRIVED, 1)
+    store_release(numbers, ARRIVED, 1)
     looks = 0
-    while look(numbers, TAKEN) == NEVER:
+    while load_acquire(numbers, TAKEN) == NEVER:
         looks = _again(looks)
-    return look(numbers, TAKEN)
+    return load_acquire(numbers, TAKEN)
 
 
 @compiled
 def wait(numbers: Array, who: int, steps: int) -> None:
     """Until the other has done that many steps."""
     looks = 0
-    while look(numbers, who) < steps:
+    while load_acquire(numbers, who) < steps:
         looks = _again(looks)
         if looks == PATIENCE and who == SECOND:
             numbers[IN_VAIN] += 1
@@ -74,7 +74,7 @@ def _again(looks: int) -> int:
 
 
 @intrinsic
-def look(_: Any, numbers: Any, at: Any) -> Any:
+def load_acquire(_: Any, numbers: Any, at: Any) -> Any:
     """numbers[at], and with it all that was written before it was told."""
 
     def generate(context: Any, b: Any, signature: Any, args: Any) -> Any:
@@ -84,7 +84,7 @@ def look(_: Any, numbers: Any, at: Any) -> Any:
 
 
 @intrinsic
-def take(_: Any, numbers: Any, at: Any) -> Any:
+def fetch_increment(_: Any, numbers: Any, at: Any) -> Any:
     """numbers[at], which is one higher then: of several threads one alone is told 0."""
 
     def generate(context: Any, b: Any, signature: Any, args: Any) -> Any:
@@ -95,7 +95,7 @@ def take(_: Any, numbers: Any, at: Any) -> Any:
 
 
 @intrinsic
-def tell(_: Any, numbers: Any, at: Any, value: Any) -> Any:
+def store_release(_: Any, numbers: Any, at: Any, value: Any) -> Any:
     """numbers[at] = value, after all that was written before."""
 
     def generate(context: Any, b: Any, signature: Any, args: Any) -> Any:

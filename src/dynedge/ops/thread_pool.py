@@ -20,7 +20,7 @@ IN_VAIN, ALONE = 3, 64  # how often a pair's first thread may wait in vain, and 
 _alone = 0
 
 
-def in_parts(kernel: Kernel, rows: int, *args: Any) -> None:
+def run_in_parts(kernel: Kernel, rows: int, *args: Any) -> None:
     """kernel(part, parts, ...) for all parts, taken in turn by this thread and, if there are rows enough, others.
 
     As many as torch uses. In turn, because a core may be busy with other work; nobody waits for a thread that has
@@ -44,7 +44,7 @@ def in_parts(kernel: Kernel, rows: int, *args: Any) -> None:
             other.result()
 
 
-def side_by_side(work: Callable[[int], None], threads: int) -> None:
+def run_side_by_side(work: Callable[[int], None], threads: int) -> None:
     """work(0) here, and work(1), work(2).. in other threads, but for those that have not begun when work(0) ends."""
     others = [_pool(os.getpid()).submit(work, part) for part in range(1, threads)]
     work(0)
@@ -53,7 +53,7 @@ def side_by_side(work: Callable[[int], None], threads: int) -> None:
             other.result()
 
 
-def in_pair(kernel: Kernel, *args: Any) -> None:
+def run_as_pair(kernel: Kernel, *args: Any) -> None:
     """kernel(0, numbers, ...) here and kernel(1, numbers, ...) in another thread, as in pair.py; or here alone.
 
     Alone for a while where the other thread was waited for in vain: a core that is busy with other work does not

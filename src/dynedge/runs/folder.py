@@ -26,7 +26,7 @@ from dynedge.data.log import EventLog, LogWriter, read_log
 from dynedge.errors import DataError, UsageError
 from dynedge.models.base import Model, State
 from dynedge.models.registry import find_entry
-from dynedge.ops.dispatch import use
+from dynedge.ops.dispatch import set_cuda_device
 from dynedge.runs.coverage import Known
 from dynedge.runs.readme import readme
 from dynedge.runs.run_config import RunConfig, parse_config
@@ -159,7 +159,7 @@ def load_run(folder: str | os.PathLike[str], device: str = "cpu") -> Trained:
     entry = find_entry(config.name)
     log = read_log(path / IDS)
     tensors = read_tensors(path / MODEL)
-    use(device)
+    set_cuda_device(device)
     try:
         model = entry.restore(config.model, log, tensors).to(device).eval()
         if config.training.precision == "float64":

@@ -15,7 +15,7 @@ from dynedge.data.splits import DEFAULT_SPLIT, Split
 from dynedge.errors import DataError, UsageError
 from dynedge.models.base import Model
 from dynedge.models.registry import default_model, find_entry
-from dynedge.ops.dispatch import use
+from dynedge.ops.dispatch import set_cuda_device
 from dynedge.training.config import TrainingConfig
 
 
@@ -97,5 +97,5 @@ def build_model(config: RunConfig, log: EventLog) -> Model:
     torch.manual_seed(training.seed)  # for layers that draw their own initial values
     train, _ = training.ranges(log)
     model = find_entry(config.name).create(config.model, log, train.stop, training.seed)
-    use(training.device)
+    set_cuda_device(training.device)
     return model.to(training.device, torch.float64 if training.precision == "float64" else torch.float32)

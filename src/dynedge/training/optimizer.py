@@ -15,7 +15,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from dynedge.ops.adam import coalesce, dense_step, row_step, square_sum
+from dynedge.ops.adam import coalesce, dense_step, row_step, sum_of_squares
 
 # Autograd makes the sparse gradients here, so their indices are sound; torch asks for a word on it, or warns.
 torch.sparse.check_sparse_tensor_invariants.disable()  # type: ignore[no-untyped-call]
@@ -60,7 +60,7 @@ class Adam:
                 values.append(parameter.grad.values() if parameter.grad.is_sparse else parameter.grad)
         if not values:
             return torch.zeros(())
-        norm = square_sum(values).sqrt_()
+        norm = sum_of_squares(values).sqrt_()
         self._scale = (most / (norm + 1e-6)).clamp_(max=1.0) if math.isfinite(most) else torch.ones_like(norm)
         return norm
 

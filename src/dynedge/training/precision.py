@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from dynedge.ops.dispatch import say_once
+from dynedge.ops.dispatch import warn_once
 from dynedge.training.config import TrainingConfig
 
 
@@ -17,7 +17,7 @@ def precision(config: TrainingConfig) -> AbstractContextManager[object]:
     """The arithmetic a model is trained and judged in."""
     kind = torch.device(config.device).type if config.precision == "bfloat16" else ""
     if kind == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
-        say_once("this GPU has no bfloat16; it computes in float32.")
+        warn_once("this GPU has no bfloat16; it computes in float32.")
         kind = ""
     return torch.autocast(kind, torch.bfloat16) if kind else nullcontext()
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from dynedge.models.base import Loss, Model, State, Step
-from dynedge.ops.dispatch import say_once
+from dynedge.ops.dispatch import warn_once
 from dynedge.training.config import TrainingConfig
 from dynedge.training.optimizer import Adam
 from dynedge.training.precision import precision
@@ -107,7 +107,7 @@ class Steps:
         except RuntimeError as error:
             self._recording = False
             self._recorded.clear()  # the memory they hold is needed now
-            say_once(f"steps are launched one by one, which is slower: {str(error).splitlines()[0]}")
+            warn_once(f"steps are launched one by one, which is slower: {str(error).splitlines()[0]}")
             return None
         self.optimiser.zero_grad()  # what was recorded owns its gradients
         torch.cuda.current_stream().wait_stream(stream)

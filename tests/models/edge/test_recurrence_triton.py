@@ -16,8 +16,7 @@ from dynedge.models.edge import recurrence
 from dynedge.models.edge import repeat_bonus as had
 from dynedge.models.edge.config import PAPER, RecurrenceConfig
 from dynedge.models.edge.recurrence import Recurrence, create
-from dynedge.ops import adam, read_states
-from dynedge.ops import gather_linear as rows_linear
+from dynedge.ops import adam, gather_linear, read_states
 from dynedge.training.optimizer import Adam
 
 CONFIGS = {
@@ -78,15 +77,15 @@ def test_losses_gradients_and_states(name: str, monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setattr(recurrence, "DRAWN", 6)  # of two chunks
     expected = two_windows(model_of(name, log), log, False)
     for module in (prepared, recurrence):
-        monkeypatch.setattr(module, "fast", lambda tensor: True)
+        monkeypatch.setattr(module, "uses_triton", lambda tensor: True)
     for package, table, function in (
         (read_states, "BY_DEVICE", "read_states"),
-        (rows_linear, "LINEAR", "rows_linear"),
-        (rows_linear, "PICK", "pick_rows"),
-        (adam, "ROWS", "row_step"),
-        (adam, "DENSE", "dense_step"),
-        (adam, "COALESCE", "coalesce"),
-        (adam, "SQUARES", "square_sum"),
+        (gather_linear, "LINEAR_BY_DEVICE", "gather_linear"),
+        (gather_linear, "ROWS_BY_DEVICE", "gather_rows"),
+        (adam, "ROWS_BY_DEVICE", "row_step"),
+        (adam, "DENSE_BY_DEVICE", "dense_step"),
+        (adam, "COALESCE_BY_DEVICE", "coalesce"),
+        (adam, "SQUARES_BY_DEVICE", "sum_of_squares"),
     ):
         triton = __import__(f"{package.__name__}.triton", fromlist=[function])
         monkeypatch.setitem(getattr(package, table), "cpu", getattr(triton, function))

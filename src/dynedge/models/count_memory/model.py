@@ -27,7 +27,7 @@ from dynedge.models.count_memory.contexts import SOURCES
 from dynedge.models.count_memory.examples import Lesson, Lessons
 from dynedge.models.growable import wide
 from dynedge.models.modules import Shape
-from dynedge.ops.thread_pool import side_by_side
+from dynedge.ops.thread_pool import run_side_by_side
 
 COPIED = 1 << 18  # bytes that are copied while an event is answered, less than can be
 HELD = 1 << 32  # bytes of all copies, at most
@@ -129,7 +129,7 @@ class Memory(Model):
             known, found = rooms[part]
             mixing.walk(known, self.fading, self.keep, weights, *columns, taken, found, some, out.numpy())
 
-        side_by_side(walk, len(rooms))
+        run_side_by_side(walk, len(rooms))
         return out.log_()
 
     def _rooms(self, state: State, events: int) -> list[tuple[store.Store, store.Found]]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from dynedge.models.count_memory.contexts import ABOUT, SOURCES, Fading, Found, Store, forget, look, take_in
 from dynedge.models.count_memory.hash_table import NONE
-from dynedge.ops.spin_pair import take
+from dynedge.ops.spin_pair import fetch_increment
 from dynedge.utils.arrays import Array
 from dynedge.utils.compile import compiled
 
@@ -204,7 +204,7 @@ def walk(
     of the events those that no other thread has taken [n]."""
     weight = np.zeros(len(weights.gate_start), np.float32)
     for k in range(len(user)):
-        if take(taken, k) == 0:
+        if fetch_increment(taken, k) == 0:
             if len(candidates):
                 answer_some(store, fading, keep, weights, user[k], time[k], found, weight, candidates[k], out[k])
             else:

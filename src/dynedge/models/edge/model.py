@@ -28,8 +28,8 @@ from dynedge.models.edge import recurrence
 from dynedge.models.edge.config import EdgeConfig
 from dynedge.models.edge.recurrence import Recurrence
 from dynedge.models.window_index import Prepared
-from dynedge.ops.dispatch import Beside
-from dynedge.ops.ranks import ranks_of_sums
+from dynedge.ops.dispatch import SideStream
+from dynedge.ops.ranks import ranks_of_weighted_sums
 from dynedge.utils.arrays import Array
 
 MEMORY, RECURRENCE = "memory.", "recurrence."
@@ -52,7 +52,7 @@ class Edge(Model):
         super().__init__()
         self.config, self.memory, self.recurrence = config, memory, recurrence
         self.register_buffer("weight", torch.zeros(()))
-        self._beside = Beside()
+        self._beside = SideStream()
         self._kept: dict[int, Both] = {}  # what a GPU repeats must be the same object each epoch
 
     # ---- training: each expert by itself
@@ -120,7 +120,7 @@ class Edge(Model):
             evolved = self.recurrence.score(self.recurrence.prepare(window), there, states)
             true = torch.from_numpy(window.item).long() if some is None else torch.zeros(len(window)).long()
             place = slice(start - events.start, start - events.start + len(window))
-            found[:, place] = ranks_of_sums(counted.to(evolved), evolved, weights, true.to(evolved.device))
+            found[:, place] = ranks_of_weighted_sums(counted.to(evolved), evolved, weights, true.to(evolved.device))
         best = int((1 / found).mean(1).argmax())
         self.weight.fill_(weights[best])
         return {"weight": float(self.weight)}, found[best]

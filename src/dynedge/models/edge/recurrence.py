@@ -32,11 +32,11 @@ from dynedge.models.growable import grown, wide
 from dynedge.models.modules import CoupledGRU, Head, ItemFeatures, Shape
 from dynedge.models.window_index import Prepared, alone, index
 from dynedge.ops.all_scores import all_scores
-from dynedge.ops.candidate_scores import Moves, some_scores
-from dynedge.ops.dispatch import fast
-from dynedge.ops.gather_linear import Part, rows_linear
-from dynedge.ops.read_states import Side, read_states
-from dynedge.ops.sampled_softmax import CHUNK, Bonus, Columns, softmax_loss
+from dynedge.ops.candidate_scores import ItemUpdates, candidate_scores
+from dynedge.ops.dispatch import uses_triton
+from dynedge.ops.gather_linear import GatherPart, gather_linear
+from dynedge.ops.read_states import EntityTable, read_states
+from dynedge.ops.sampled_softmax import CHUNK, CandidateColumns, ScoreBonus, sampled_softmax
 from dynedge.plan.levels import NO_CUT
 from dynedge.plan.links import Linker
 from dynedge.plan.planner import Plan, Planned, Setting, ahead
@@ -123,7 +123,7 @@ class Recurrence(Model):
                     begun = True
                 yield number, one, had.before(Window(log, one.events), known, self.xi.device)
 
-        if not fast(self.xi):
+        if not uses_triton(self.xi):
             return ahead(indexed, planned(first), threads=1)
         return self._resident.windows(len(self.plan), planned, indexed, first)
 
@@ -208,9 +208,9 @@ class Recurrence(Model):
         """Of the trained items: asked for before the first new one has a row."""
         return self.candidate.detach().double().mean(0).to(self.candidate)
 
-    def _side(self, side: int, state: State) -> Side:
+    def _side(self, side: int, state: State) -> EntityTable:
         name = SIDES[side]
-        return Side(self.xi[side], self.psi[side], self._psi_row(side), state[name], state[f"{name}_moved"])
+        return EntityTable(self.xi[side], self.psi[side], self._psi_row(side), state[name], state[f"{name}_moved"])
 
     def _roots(self, prepared: Prepared, phi: Tensor | None, state: State) -> Tensor:
         """The rows of the arena that no event of the window writes."""
@@ -262,7 +262,7 @@ class Recurrence(Model):
         gaps = self._window_gaps(prepared, state) if self.config.time_gaps else []
         if self.event is not None:
             features = prepared.features.to(self.xi)
-            own = rows_linear([(features, None)], self.event.weight, self.event.bias)
+            own = gather_linear([(features, None)], self.event.weight, self.event.bias)
             shared = [(items, prepared.item_place), (own, None)]
         else:
             shared = [(items, prepared.item_place) if gaps else self._first(items, len(prepared.items))]
@@ -270,7 +270,7 @@ class Recurrence(Model):
         arena = self.gru(roots, shared, gaps, prepared.levels or prepared.schedule, prepared.place)
         return arena, phi, items, gaps
 
-    def _first(self, rows: Tensor, count: int) -> Part:
+    def _first(self, rows: Tensor, count: int) -> GatherPart:
         """The first rows of a table: on a CPU by number, so that the table is not copied on the way back."""
         return (rows[:count], None) if rows.is_cuda else (rows, self._numbers(count))
 
@@ -280,7 +280,7 @@ class Recurrence(Model):
     def _phi_rows(self, prepared: Prepared) -> Tensor:
         return prepared.first_phi + self._numbers(prepared.dnodes)
 
-    def _columns(self, prepared: Prepared, items: Array) -> Columns:
+    def _columns(self, prepared: Prepared, items: Array) -> CandidateColumns:
         assert prepared.schedule is not None
         return find(prepared.schedule, prepared.window.item, items, self.shape.items, self.xi.device)
 
@@ -327,9 +327,9 @@ class Recurrence(Model):
             some = self._all_items(n) if drawn is None else drawn.int()[numbers // share].cpu().numpy()
             columns = self._columns(prepared, some)
             outside = self._outside(columns.outside, state)
-            return softmax_loss(wanted, arena, outside, self._ids, columns, *true, bonus, self._stands_for)
-        from dynedge.ops.sampled_softmax.triton import Drawn
-        from dynedge.ops.sampled_softmax.triton import softmax_loss as by_triton
+            return sampled_softmax(wanted, arena, outside, self._ids, columns, *true, bonus, self._stands_for)
+        from dynedge.ops.sampled_softmax.triton import ChunkCandidates
+        from dynedge.ops.sampled_softmax.triton import sampled_softmax as by_triton
 
         others = self._numbers(self.shape.items)
         if full:
@@ -341,7 +341,7 @@ class Recurrence(Model):
             items, others = drawn[numbers // share], drawn.flatten()
             elsewhere = prepared.rows + self._numbers(len(others)).view(drawn.shape)[numbers // share]
         rows, moves = rows_and_moves(prepared, items, CHUNK * numbers)
-        candidates = Drawn(items, torch.where(rows >= 0, rows, elsewhere), moves, full, share)
+        candidates = ChunkCandidates(items, torch.where(rows >= 0, rows, elsewhere), moves, full, share)
         outside = self._outside(others, state)
         known = wanted, arena, outside, self._ids, candidates
         return by_triton(*known, *true, prepared.after, bonus, self._stands_for)
@@ -370,8 +370,8 @@ class Recurrence(Model):
             and candidates is not None
             and (arena.is_cuda or FEW * candidates.shape[1] < self.shape.items)
         ):
-            moves = Moves(prepared.roots[1], prepared.item_starts, prepared.item_events, prepared.after)
-            found = some_scores(wanted, candidates, self._side(1, state), self._ids, moves, arena)
+            moves = ItemUpdates(prepared.roots[1], prepared.item_starts, prepared.item_events, prepared.after)
+            found = candidate_scores(wanted, candidates, self._side(1, state), self._ids, moves, arena)
         else:
             states = read_states([(self._side(1, state), self._numbers(self.shape.items))])
             found = all_scores(wanted, states, self._ids, prepared.item, prepared.after, arena)
@@ -446,7 +446,7 @@ class Recurrence(Model):
         return found if candidates is None else found.gather(1, candidates)
 
 
-def _add(bonus: Bonus, scores: Tensor) -> None:
+def _add(bonus: ScoreBonus, scores: Tensor) -> None:
     """In place, to float[n, I]."""
     at = bonus.event, bonus.item
     scores[at] = scores[at] + bonus.value.to(scores.dtype)

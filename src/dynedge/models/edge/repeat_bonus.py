@@ -32,7 +32,7 @@ from dynedge.models.count_memory.hash_table import (
     find_row,
 )
 from dynedge.models.count_memory.undo import keep, undo
-from dynedge.ops.sampled_softmax import Bonus
+from dynedge.ops.sampled_softmax import ScoreBonus
 from dynedge.utils.arrays import Array
 from dynedge.utils.compile import compiled
 
@@ -50,8 +50,8 @@ class Had(NamedTuple):
     item: Tensor  # int64[L]
     bucket: Tensor  # int64[L]
 
-    def bonus(self, values: Tensor) -> Bonus:
-        return Bonus(self.start, self.event, self.item, values[self.bucket])
+    def bonus(self, values: Tensor) -> ScoreBonus:
+        return ScoreBonus(self.start, self.event, self.item, values[self.bucket])
 
 
 def nothing() -> State:

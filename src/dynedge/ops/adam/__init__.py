@@ -13,26 +13,26 @@ from collections.abc import Callable, Sequence
 from torch import Tensor
 
 from dynedge.ops.adam import cpu, reference
-from dynedge.ops.dispatch import by_triton
+from dynedge.ops.dispatch import prefer_triton
 
-__all__ = ["coalesce", "dense_step", "row_step", "square_sum"]
+__all__ = ["coalesce", "dense_step", "row_step", "sum_of_squares"]
 
 TRITON = "dynedge.ops.adam.triton"
-DENSE: dict[str, Callable[..., None]] = {
+DENSE_BY_DEVICE: dict[str, Callable[..., None]] = {
     "cpu": cpu.dense_step,
-    "cuda": by_triton(TRITON, "dense_step", reference.dense_step),
+    "cuda": prefer_triton(TRITON, "dense_step", reference.dense_step),
 }
-ROWS: dict[str, Callable[..., None]] = {
+ROWS_BY_DEVICE: dict[str, Callable[..., None]] = {
     "cpu": cpu.row_step,
-    "cuda": by_triton(TRITON, "row_step", reference.row_step),
+    "cuda": prefer_triton(TRITON, "row_step", reference.row_step),
 }
-COALESCE: dict[str, Callable[..., Tensor]] = {
+COALESCE_BY_DEVICE: dict[str, Callable[..., Tensor]] = {
     "cpu": cpu.coalesce,
-    "cuda": by_triton(TRITON, "coalesce", reference.coalesce),
+    "cuda": prefer_triton(TRITON, "coalesce", reference.coalesce),
 }
-SQUARES: dict[str, Callable[..., Tensor]] = {
-    "cpu": cpu.square_sum,
-    "cuda": by_triton(TRITON, "square_sum", reference.square_sum, lambda grads: grads[0]),
+SQUARES_BY_DEVICE: dict[str, Callable[..., Tensor]] = {
+    "cpu": cpu.sum_of_squares,
+    "cuda": prefer_triton(TRITON, "sum_of_squares", reference.sum_of_squares, lambda grads: grads[0]),
 }
 
 
@@ -40,14 +40,14 @@ def dense_step(
     value: Tensor, grad: Tensor, mean: Tensor, square: Tensor, count: Tensor | int, lr: Tensor, scale: Tensor
 ) -> None:
     """`count` is t of this step; it, `lr` and `scale` are scalars on the parameter's device."""
-    DENSE.get(value.device.type, reference.dense_step)(value, grad, mean, square, count, lr, scale)
+    DENSE_BY_DEVICE.get(value.device.type, reference.dense_step)(value, grad, mean, square, count, lr, scale)
 
 
 def row_step(
     value: Tensor, rows: Tensor, grad: Tensor, mean: Tensor, square: Tensor, steps: Tensor, lr: Tensor, scale: Tensor
 ) -> None:
     """Rows int64[q], each once, of a table [N, ...] got the gradients `grad` [q, ...]; steps int32[N] counts."""
-    ROWS.get(value.device.type, reference.row_step)(value, rows, grad, mean, square, steps, lr, scale)
+    ROWS_BY_DEVICE.get(value.device.type, reference.row_step)(value, rows, grad, mean, square, steps, lr, scale)
 
 
 def coalesce(grad: Tensor) -> Tensor:
@@ -55,9 +55,9 @@ def coalesce(grad: Tensor) -> Tensor:
 
     On a GPU rows may still repeat, to save the wait for their number: then the first has the sum, the others nought.
     """
-    return grad if grad.is_coalesced() else COALESCE.get(grad.device.type, reference.coalesce)(grad)
+    return grad if grad.is_coalesced() else COALESCE_BY_DEVICE.get(grad.device.type, reference.coalesce)(grad)
 
 
-def square_sum(grads: Sequence[Tensor]) -> Tensor:
+def sum_of_squares(grads: Sequence[Tensor]) -> Tensor:
     """The sum of squares of all of them, a float64 scalar on their device."""
-    return SQUARES.get(grads[0].device.type, reference.square_sum)(grads)
+    return SQUARES_BY_DEVICE.get(grads[0].device.type, reference.sum_of_squares)(grads)

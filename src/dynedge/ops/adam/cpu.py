@@ -54,7 +54,7 @@ def coalesce(grad: Tensor) -> Tensor:
     )
 
 
-def square_sum(grads: Sequence[Tensor]) -> Tensor:
+def sum_of_squares(grads: Sequence[Tensor]) -> Tensor:
     total = 0.0
     for grad in grads:
         whole = grad.contiguous()

@@ -39,6 +39,6 @@ def coalesce(grad: Tensor) -> Tensor:
     return grad.coalesce()
 
 
-def square_sum(grads: Sequence[Tensor]) -> Tensor:
+def sum_of_squares(grads: Sequence[Tensor]) -> Tensor:
     norms = torch.stack([torch.linalg.vector_norm(grad, dtype=torch.float64) for grad in grads])
     return norms.square().sum()

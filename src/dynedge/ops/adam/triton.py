@@ -12,7 +12,7 @@ from torch import Tensor
 from dynedge.ops.adam import reference
 from dynedge.ops.adam import triton_kernels as kernels
 from dynedge.ops.adam.reference import BETA1, BETA2, EPSILON
-from dynedge.ops.segment_sum.triton import row_sums, sums_at_heads, tail
+from dynedge.ops.segment_sum.triton import segment_sum, segment_sum_at_heads, tail
 
 BLOCK = 16  # rows a program takes
 NUMBERS = 1024  # of a whole parameter
@@ -54,15 +54,15 @@ def coalesce(grad: Tensor) -> Tensor:
     keys, order = torch.sort(named.int() if rows < 2**31 else named, stable=True)  # half the bytes to sort
     if rows < len(keys):
         sums = torch.zeros((rows, values.shape[1]), device=values.device)
-        row_sums(values, order, keys, sums)
+        segment_sum(values, order, keys, sums)
         touched = torch.full((rows + 1,), -1, device=values.device)  # the last is nobody's
         keys = touched.index_copy_(0, torch.where(named >= 0, named, rows), named)[:rows]
     else:
-        sums = sums_at_heads(values, order, keys)
+        sums = segment_sum_at_heads(values, order, keys)
     return torch.sparse_coo_tensor(keys[None].long(), sums, grad.shape, check_invariants=False, is_coalesced=True)
 
 
-def square_sum(grads: Sequence[Tensor]) -> Tensor:
+def sum_of_squares(grads: Sequence[Tensor]) -> Tensor:
     """As the package's, by two launches for all of them."""
     norms = torch._foreach_norm([grad for grad in grads if grad.numel()])
     return torch.stack([norm.double() for norm in norms]).square().sum() if norms else torch.zeros(())

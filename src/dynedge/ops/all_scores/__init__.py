@@ -16,13 +16,13 @@ from collections.abc import Callable
 from torch import Tensor
 
 from dynedge.ops.all_scores import cpu, reference
-from dynedge.ops.dispatch import by_triton
+from dynedge.ops.dispatch import prefer_triton
 
 __all__ = ["all_scores"]
 
 BY_DEVICE: dict[str, Callable[..., Tensor]] = {
     "cpu": cpu.all_scores,
-    "cuda": by_triton("dynedge.ops.all_scores.triton", "all_scores", reference.all_scores),
+    "cuda": prefer_triton("dynedge.ops.all_scores.triton", "all_scores", reference.all_scores),
 }
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dynedge.ops.all_scores import cpu_kernels as kernels
 from dynedge.ops.gather_matmul import VECTOR_BYTES
-from dynedge.ops.thread_pool import in_parts
+from dynedge.ops.thread_pool import run_in_parts
 
 BLOCK = 256  # events; what they want is 128 KiB at D = 128
 
@@ -32,7 +32,7 @@ def all_scores(
     for at in range(0, n, BLOCK):
         block = np.ascontiguousarray(turned[:, at : at + BLOCK])
         for_state, for_id = block[:d], block[d:]
-        in_parts(kernels.products, len(now), out.numpy(), at, now, own, for_state, for_id)
+        run_in_parts(kernels.products, len(now), out.numpy(), at, now, own, for_state, for_id)
         events = slice(at, at + BLOCK)
         kernels.move(out.numpy(), at, now, own, for_state, for_id, places[events], rows[events], moves)
     return out[:, :n].T

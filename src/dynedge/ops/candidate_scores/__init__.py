@@ -1,4 +1,4 @@
-"""some_scores: the scores of a few candidates an event, among many items, each as it was just before the event.
+"""candidate_scores: the scores of a few candidates an event, among many items, each as it was just before the event.
 
 Legend: n events, C candidates of each, I items, d width of a state, D of what is wanted (d, or 2d with ids), M items
 that the window gives states, W such states, R rows of the arena.
@@ -18,13 +18,13 @@ from typing import NamedTuple
 from torch import Tensor
 
 from dynedge.ops.candidate_scores import reference
-from dynedge.ops.dispatch import by_triton
-from dynedge.ops.read_states import Side
+from dynedge.ops.dispatch import prefer_triton
+from dynedge.ops.read_states import EntityTable
 
-__all__ = ["Moves", "some_scores"]
+__all__ = ["ItemUpdates", "candidate_scores"]
 
 
-class Moves(NamedTuple):
+class ItemUpdates(NamedTuple):
     """Which events of a window give which items new states."""
 
     items: Tensor  # int[M], sorted
@@ -34,14 +34,14 @@ class Moves(NamedTuple):
 
 
 BY_DEVICE: dict[str, Callable[..., Tensor]] = {
-    "cuda": by_triton("dynedge.ops.candidate_scores.triton", "some_scores", reference.some_scores),
+    "cuda": prefer_triton("dynedge.ops.candidate_scores.triton", "candidate_scores", reference.candidate_scores),
 }
 
 
-def some_scores(
-    wanted: Tensor, candidates: Tensor, side: Side, ids: Tensor | None, moves: Moves, arena: Tensor
+def candidate_scores(
+    wanted: Tensor, candidates: Tensor, side: EntityTable, ids: Tensor | None, moves: ItemUpdates, arena: Tensor
 ) -> Tensor:
     """[n, C]; wanted [n, D], candidates int64[n, C], ids [I, d + 1] or None, arena [R, d]."""
-    compute: Callable[..., Tensor] = BY_DEVICE.get(wanted.device.type, reference.some_scores)
+    compute: Callable[..., Tensor] = BY_DEVICE.get(wanted.device.type, reference.candidate_scores)
     own = None if ids is None else ids.detach()
     return compute(wanted.detach().to(arena.dtype), candidates, side, own, moves, arena.detach())

@@ -12,7 +12,7 @@ from dynedge.ops.read_states.reference import read_states
 STATES = 1 << 18  # candidates whose states are held at once
 
 
-def some_scores(
+def candidate_scores(
     wanted: Tensor, candidates: Tensor, side: Any, ids: Tensor | None, moves: Any, arena: Tensor
 ) -> Tensor:
     found = wanted.new_empty(candidates.shape)

@@ -1,4 +1,4 @@
-"""some_scores on a GPU, in float32: a candidate's state is read where it stands, and only its score is written."""
+"""candidate_scores on a GPU, in float32: states are read in place, and only scores are written."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dynedge.ops.candidate_scores import triton_kernels as kernels
 CANDIDATES = 32  # that a program takes at once
 
 
-def some_scores(
+def candidate_scores(
     wanted: Tensor, candidates: Tensor, side: Any, ids: Tensor | None, moves: Any, arena: Tensor
 ) -> Tensor:
     """As the package's."""

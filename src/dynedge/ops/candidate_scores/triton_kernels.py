@@ -1,4 +1,4 @@
-"""some_scores on a GPU: an event a program."""
+"""candidate_scores on a GPU: an event a program."""
 
 from __future__ import annotations
 

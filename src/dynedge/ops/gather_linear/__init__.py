@@ -1,4 +1,4 @@
-"""rows_linear: a linear layer whose inputs are rows of tables, named by index, side by side.
+"""gather_linear: a linear layer whose inputs are rows of tables, named by index, side by side.
 
 Legend: n rows made, o their width, p tables, R_i rows and c_i columns of table i.
 
@@ -14,32 +14,32 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
-from dynedge.ops.dispatch import by_triton
+from dynedge.ops.dispatch import prefer_triton
 from dynedge.ops.gather_linear import cpu, reference
 
-__all__ = ["Part", "pick_rows", "rows_linear"]
+__all__ = ["GatherPart", "gather_linear", "gather_rows"]
 
-Part = tuple[Tensor, Tensor | None]  # a table [R, c], and int64[n], its rows
+GatherPart = tuple[Tensor, Tensor | None]  # a table [R, c], and int64[n], its rows
 
 TRITON = "dynedge.ops.gather_linear.triton"
-LINEAR: dict[str, Callable[..., Tensor]] = {
-    "cpu": cpu.rows_linear,
-    "cuda": by_triton(TRITON, "rows_linear", reference.rows_linear, lambda _, w, *more: w),
+LINEAR_BY_DEVICE: dict[str, Callable[..., Tensor]] = {
+    "cpu": cpu.gather_linear,
+    "cuda": prefer_triton(TRITON, "gather_linear", reference.gather_linear, lambda _, w, *more: w),
 }
-PICK: dict[str, Callable[..., Tensor]] = {
-    "cpu": cpu.pick_rows,
-    "cuda": by_triton(TRITON, "pick_rows", reference.pick_rows),
+ROWS_BY_DEVICE: dict[str, Callable[..., Tensor]] = {
+    "cpu": cpu.gather_rows,
+    "cuda": prefer_triton(TRITON, "gather_rows", reference.gather_rows),
 }
 
 
-def rows_linear(parts: Sequence[Part], w: Tensor, bias: Tensor, *, relu: bool = False) -> Tensor:
+def gather_linear(parts: Sequence[GatherPart], w: Tensor, bias: Tensor, *, relu: bool = False) -> Tensor:
     """[n, o] from tables and their rows; w [o, Σ c], bias [o]. Differentiable once in tables, w and bias."""
     width = sum(x.shape[1] for x, _ in parts)
     if w.shape != (len(bias), width):
         raise ValueError(f"w should be {[len(bias), width]} for these parts, not {list(w.shape)}.")
-    return LINEAR.get(w.device.type, reference.rows_linear)(parts, w, bias, relu)
+    return LINEAR_BY_DEVICE.get(w.device.type, reference.gather_linear)(parts, w, bias, relu)
 
 
-def pick_rows(x: Tensor, index: Tensor) -> Tensor:
+def gather_rows(x: Tensor, index: Tensor) -> Tensor:
     """x[index], [n, c]; on the way back, gradients of rows named twice are summed in order."""
-    return PICK.get(x.device.type, reference.pick_rows)(x, index)
+    return ROWS_BY_DEVICE.get(x.device.type, reference.gather_rows)(x, index)

@@ -1,4 +1,4 @@
-"""rows_linear on a CPU, in compiled products of named rows.
+"""gather_linear on a CPU, in compiled products of named rows.
 
 Legend: n rows made, o their width, R rows and c columns of a table.
 
@@ -19,22 +19,22 @@ from torch.autograd.function import once_differentiable
 
 from dynedge.ops.autograd import run
 from dynedge.ops.gather_linear import cpu_kernels as kernels
-from dynedge.ops.thread_pool import in_parts
+from dynedge.ops.thread_pool import run_in_parts
 from dynedge.utils.arrays import Array
 
 
-def rows_linear(parts: Sequence[tuple[Tensor, Tensor | None]], w: Tensor, bias: Tensor, relu: bool) -> Tensor:
+def gather_linear(parts: Sequence[tuple[Tensor, Tensor | None]], w: Tensor, bias: Tensor, relu: bool) -> Tensor:
     indices = tuple(None if index is None else index.numpy() for _, index in parts)
-    out: Tensor = run(_RowsLinear, w, bias, relu, indices, *(x for x, _ in parts))
+    out: Tensor = run(_GatherLinear, w, bias, relu, indices, *(x for x, _ in parts))
     return out
 
 
-def pick_rows(x: Tensor, index: Tensor) -> Tensor:
-    out: Tensor = run(_PickRows, x, index)
+def gather_rows(x: Tensor, index: Tensor) -> Tensor:
+    out: Tensor = run(_GatherRows, x, index)
     return out
 
 
-class _RowsLinear(torch.autograd.Function):
+class _GatherLinear(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, w: Tensor, bias: Tensor, relu: bool, indices: tuple[Array | None, ...], *tables: Tensor
@@ -75,33 +75,33 @@ def _add(out: Array, x: Array, index: Array | None, w: Array) -> None:
     """out += x[index] @ w"""
     if index is not None and len(x) < len(index):
         products = np.zeros((len(x), out.shape[1]), out.dtype)
-        in_parts(kernels.add_rows, len(x), products, x, np.arange(len(x)), w)
-        in_parts(kernels.gather_add, len(index) // 4, out, products, index)
+        run_in_parts(kernels.add_rows, len(x), products, x, np.arange(len(x)), w)
+        run_in_parts(kernels.gather_add, len(index) // 4, out, products, index)
     else:
-        in_parts(kernels.add_rows, len(out), out, x, _named(x, index), w)
+        run_in_parts(kernels.add_rows, len(out), out, x, _named(x, index), w)
 
 
 def _back(grad: Array, x: Array, index: Array | None, w: Array | None) -> tuple[Array, Array | None]:
     """(gradient of the weights [o, c], of the table [R, c] if w [o, c] is given)."""
     if index is not None and len(x) < len(index):
         sums = np.zeros((len(x), grad.shape[1]), grad.dtype)
-        in_parts(kernels.scatter_add, len(index) // 4, sums, grad, index)
+        run_in_parts(kernels.scatter_add, len(index) // 4, sums, grad, index)
         grad, index = sums, None
     named = _named(x, index)
     for_w = np.zeros((grad.shape[1], x.shape[1]), grad.dtype)
-    in_parts(kernels.add_outers, len(named), for_w, grad, x, named)
+    run_in_parts(kernels.add_outers, len(named), for_w, grad, x, named)
     if w is None:
         return for_w, None
     rows = np.zeros((len(named), x.shape[1]), grad.dtype)
-    in_parts(kernels.add_rows, len(rows), rows, grad, np.arange(len(rows)), w)
+    run_in_parts(kernels.add_rows, len(rows), rows, grad, np.arange(len(rows)), w)
     if index is None:
         return for_w, rows
     for_x = np.zeros_like(x)
-    in_parts(kernels.scatter_add, len(index) // 4, for_x, rows, index)
+    run_in_parts(kernels.scatter_add, len(index) // 4, for_x, rows, index)
     return for_w, for_x
 
 
-class _PickRows(torch.autograd.Function):
+class _GatherRows(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, index: Tensor) -> Tensor:
         ctx.save_for_backward(index)
@@ -113,7 +113,7 @@ class _PickRows(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         (index,) = ctx.saved_tensors
         back = grad.new_zeros(ctx.count, grad.shape[1])
-        in_parts(kernels.scatter_add, len(grad) // 4, back.numpy(), grad.numpy(), index.numpy())
+        run_in_parts(kernels.scatter_add, len(grad) // 4, back.numpy(), grad.numpy(), index.numpy())
         return back, None
 
 

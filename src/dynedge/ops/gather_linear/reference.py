@@ -9,11 +9,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 
-def rows_linear(parts: Sequence[tuple[Tensor, Tensor | None]], w: Tensor, bias: Tensor, relu: bool) -> Tensor:
-    inputs = [x if index is None else pick_rows(x, index) for x, index in parts]
+def gather_linear(parts: Sequence[tuple[Tensor, Tensor | None]], w: Tensor, bias: Tensor, relu: bool) -> Tensor:
+    inputs = [x if index is None else gather_rows(x, index) for x, index in parts]
     out = F.linear(torch.cat(inputs, 1), w, bias)
     return F.relu(out) if relu else out
 
 
-def pick_rows(x: Tensor, index: Tensor) -> Tensor:
+def gather_rows(x: Tensor, index: Tensor) -> Tensor:
     return x.index_select(0, index)

@@ -1,4 +1,4 @@
-"""rows_linear on a GPU: gathered rows and one product; on the way back rows named twice are summed in fixed order."""
+"""gather_linear on a GPU: gathered rows and one matrix product; gradients are summed by row in a fixed order."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from dynedge.ops.segment_sum.triton import row_sums
+from dynedge.ops.segment_sum.triton import segment_sum
 
 ALIGNED = 8  # numbers: products of rows that are no multiple of it are slow
 
 
-def rows_linear(parts: Sequence[tuple[Tensor, Tensor | None]], w: Tensor, bias: Tensor, relu: bool) -> Tensor:
-    inputs = [x if index is None else pick_rows(x, index) for x, index in parts]
+def gather_linear(parts: Sequence[tuple[Tensor, Tensor | None]], w: Tensor, bias: Tensor, relu: bool) -> Tensor:
+    inputs = [x if index is None else gather_rows(x, index) for x, index in parts]
     if odd := -w.shape[1] % ALIGNED:
         inputs.append(inputs[0].new_zeros(len(inputs[0]), odd))
         w = F.pad(w, (0, odd))
@@ -24,12 +24,12 @@ def rows_linear(parts: Sequence[tuple[Tensor, Tensor | None]], w: Tensor, bias: 
     return F.relu(out) if relu else out
 
 
-def pick_rows(x: Tensor, index: Tensor) -> Tensor:
-    picked: Tensor = _PickRows.apply(x, index)  # type: ignore[no-untyped-call]
+def gather_rows(x: Tensor, index: Tensor) -> Tensor:
+    picked: Tensor = _GatherRows.apply(x, index)  # type: ignore[no-untyped-call]
     return picked
 
 
-class _PickRows(torch.autograd.Function):
+class _GatherRows(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, index: Tensor) -> Tensor:
         ctx.save_for_backward(index)
@@ -42,5 +42,5 @@ class _PickRows(torch.autograd.Function):
         (index,) = ctx.saved_tensors
         keys, order = torch.sort(index, stable=True)
         out = grad.new_zeros(ctx.shape, dtype=torch.float32)
-        row_sums(grad.contiguous(), order, keys, out)
+        segment_sum(grad.contiguous(), order, keys, out)
         return out.to(ctx.kind), None

@@ -21,7 +21,7 @@ from torch.autograd.function import once_differentiable
 from dynedge.ops import thread_pool as parallel
 from dynedge.ops.autograd import run
 from dynedge.ops.level_gru import cpu_kernels as kernels
-from dynedge.ops.thread_pool import Kernel, in_pair, in_parts
+from dynedge.ops.thread_pool import Kernel, run_as_pair, run_in_parts
 from dynedge.plan.schedule import Schedule
 from dynedge.utils.arrays import Array
 
@@ -48,7 +48,7 @@ class _LevelGRU(torch.autograd.Function):
         root_other = roots.new_empty(schedule.first_phi, 3 * d)
         weights = kernels.lay_out(*_arrays(b_own, w_own, w_other))
         tables = _arrays(arena, entry_own, root_other)
-        in_parts(kernels.project, schedule.first_phi, _bounds(schedule), schedule.children, *weights[1:], *tables)
+        run_in_parts(kernels.project, schedule.first_phi, _bounds(schedule), schedule.children, *weights[1:], *tables)
         arrays = *weights, *tables, *_arrays(pre, gates)
         for first, last, rows in _runs(schedule.blocks):
             _levels(
@@ -103,7 +103,7 @@ def _fill_psi(flow: Tensor, turned: Tensor, weights: tuple[Array, ...], schedule
     """Fills flow's ψ rows; returns the sums over the readers of each, [ψ rows, 3d]."""
     sums = flow.new_empty(schedule.first_phi - schedule.first_psi, 3 * flow.shape[1])
     lists = _bounds(schedule), schedule.psi_starts, schedule.psi_readers, schedule.first_written
-    in_parts(kernels.psi_gradients, len(schedule.psi_readers), *lists, weights[1], *_arrays(turned, sums, flow))
+    run_in_parts(kernels.psi_gradients, len(schedule.psi_readers), *lists, weights[1], *_arrays(turned, sums, flow))
     return sums
 
 
@@ -114,7 +114,7 @@ def _root_gradients(turned: Tensor, flow: Tensor, weights: tuple[Array, ...], sc
     for side in (0, 1):
         phi = schedule.first_phi + np.flatnonzero(schedule.codes % 2 == side)
         rows = np.concatenate((np.arange(bounds[side], bounds[side + 1]), phi))
-        in_parts(kernels.root_gradients, len(rows), rows, side, *arrays)
+        run_in_parts(kernels.root_gradients, len(rows), rows, side, *arrays)
     return flow[: schedule.first_written]
 
 
@@ -125,7 +125,7 @@ def _weight_gradients(
     w_own, w_other, b_own = (arena.new_empty(2, 3 * d, *more) for more in ((d,), (d,), ()))
     groups = kernels.by_reading(schedule.blocks, schedule.parents, schedule.first_psi, schedule.first_phi)
     arrays = _bounds(schedule), schedule.parents, *_arrays(turned, sums, arena, w_own, w_other, b_own)
-    in_parts(kernels.weight_gradients, len(turned), *groups, *arrays)
+    run_in_parts(kernels.weight_gradients, len(turned), *groups, *arrays)
     return _turned(w_own, -d), w_other, _turned(b_own, -d)
 
 
@@ -144,6 +144,6 @@ def _runs(blocks: Array) -> list[tuple[int, int, int]]:
 def _levels(kernel: Kernel, pair: Kernel, rows: int, first: int, last: int, blocks: Array, *args: Any) -> None:
     """Levels first to last − 1: a wide one in parts, many narrow ones, if they have rows enough, in a pair."""
     if last - first > 1 and blocks[2 * last] - blocks[2 * first] >= parallel.WIDE:
-        in_pair(pair, first, last, blocks, *args)
+        run_as_pair(pair, first, last, blocks, *args)
     else:
-        in_parts(kernel, rows, first, last, blocks, *args)
+        run_in_parts(kernel, rows, first, last, blocks, *args)

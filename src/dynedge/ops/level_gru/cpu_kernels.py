@@ -24,7 +24,7 @@ from numba import types
 from numba.extending import overload
 
 from dynedge.ops.gather_matmul import FUSE, add_outer, add_products
-from dynedge.ops.spin_pair import FIRST, NEVER, SECOND, TAKEN, arrive, takes_over, tell, wait
+from dynedge.ops.spin_pair import FIRST, NEVER, SECOND, TAKEN, arrive, hand_over, store_release, wait
 from dynedge.plan.schedule import OTHER, OWN
 from dynedge.utils.arrays import Array
 from dynedge.utils.compile import compiled
@@ -118,7 +118,7 @@ def forward_in_pair(second: int, numbers: Array, first: int, last: int, blocks: 
         for side in range(2):
             if alone or side == second:
                 _forward(blocks[2 * level + side], blocks[2 * level + side + 1], side, blocks[0], *arrays)
-        tell(numbers, SECOND if second else FIRST, step + 1)
+        store_release(numbers, SECOND if second else FIRST, step + 1)
     _part(second, numbers, last - first, since)
 
 
@@ -131,7 +131,7 @@ def backward_in_pair(second: int, numbers: Array, first: int, last: int, blocks:
         for side in range(2):
             if alone or side == second:
                 _backward(blocks[2 * level + side], blocks[2 * level + side + 1], side, blocks[0], *arrays)
-        tell(numbers, SECOND if second else FIRST, step + 1)
+        store_release(numbers, SECOND if second else FIRST, step + 1)
     _part(second, numbers, last - first, since)
 
 
@@ -219,7 +219,7 @@ def _meet(second: int, numbers: Array, step: int, since: int) -> tuple[bool, int
     if second:
         wait(numbers, FIRST, step)
         return False, since
-    if since == NEVER and takes_over(numbers, step):
+    if since == NEVER and hand_over(numbers, step):
         since = step
     if step > since:
         wait(numbers, SECOND, step)
@@ -231,7 +231,7 @@ def _part(second: int, numbers: Array, steps: int, since: int) -> None:
     """After the last step. A thread that comes now finds nothing to do."""
     if not second:
         if since == NEVER:
-            tell(numbers, TAKEN, steps)
+            store_release(numbers, TAKEN, steps)
         else:
             wait(numbers, SECOND, steps)
 

@@ -22,7 +22,7 @@ def update(own: Tensor, other: Tensor, pre: Tensor, w_own: Tensor, w_other: Tens
     return (1 - z) * n + z * own
 
 
-def one_by_one(
+def event_by_event(
     pairs: Array,
     active: tuple[Array, Array],
     start: tuple[Tensor, Tensor],
@@ -49,7 +49,7 @@ def one_by_one(
     return written
 
 
-def by_levels(
+def level_gru(
     roots: Tensor, pre: Tensor, w_own: Tensor, w_other: Tensor, b_own: Tensor, schedule: Schedule
 ) -> Tensor:
     """The states written [W, d], level by level: gather two rows, two products, gates, write."""

@@ -22,7 +22,7 @@ from torch.autograd.function import once_differentiable
 
 from dynedge.ops.level_gru import triton_kernels as kernels
 from dynedge.ops.level_gru import triton_narrow_levels as alone
-from dynedge.ops.segment_sum.triton import row_sums
+from dynedge.ops.segment_sum.triton import segment_sum
 from dynedge.plan.schedule import Schedule
 from dynedge.utils.arrays import Array
 
@@ -56,7 +56,7 @@ class Levels:
     def of(cls, schedule: Schedule, device: torch.device | str) -> Levels:
         arrays = level_arrays(schedule)
         tensors: dict[str, Any] = {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
-        return cls(**tensors, **level_numbers(schedule))
+        return cls(**tensors, **level_metadata(schedule))
 
 
 def level_arrays(schedule: Schedule) -> dict[str, Array]:
@@ -74,7 +74,7 @@ def level_arrays(schedule: Schedule) -> dict[str, Array]:
     }
 
 
-def level_numbers(schedule: Schedule) -> dict[str, Any]:
+def level_metadata(schedule: Schedule) -> dict[str, Any]:
     """The rest of Levels."""
     users = int(np.diff(schedule.blocks)[::2].sum())
     return {"first_written": schedule.first_written, "users": users, "runs": runs(schedule.blocks)}
@@ -162,7 +162,7 @@ def _pre_gradients(turned: Tensor, source: Tensor, levels: Levels, shape: torch.
     """[P, 3d]: ∂r ∂z ∂n, summed over the written rows that add each row of pre."""
     keys, order = torch.sort(source, stable=True)
     out = turned.new_zeros(shape, dtype=torch.float32)
-    row_sums(turned[:, shape[1] // 3 :], _by_side(levels, len(source))[order], keys, out)
+    segment_sum(turned[:, shape[1] // 3 :], _by_side(levels, len(source))[order], keys, out)
     return out.to(kind)
 
 
@@ -183,7 +183,7 @@ def _root_gradients(grad: Tensor, sent: Tensor, levels: Levels) -> Tensor:
         kernels.root_gradients[(triton.cdiv(rows, 32),)](
             out, sent, levels.children, rows, levels.first_written, D=d, BM=32, BK=width
         )
-    row_sums(sent.view(-1, d), levels.psi_readers, levels.psi_keys, out)
+    segment_sum(sent.view(-1, d), levels.psi_readers, levels.psi_keys, out)
     return out.add_(grad)
 
 

@@ -13,13 +13,13 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from dynedge.ops.dispatch import by_triton
+from dynedge.ops.dispatch import prefer_triton
 from dynedge.ops.read_states import cpu, reference
 
-__all__ = ["Side", "read_states"]
+__all__ = ["EntityTable", "read_states"]
 
 
-class Side(NamedTuple):
+class EntityTable(NamedTuple):
     """Where the vectors of users, or of items, are."""
 
     xi: Tensor  # [d]
@@ -31,13 +31,13 @@ class Side(NamedTuple):
 
 BY_DEVICE: dict[str, Callable[..., Tensor]] = {
     "cpu": cpu.read_states,
-    "cuda": by_triton(
+    "cuda": prefer_triton(
         "dynedge.ops.read_states.triton", "read_states", reference.read_states, lambda groups, _: groups[0][0].xi
     ),
 }
 
 
-def read_states(groups: Sequence[tuple[Side, Tensor]], more: Tensor | None = None) -> Tensor:
+def read_states(groups: Sequence[tuple[EntityTable, Tensor]], more: Tensor | None = None) -> Tensor:
     """[Σ q, d]: of each group's entities int64[q], one group below the other; and below them the rows `more`.
 
     Differentiable in ξ, ψ and `more`; the gradient of ψ is sparse.

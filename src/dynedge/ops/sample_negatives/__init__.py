@@ -18,20 +18,20 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from dynedge.ops.dispatch import by_triton
+from dynedge.ops.dispatch import prefer_triton
 from dynedge.ops.sample_negatives import cpu
 
-__all__ = ["others"]
+__all__ = ["sample_negatives"]
 
 ROUNDS = 6
 
 BY_DEVICE: dict[str, Callable[..., Tensor]] = {
-    "cpu": cpu.others,
-    "cuda": by_triton("dynedge.ops.sample_negatives.triton", "others", cpu.others),
+    "cpu": cpu.sample_negatives,
+    "cuda": prefer_triton("dynedge.ops.sample_negatives.triton", "sample_negatives", cpu.sample_negatives),
 }
 
 
-def others(true: Tensor, first: int, items: int, count: int, seed: int) -> Tensor:
+def sample_negatives(true: Tensor, first: int, items: int, count: int, seed: int) -> Tensor:
     """int64[n, C] on the device of true int64[n], the items of the events from position `first` on; C is `count`, or
     all others where there are no more."""
     count = max(min(count, items - 1), 0)

@@ -15,7 +15,9 @@ from dynedge.utils.rng import mixed, stream
 U = np.uint32
 
 
-def others(true: Tensor, first: int, rest: int, a: int, b: int, count: int, seed: int, rounds: int) -> Tensor:
+def sample_negatives(
+    true: Tensor, first: int, rest: int, a: int, b: int, count: int, seed: int, rounds: int
+) -> Tensor:
     """`rest` is the number of other items."""
     drawn = np.empty((len(true), count), np.int64)
     _draw(true.cpu().numpy(), first, rest, U(a), U(b), np.uint64(seed), rounds, drawn)

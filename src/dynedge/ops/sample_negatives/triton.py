@@ -9,7 +9,9 @@ from torch import Tensor
 from dynedge.ops.sample_negatives import triton_kernels as kernels
 
 
-def others(true: Tensor, first: int, rest: int, a: int, b: int, count: int, seed: int, rounds: int) -> Tensor:
+def sample_negatives(
+    true: Tensor, first: int, rest: int, a: int, b: int, count: int, seed: int, rounds: int
+) -> Tensor:
     drawn = torch.empty((len(true), count), dtype=torch.int64, device=true.device)
     if drawn.numel():
         width = triton.next_power_of_2(count)

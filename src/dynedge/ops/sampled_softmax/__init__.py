@@ -1,4 +1,4 @@
-"""softmax_loss: how far the true items are from winning against the candidates, each read just before the event.
+"""sampled_softmax: how far the true items are from winning against the candidates, each read just before the event.
 
 Legend: n events, m chunks of CHUNK events that share candidates, C candidates of a chunk, A columns of a chunk
 (the candidates, then what they become inside it), d width of a state, D of what is wanted (d, or 2d with ids),
@@ -17,31 +17,31 @@ from collections.abc import Callable
 from torch import Tensor
 
 from dynedge.ops.sampled_softmax import cpu, reference
-from dynedge.ops.sampled_softmax.candidate_columns import CHUNK, Bonus, Columns
+from dynedge.ops.sampled_softmax.candidate_columns import CHUNK, CandidateColumns, ScoreBonus
 
-__all__ = ["CHUNK", "Bonus", "Columns", "softmax_loss"]
+__all__ = ["CHUNK", "CandidateColumns", "ScoreBonus", "sampled_softmax"]
 
-BY_DEVICE: dict[str, Callable[..., Tensor]] = {"cpu": cpu.softmax_loss}
+BY_DEVICE: dict[str, Callable[..., Tensor]] = {"cpu": cpu.sampled_softmax}
 
 
-def softmax_loss(
+def sampled_softmax(
     wanted: Tensor,
     arena: Tensor,
     outside: Tensor,
     ids: Tensor | None,
-    columns: Columns,
+    columns: CandidateColumns,
     item: Tensor,
     row: Tensor,
-    bonus: Bonus | None = None,
-    stands_for: float = 1.0,
+    bonus: ScoreBonus | None = None,
+    negative_weight: float = 1.0,
 ) -> Tensor:
     """The sum of the events' errors, a scalar; `item` and `row` int64[n] are the true items and their rows.
 
-    Each candidate counts as so many as it `stands_for`: where C of I items were drawn, I / C of them estimate the
-    softmax over all.
+    Each candidate's exponential is multiplied by `negative_weight`: where C of I items were sampled, I / C makes the
+    sum an estimate of that over all items.
 
     wanted [n, D], arena [R, d], outside [.., d], ids [I, d + 1] or None. Differentiable once in all four, and in the
     bonus's values; the gradient of ids is sparse unless every item is a candidate.
     """
-    compute = BY_DEVICE.get(wanted.device.type, reference.softmax_loss)
-    return compute(wanted, arena, outside, ids, columns, item, row, bonus, stands_for)
+    compute = BY_DEVICE.get(wanted.device.type, reference.sampled_softmax)
+    return compute(wanted, arena, outside, ids, columns, item, row, bonus, negative_weight)

@@ -11,8 +11,8 @@ CHUNK = 128  # events; the columns of what moves inside a chunk grow with it, th
 
 
 @dataclass(frozen=True, eq=False)
-class Columns:
-    """All int64, on the device of the model. Columns that only fill up a chunk's row are read by no event."""
+class CandidateColumns:
+    """All int64, on the device of the model. Padding columns are read by no event."""
 
     count: int  # C: the first columns are the candidates as they are at the chunk's start
     item: Tensor  # [m, A]
@@ -23,7 +23,7 @@ class Columns:
     outside: Tensor  # items the window never meets; their states stay what they were at its start
 
 
-class Bonus(NamedTuple):
+class ScoreBonus(NamedTuple):
     """What is added to an event's scores of some items: event k's are those from start[k] to start[k + 1] − 1."""
 
     start: Tensor  # int64[n + 1]

@@ -1,4 +1,4 @@
-"""softmax_loss on a CPU: the gradient is worked out with the loss, chunk by chunk, so that no score is kept.
+"""sampled_softmax on a CPU: the gradient is worked out with the loss, chunk by chunk, so that no score is kept.
 
 Legend: as in the package's docstring.
 """
@@ -15,30 +15,30 @@ from torch.autograd.function import once_differentiable
 
 from dynedge.ops.gather_matmul import VECTOR_BYTES
 from dynedge.ops.sampled_softmax import cpu_kernels as kernels
-from dynedge.ops.sampled_softmax.candidate_columns import CHUNK, Bonus, Columns
-from dynedge.ops.thread_pool import in_parts
+from dynedge.ops.sampled_softmax.candidate_columns import CHUNK, CandidateColumns, ScoreBonus
+from dynedge.ops.thread_pool import run_in_parts
 from dynedge.utils.arrays import Array
 
 AT_ONCE = 2**22  # numbers of the columns' gradients kept before they are added to their rows: 16 MiB
 
 
-def softmax_loss(
+def sampled_softmax(
     wanted: Tensor,
     arena: Tensor,
     outside: Tensor,
     ids: Tensor | None,
-    columns: Columns,
+    columns: CandidateColumns,
     item: Tensor,
     row: Tensor,
-    bonus: Bonus | None = None,
-    stands_for: float = 1.0,
+    bonus: ScoreBonus | None = None,
+    negative_weight: float = 1.0,
 ) -> Tensor:
-    value, behind = None if bonus is None else bonus.value, math.log(stands_for)
-    error: Tensor = _SoftmaxLoss.apply(wanted, arena, outside, ids, value, columns, item, row, bonus, behind)  # type: ignore[no-untyped-call]
+    value, behind = None if bonus is None else bonus.value, math.log(negative_weight)
+    error: Tensor = _SampledSoftmax.apply(wanted, arena, outside, ids, value, columns, item, row, bonus, behind)  # type: ignore[no-untyped-call]
     return error
 
 
-class _SoftmaxLoss(torch.autograd.Function):
+class _SampledSoftmax(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
@@ -47,10 +47,10 @@ class _SoftmaxLoss(torch.autograd.Function):
         outside: Tensor,
         ids: Tensor | None,
         value: Tensor | None,
-        columns: Columns,
+        columns: CandidateColumns,
         item: Tensor,
         row: Tensor,
-        bonus: Bonus | None,
+        bonus: ScoreBonus | None,
         behind: float,
     ) -> Tensor:
         rows, own_ids, vectors = _named_ids(ids, columns, item)
@@ -72,7 +72,7 @@ class _SoftmaxLoss(torch.autograd.Function):
         return *grads, None, None, None, None, None
 
 
-def _added(bonus: Bonus | None, value: Tensor | None, wanted: Tensor) -> tuple[Array, Array, Array]:
+def _added(bonus: ScoreBonus | None, value: Tensor | None, wanted: Tensor) -> tuple[Array, Array, Array]:
     """Where each event's bonuses start, their items, their values."""
     if bonus is None or value is None:
         return np.zeros(len(wanted) + 1, np.int64), np.zeros(0, np.int64), _array(wanted.new_zeros(0))
@@ -80,7 +80,7 @@ def _added(bonus: Bonus | None, value: Tensor | None, wanted: Tensor) -> tuple[A
 
 
 def _named_ids(
-    ids: Tensor | None, columns: Columns, item: Tensor
+    ids: Tensor | None, columns: CandidateColumns, item: Tensor
 ) -> tuple[Tensor | None, tuple[Array, Array], Array]:
     """(rows of ids that are read, None: all; where the columns' and the true items' are among them; the rows)."""
     if ids is None:
@@ -94,7 +94,7 @@ def _named_ids(
 
 def _compute(
     inputs: tuple[Array, ...],
-    columns: Columns,
+    columns: CandidateColumns,
     item: Tensor,
     row: Tensor,
     own_ids: tuple[Array, Array],
@@ -121,14 +121,14 @@ def _compute(
         last = min(first + at_once, chunks)
         work = (last - first) * CHUNK * (1 + full // 64)
         made = error, pull, to_wanted, to_columns, to_bias, to_added
-        in_parts(
+        run_in_parts(
             *(kernels.chunks, work, first, last, back, behind, wanted, arena, outside, ids),
             *(*indices, own_ids[0], *true, columns.count, *added, *made),
         )
         if back:
             lists = indices[1], own_ids[0], true[1], true[2]
             work = (last - first) * (CHUNK + count) // 8
-            in_parts(kernels.scatter, work, first, last, wanted, *lists, pull, to_columns, to_bias, *grads)
+            run_in_parts(kernels.scatter, work, first, last, wanted, *lists, pull, to_columns, to_bias, *grads)
     return float(error.sum()), [to_wanted, *grads, to_added] if back else []
 
 

@@ -8,19 +8,19 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dynedge.ops.sampled_softmax.candidate_columns import CHUNK, Bonus, Columns
+from dynedge.ops.sampled_softmax.candidate_columns import CHUNK, CandidateColumns, ScoreBonus
 
 
-def softmax_loss(
+def sampled_softmax(
     wanted: Tensor,
     arena: Tensor,
     outside: Tensor,
     ids: Tensor | None,
-    columns: Columns,
+    columns: CandidateColumns,
     item: Tensor,
     row: Tensor,
-    bonus: Bonus | None = None,
-    stands_for: float = 1.0,
+    bonus: ScoreBonus | None = None,
+    negative_weight: float = 1.0,
 ) -> Tensor:
     d, count = arena.shape[1], columns.count
     negative = scores(wanted, torch.cat([arena, outside]), ids, columns)
@@ -32,11 +32,11 @@ def softmax_loss(
         added = torch.zeros_like(negative).index_put((bonus.event, bonus.item), bonus.value)
         negative, positive = negative + added, positive + added.gather(1, item[:, None]).squeeze(1)
     same = columns.item[:, :count].repeat_interleave(CHUNK, 0)[: len(item)] == item[:, None]
-    logits = torch.cat([positive[:, None], negative.masked_fill(same, -torch.inf) + math.log(stands_for)], 1)
+    logits = torch.cat([positive[:, None], negative.masked_fill(same, -torch.inf) + math.log(negative_weight)], 1)
     return F.cross_entropy(logits, torch.zeros_like(item), reduction="sum")
 
 
-def scores(wanted: Tensor, pool: Tensor, ids: Tensor | None, columns: Columns) -> Tensor:
+def scores(wanted: Tensor, pool: Tensor, ids: Tensor | None, columns: CandidateColumns) -> Tensor:
     """[n, C]: the inner product of what is wanted with each candidate as it is just before the event."""
     n, d, count = len(wanted), pool.shape[1], columns.count
     found = _products(wanted[:, :d], F.embedding(columns.row[:, :count], pool))

@@ -1,4 +1,4 @@
-"""softmax_loss on a GPU: one kernel for errors and gradients, then the gradients are summed by row, in fixed order.
+"""sampled_softmax on a GPU: one kernel for loss and gradients, which are then summed by row in a fixed order.
 
 The kernel finds by itself which candidates move inside a chunk, from the chunk's own events, so that nobody need list
 them and nothing waits for the GPU to count. Legend: as in the package's docstring.
@@ -17,14 +17,14 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from dynedge.ops.sampled_softmax import triton_kernels as kernels
-from dynedge.ops.sampled_softmax.candidate_columns import CHUNK, Bonus
-from dynedge.ops.segment_sum.triton import row_sums, tail
+from dynedge.ops.sampled_softmax.candidate_columns import CHUNK, ScoreBonus
+from dynedge.ops.segment_sum.triton import segment_sum, tail
 
 SHARED_BLOCK = 32  # candidates a program sums at once
 
 
 @dataclass(frozen=True, eq=False)
-class Drawn:
+class ChunkCandidates:
     """The candidates of a window's chunks, and where their states are: rows of the pool [arena | outside].
 
     `outside` has a row for every item or, where they are drawn, one for each of the C that `share` chunks share.
@@ -37,17 +37,17 @@ class Drawn:
     share: int = 1  # chunks in a row that have the same candidates
 
 
-def softmax_loss(
+def sampled_softmax(
     wanted: Tensor,
     arena: Tensor,
     outside: Tensor,
     ids: Tensor | None,
-    drawn: Drawn,
+    drawn: ChunkCandidates,
     item: Tensor,
     row: Tensor,
     after: Tensor,
-    bonus: Bonus | None = None,
-    stands_for: float = 1.0,
+    bonus: ScoreBonus | None = None,
+    negative_weight: float = 1.0,
 ) -> Tensor:
     """As the package's, for candidates `drawn`; after int[n]: the row event k's item is read from then on, or −1.
 
@@ -56,12 +56,12 @@ def softmax_loss(
     added = None
     if bonus is not None:
         added = arena.new_zeros(len(wanted), drawn.items.shape[1]).index_put((bonus.event, bonus.item), bonus.value)
-    behind = math.log(stands_for)
-    error: Tensor = _SoftmaxLoss.apply(wanted, arena, outside, ids, added, drawn, item, row, after, behind)  # type: ignore[no-untyped-call]
+    behind = math.log(negative_weight)
+    error: Tensor = _SampledSoftmax.apply(wanted, arena, outside, ids, added, drawn, item, row, after, behind)  # type: ignore[no-untyped-call]
     return error
 
 
-class _SoftmaxLoss(torch.autograd.Function):
+class _SampledSoftmax(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
@@ -70,7 +70,7 @@ class _SoftmaxLoss(torch.autograd.Function):
         outside: Tensor,
         ids: Tensor | None,
         added: Tensor | None,
-        drawn: Drawn,
+        drawn: ChunkCandidates,
         item: Tensor,
         row: Tensor,
         after: Tensor,
@@ -191,5 +191,5 @@ def _summed(values: Tensor, keys: Tensor, size: int) -> Tensor:
     """float32[size, ..]: values summed by key, in fixed order; keys below 0 are nobody's."""
     ordered, source = torch.sort(keys, stable=True)
     out = values.new_zeros(size, values.shape[1])
-    row_sums(values, source, ordered, out)
+    segment_sum(values, source, ordered, out)
     return out

@@ -1,4 +1,4 @@
-"""softmax_loss on a GPU: a chunk's scores live in registers only, and its gradients are worked out with its error.
+"""sampled_softmax on a GPU: a chunk's scores live in registers only, and its gradients are worked out with its error.
 
 A program takes BQ events of a chunk and goes over the chunk's columns twice: once for the sum of exponentials, once
 for the gradients. Where all items are candidates and there are few events, the columns are split among S programs,
@@ -319,7 +319,7 @@ def _shared(
     BM: tl.constexpr,
     BK: tl.constexpr,
 ):
-    """Columns k to k + BK − 1."""
+    """CandidateColumns k to k + BK − 1."""
     group = tl.program_id(1).to(tl.int64)
     c = tl.program_id(0) * BM + tl.arange(0, BM)
     col = k + tl.arange(0, BK)[None, :]

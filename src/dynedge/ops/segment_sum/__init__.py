@@ -1,1 +1,1 @@
-"""row_sums: rows of a table summed by key, the same bits every time."""
+"""segment_sum: rows of a table summed by key, the same bits every time."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from torch import Tensor
 
 
-def row_sums(values: Tensor, source: Tensor, keys: Tensor, out: Tensor) -> None:
+def segment_sum(values: Tensor, source: Tensor, keys: Tensor, out: Tensor) -> None:
     """out[key] = Σ values[source[i]] over all i with keys[i] = key; other rows of out [S, d] stay as they are.
 
     source and keys int[N], keys sorted.

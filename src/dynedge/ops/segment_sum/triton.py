@@ -1,4 +1,4 @@
-"""row_sums on a GPU.
+"""segment_sum on a GPU.
 
 Legend: N rows to sum, S keys.
 """
@@ -14,12 +14,12 @@ from dynedge.ops.segment_sum import triton_kernels as kernels
 BLOCK = 32  # positions a program takes
 
 
-def row_sums(values: Tensor, source: Tensor, keys: Tensor, out: Tensor) -> None:
-    """As reference.row_sums; float32 out."""
+def segment_sum(values: Tensor, source: Tensor, keys: Tensor, out: Tensor) -> None:
+    """As reference.segment_sum; float32 out."""
     _sums(values, source, keys, out, True)
 
 
-def sums_at_heads(values: Tensor, source: Tensor, keys: Tensor) -> Tensor:
+def segment_sum_at_heads(values: Tensor, source: Tensor, keys: Tensor) -> Tensor:
     """float32[N, d]: each key's sum at its first position, nought at all others. So nobody waits for their number."""
     out = values.new_empty((len(keys), values.shape[1]), dtype=torch.float32)
     _sums(values, source, keys, out, False)

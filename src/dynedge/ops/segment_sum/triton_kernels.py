@@ -13,7 +13,7 @@ import triton.language as tl
 
 @triton.jit
 def _within(values, row, key, same, part, i, head, k, D: tl.constexpr, BK: tl.constexpr):
-    """Columns k to k + BK − 1."""
+    """CandidateColumns k to k + BK − 1."""
     col = k + tl.arange(0, BK)[None, :]
     value = tl.load(values + row + col, mask=(key >= 0)[:, None] & (col < D), other=0.0).to(tl.float32)
     total = tl.dot(same, value, input_precision="ieee")
@@ -54,7 +54,7 @@ def _across(
     BK: tl.constexpr,
     BY_KEY: tl.constexpr,
 ):
-    """Columns k to k + BK − 1."""
+    """CandidateColumns k to k + BK − 1."""
     col = k + tl.arange(0, BK)[None, :]
     total = tl.load(part + i.to(tl.int64)[:, None] * D + col, mask=head[:, None] & (col < D), other=0.0)
     more = tl.zeros([BK], tl.float32)

@@ -40,7 +40,7 @@ from dynedge.models.dynamic import Asked
 from dynedge.models.modules import Shape
 from dynedge.models.ring_buffer import NONE
 from dynedge.models.window_index import Prepared
-from dynedge.ops.gather_linear import rows_linear
+from dynedge.ops.gather_linear import gather_linear
 from dynedge.utils.arrays import Array
 
 
@@ -102,7 +102,7 @@ class Sage(nn.Module):
             count = (partner >= 0).sum(1, keepdim=True)
         mean = _sums(tables[1], partner) / count.clamp_min(1)
         parts = [(F.embedding(own, tables[0]), None), (mean, None)]
-        return rows_linear(parts, self.join.weight, self.join.bias, relu=True)
+        return gather_linear(parts, self.join.weight, self.join.bias, relu=True)
 
 
 class Gat(nn.Module):
@@ -164,11 +164,11 @@ class GCMC(Neighbours):
         """z [q, d]"""
         hidden = self.encoders[side](entities, (self.x[side], self.x[1 - side]), partner)
         hidden = F.dropout(hidden, self.config.dropout, self.training)
-        return rows_linear([(hidden, None)], self.dense.weight, self.dense.bias)
+        return gather_linear([(hidden, None)], self.dense.weight, self.dense.bias)
 
     def _wanted(self, users: Tensor, partner: Tensor) -> Tensor:
         nothing = torch.zeros_like(self.decode[0])
-        return rows_linear([(self._vectors(0, users, partner), None)], self.decode, nothing)
+        return gather_linear([(self._vectors(0, users, partner), None)], self.decode, nothing)
 
     def ask(self, prepared: Prepared, state: State) -> Asked:
         of_user, of_item = self.histories(prepared, state)

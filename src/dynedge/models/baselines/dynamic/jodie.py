@@ -30,7 +30,7 @@ from dynedge.models.coevolving import Coevolving, gaps
 from dynedge.models.dynamic import Asked
 from dynedge.models.modules import Shape
 from dynedge.models.window_index import Prepared
-from dynedge.ops.gather_linear import rows_linear
+from dynedge.ops.gather_linear import gather_linear
 from dynedge.utils.arrays import Array
 
 
@@ -73,7 +73,7 @@ class Jodie(Coevolving):
         there = (last >= 0)[:, None]
         static = F.embedding(last.clamp_min(0), self.item_static, sparse=True)[:, :-1]
         inputs = projected, F.embedding(user, self.user_static, sparse=True), lasts * there, static * there
-        wanted = rows_linear([(part.contiguous(), None) for part in inputs], self.wants.weight, self.wants.bias)
+        wanted = gather_linear([(part.contiguous(), None) for part in inputs], self.wants.weight, self.wants.bias)
         # a regressed vector with parts left out would be the shorter for it
         return wanted if self.by_distance else F.dropout(wanted, self.config.dropout, self.training)
 

@@ -38,7 +38,7 @@ from dynedge.models.dynamic import Asked
 from dynedge.models.modules import Shape
 from dynedge.models.ring_buffer import SIDES, History, Indexed
 from dynedge.models.window_index import Prepared
-from dynedge.ops.gather_linear import rows_linear
+from dynedge.ops.gather_linear import gather_linear
 
 AT_ONCE = 8192  # vectors made at once
 
@@ -73,14 +73,14 @@ class Attention(nn.Module):
         """[q, d] of h_v and x_v [q, d], Φ(0) [q, T], of neighbours h and f side by side [q, L, ..], Φ [q, L, T]."""
         (count, length), width = there.shape, own.shape[1] // self.heads
         rows = [(part.flatten(0, 1).contiguous(), None) for part in (*known, since)]
-        pairs = rows_linear(rows, self.pair.weight, self.pair.bias).view(count, length, 2, self.heads, width)
-        query = rows_linear([(own, None), (now, None)], self.query.weight, self.query.bias)
+        pairs = gather_linear(rows, self.pair.weight, self.pair.bias).view(count, length, 2, self.heads, width)
+        query = gather_linear([(own, None), (now, None)], self.query.weight, self.query.bias)
         pull = (pairs[:, :, 0] * query.view(count, 1, self.heads, width)).sum(3) * width**-0.5
         pull = pull.masked_fill(~there[..., None], torch.finfo(pull.dtype).min)
         share = pull.softmax(1) * there[..., None]  # nobody there: nothing comes
         heard = (share[..., None] * pairs[:, :, 1]).sum(1).flatten(1)
-        merged = rows_linear([(heard, None), (x, None)], self.merge.weight, self.merge.bias, relu=True)
-        made = own + heard + rows_linear([(merged, None)], self.out.weight, self.out.bias)
+        merged = gather_linear([(heard, None), (x, None)], self.merge.weight, self.merge.bias, relu=True)
+        made = own + heard + gather_linear([(merged, None)], self.out.weight, self.out.bias)
         normed: Tensor = self.norm(made)
         return normed
 
@@ -177,7 +177,7 @@ class TGAT(Neighbours):
         return state[f"{SIDES[side]}_kept"][indexed.entity[:, None], slot]
 
     def _wanted(self, user: Tensor) -> Tensor:
-        wanted = rows_linear([(user, None)], self.wants.weight, self.wants.bias) * self.config.dim**-0.5
+        wanted = gather_linear([(user, None)], self.wants.weight, self.wants.bias) * self.config.dim**-0.5
         return F.dropout(wanted, self.config.dropout, self.training)
 
     def question(self, users: Tensor, times: Tensor, state: State) -> Tensor:

@@ -26,7 +26,7 @@ from dynedge.data.windows import Window, cut_windows
 from dynedge.models.base import Loss, Model, State, Step
 from dynedge.models.modules import ItemFeatures, Shape
 from dynedge.models.ring_buffer import Indexed, Past, Rings
-from dynedge.ops.gather_linear import pick_rows
+from dynedge.ops.gather_linear import gather_rows
 from dynedge.utils.arrays import Array
 
 LEAST = 8  # rows scored at once: products of fewer than four are summed in another order, and end in other bits
@@ -181,7 +181,7 @@ class SequenceModel(Model):
         near, far = place[: own.numel()].view(own.shape), place[own.numel() :]
         reading = self.read(near[:, 1:], history >= 0, vectors)
         own_scores = self._rate(reading, vectors_of(near, vectors), bias[near])
-        drawn_scores = self._rate(reading, pick_rows(vectors, far), bias[far])
+        drawn_scores = self._rate(reading, gather_rows(vectors, far), bias[far])
         known = (own[:, :, None] == own[:, None]).tril(-1).any(2) | (own < 0)  # met further left, or nothing
         counted = (negatives[:, None] == own[:, None]).any(2)
         others = [own_scores.masked_fill(known, -torch.inf)[:, 1:], drawn_scores.masked_fill(counted, -torch.inf)]
@@ -274,4 +274,4 @@ def in_order(history: Tensor, there: Tensor) -> tuple[Tensor, Tensor]:
 
 def vectors_of(history: Tensor, vectors: Tensor) -> Tensor:
     """[n, L, d]: the rows that a history names."""
-    return pick_rows(vectors, history.flatten()).view(*history.shape, vectors.shape[1])
+    return gather_rows(vectors, history.flatten()).view(*history.shape, vectors.shape[1])
