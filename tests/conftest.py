@@ -24,6 +24,12 @@ def _all_models():
     registry.use_only(before)
 
 
+@pytest.fixture(scope="session")
+def runs_folder(tmp_path_factory):
+    """Folder of the runs that several tests share; each is trained once (serving/small_run.py)."""
+    return tmp_path_factory.mktemp("runs")
+
+
 @pytest.fixture
 def verb(capsys):
     """Run `dynedge …` in this process, with the toy models: verb("train", …) -> exit code, stdout, stderr."""

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from dynedge.config import set_key
+from dynedge.data.id_index import ExternalId
 from dynedge.data.log import EventLog, read_log
 from dynedge.data.timestamps import Moment, seconds
 from dynedge.errors import DataError, UsageError
 from dynedge.inference.event_input import COLUMNS, with_rows_of
-from dynedge.inference.recommend import Own, Recommendations, recommend
+from dynedge.inference.recommend import Recommendations, recommend
 from dynedge.inference.session import Live
 from dynedge.models.registry import default_model
 from dynedge.runs.folder import Run
@@ -49,7 +50,11 @@ class Edge:
         return self
 
     def recommend(
-        self, users: Own | Iterable[Own], k: int = 10, time: Moment | None = None, filter_seen: bool = False
+        self,
+        users: ExternalId | Iterable[ExternalId],
+        k: int = 10,
+        time: Moment | None = None,
+        filter_seen: bool = False,
     ) -> Recommendations:
         """The k best items for each user at `time`, or at the newest event known; unknown users get the popular list.
 

@@ -12,7 +12,8 @@ import pytest
 
 import dynedge.cli.plan
 from dynedge.cli import run
-from dynedge.data.log import Ids, LogWriter
+from dynedge.data.id_index import IdIndex
+from dynedge.data.log import LogWriter
 
 
 @pytest.fixture(scope="module")
@@ -24,8 +25,8 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> str:
         writer.column("user", np.int32).append(user)
         writer.column("item", np.int32).append(item)
         writer.column("time", np.float64).append(np.arange(1500))
-        writer.ids("user_ids", Ids.of([f"u{k}" for k in range(50)]))
-        writer.ids("item_ids", Ids.of(range(30)))
+        writer.ids("user_ids", IdIndex.from_ids([f"u{k}" for k in range(50)]))
+        writer.ids("item_ids", IdIndex.from_ids(range(30)))
         writer.finish(events=1500, users=50, items=30, item_features=[], split="0.7,0.1,0.2")
     return str(path)
 

@@ -43,9 +43,9 @@ def wait_for(what, seconds=30):
     return found
 
 
-def test_a_log_is_played_into_it_and_the_client_of_the_examples_runs(place, tmp_path):
-    run, data = make_run(place, "edge"), tmp_path / "data"
-    with serving(run, "--data", data, "--replay", place / "log", "--rate", "5000") as (address, process):
+def test_a_log_is_played_into_it_and_the_client_of_the_examples_runs(runs_folder, tmp_path):
+    run, data = make_run(runs_folder, "edge"), tmp_path / "data"
+    with serving(run, "--data", data, "--replay", runs_folder / "log", "--rate", "5000") as (address, process):
         wait_for(lambda: json.load(urlopen(f"{address}/live"))["events"] == 600)
         assert len(CLIENT.read_text().split('"""', 2)[2].strip().splitlines()) <= 15
         command = [sys.executable, str(CLIENT), address, "ann", "A New Song"]
@@ -65,14 +65,14 @@ def test_a_log_is_played_into_it_and_the_client_of_the_examples_runs(place, tmp_
         engine.close()
 
 
-def test_another_machine_may_come_in_with_a_token_only(place, tmp_path, capsys):
+def test_another_machine_may_come_in_with_a_token_only(runs_folder, tmp_path, capsys):
     def refused(*arguments):
         code = cli.run(["serve", *map(str, arguments)])
         told = capsys.readouterr().err
         assert "Traceback" not in told
         return code, told
 
-    run, empty = make_run(place, "edge"), tmp_path / "empty"
+    run, empty = make_run(runs_folder, "edge"), tmp_path / "empty"
     empty.write_text("\n")
     code, told = refused(run, "--host", "0.0.0.0")
     assert (code, "--token-file" in told) == (2, True)

@@ -12,7 +12,8 @@ from data.small_log import write
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynedge.data.log import CARD, Column, EventLog, Ids, LogWriter, read_log
+from dynedge.data.id_index import IdIndex
+from dynedge.data.log import CARD, Column, EventLog, LogWriter, read_log
 from dynedge.errors import DataError
 
 
@@ -29,7 +30,7 @@ def test_what_is_written_is_read(tmp_path):
 
 @given(st.lists(st.one_of(st.integers(-(2**63), 2**63 - 1), st.text()), unique_by=str))
 def test_ids_are_given_back_and_found(own):
-    ids = Ids.of(own)
+    ids = IdIndex.from_ids(own)
     expected = own if all(isinstance(value, int) for value in own) else [str(value) for value in own]
     assert ids.take(range(len(ids))) == expected
     assert [ids.find(value) for value in own] == list(range(len(own)))
@@ -37,7 +38,7 @@ def test_ids_are_given_back_and_found(own):
 
 
 def test_ids_have_an_end():
-    ids = Ids.of([5, 6])
+    ids = IdIndex.from_ids([5, 6])
     assert ids[-1] == 6
     for beyond in (2, -3):
         with pytest.raises(IndexError):

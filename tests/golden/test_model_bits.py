@@ -8,7 +8,8 @@ import torch
 from golden.machine import Golden, checksum
 
 from dynedge.config import flatten, set_key
-from dynedge.data.log import EventLog, Ids
+from dynedge.data.id_index import IdIndex
+from dynedge.data.log import EventLog
 from dynedge.evaluation.protocol import walk
 from dynedge.models.registry import entries
 from dynedge.runs.run_config import build_model, recipe_config, resolve_config
@@ -54,7 +55,7 @@ def log():
     features = rng.standard_normal((events, 2))
     made = EventLog.from_arrays(user, item, time, features=features, num_users=users, num_items=items + 2)
     kinds = np.arange(items + 2, dtype=np.int32)[:, None] % 5 - 1
-    return replace(made, item_categories=kinds, category_ids=(Ids.of(["a", "b", "c", "d"]),))
+    return replace(made, item_categories=kinds, category_ids=(IdIndex.from_ids(["a", "b", "c", "d"]),))
 
 
 @pytest.fixture(autouse=True)

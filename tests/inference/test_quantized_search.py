@@ -50,8 +50,8 @@ def test_the_best_are_the_best_of_all(kind, items, width, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["edge", "edge-paper"])
-def test_a_sketch_follows_its_states(place, name):
-    folder, events = make_run(place, name), make_events(place, 200)
+def test_a_sketch_follows_its_states(runs_folder, name):
+    folder, events = make_run(runs_folder, name), make_events(runs_folder, 200)
     live, plain = open_live(folder), open_live(folder)
     live.make_searchable(1)
     assert live._sketch is not None
@@ -76,8 +76,8 @@ def test_a_sketch_follows_its_states(place, name):
     assert np.array_equal(live.recommend(asked, 5)[0], items)
 
 
-def test_models_without_such_scores_are_searched_plainly(place):
-    live = open_live(make_run(place, "memory"))
+def test_models_without_such_scores_are_searched_plainly(runs_folder):
+    live = open_live(make_run(runs_folder, "memory"))
     live.make_searchable(1)
     assert live._sketch is None
     with pytest.raises(NotImplementedError):

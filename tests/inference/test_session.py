@@ -15,8 +15,8 @@ from dynedge.models.growable import grown
 
 
 @pytest.fixture(params=MODELS_SERVED, scope="module")
-def folder(request, place):
-    return make_run(place, request.param)
+def folder(request, runs_folder):
+    return make_run(runs_folder, request.param)
 
 
 def split(events, rng):
@@ -28,12 +28,12 @@ def split(events, rng):
         at += size
 
 
-def test_any_split_ends_in_the_bits_of_one_call(folder, place):
-    events = make_events(place, 300)
+def test_any_split_ends_in_the_bits_of_one_call(folder, runs_folder):
+    events = make_events(runs_folder, 300)
     whole = open_live(folder)
     late = whole.observe(events).label
-    assert len(whole.users.later) > 10
-    assert len(whole.items.later) > 10
+    assert len(whole.users.added) > 10
+    assert len(whole.items.added) > 10
     assert 0 < late.sum() < 100
     for seed in range(4):
         parts, found = open_live(folder), []
@@ -47,9 +47,9 @@ def test_any_split_ends_in_the_bits_of_one_call(folder, place):
             assert np.array_equal(mine, other)
 
 
-def test_one_event_is_prepared_as_any_window(place):
-    live = open_live(make_run(place, "edge"))
-    model, log = live.model.recurrence, read_log(place / "log")
+def test_one_event_is_prepared_as_any_window(runs_folder):
+    live = open_live(make_run(runs_folder, "edge"))
+    model, log = live.model.recurrence, read_log(runs_folder / "log")
     for k in (0, 1, 2999):
         window = Window(log, range(k, k + 1))
         quick, plain = vars(model.prepare(window)), vars(model._prepare(window))
@@ -66,8 +66,8 @@ def same(one, other):
     return one.dtype == other.dtype and torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
 
 
-def test_known_people_alone_are_walked_as_the_log_is(folder, place):
-    log = read_log(place / "log")
+def test_known_people_alone_are_walked_as_the_log_is(folder, runs_folder):
+    log = read_log(runs_folder / "log")
     streamed, walked = open_live(folder), open_live(folder)
     events = [
         Event(str(log.user_ids[u]), str(log.item_ids[i]), t)
@@ -98,10 +98,10 @@ def test_a_new_entity_begins_where_nobody_is_known_and_changes_no_others_state(f
     assert np.array_equal(best, others)
 
 
-def test_an_event_that_did_not_happen_leaves_no_bit(folder, place):
+def test_an_event_that_did_not_happen_leaves_no_bit(folder, runs_folder):
     """Of known people and new ones, met and not, again and again."""
     live, happened = open_live(folder), open_live(folder)
-    events = make_events(place, 400, seed=3)
+    events = make_events(runs_folder, 400, seed=3)
     for at in range(0, 400, 20):
         for one in (live, happened):
             one.observe(events[at : at + 19])
@@ -123,8 +123,8 @@ def test_an_event_that_did_not_happen_leaves_no_bit(folder, place):
             assert np.array_equal(mine, other)
 
 
-def test_new_items_are_recommended_once_they_are_met(place):
-    live = open_live(make_run(place, "edge"))
+def test_new_items_are_recommended_once_they_are_met(runs_folder):
+    live = open_live(make_run(runs_folder, "edge"))
     newest = live.known.time
     live.observe([Event("ann", item, newest + k) for k, item in enumerate(["a", "b"] * 6)])
     best, _ = live.recommend(np.array([live.users.find("ann")]), 2)

@@ -21,22 +21,22 @@ MODELS_SERVED = {
 }
 
 
-def make_run(place, name):
+def make_run(runs_folder, name):
     """The run's folder, trained once."""
-    if not (place / "log").exists():
-        synthesize("demo", place / "log", events=3000, quiet=True)
-    if not (place / name).exists():
+    if not (runs_folder / "log").exists():
+        synthesize("demo", runs_folder / "log", events=3000, quiet=True)
+    if not (runs_folder / name).exists():
         config = recipe_config(name)
         for key, value in MODELS_SERVED[name].items():
             config = set_key(config, full_key(config, key, key), value)
-        with Run(place / name) as run:
-            train_run(run, config, read_log(place / "log"), quiet=True)
-    return place / name
+        with Run(runs_folder / name) as run:
+            train_run(run, config, read_log(runs_folder / "log"), quiet=True)
+    return runs_folder / name
 
 
-def make_events(place, count, seed=0, new=0.1, late=0.05, repeated=0.0):
+def make_events(runs_folder, count, seed=0, new=0.1, late=0.05, repeated=0.0):
     """What the log has after the run's training events, told by own ids, with strangers among them."""
-    log, rng, found = read_log(place / "log"), np.random.default_rng(seed), []
+    log, rng, found = read_log(runs_folder / "log"), np.random.default_rng(seed), []
     for k in range(count):
         at = 2400 + k % (len(log) - 2400)
         user, item = log.user_ids[int(log.user[at])], log.item_ids[int(log.item[at])]
@@ -56,7 +56,7 @@ def bits(live):
     """All that a state is made of, but for room that is not used yet and where a hash table has what."""
     users, items = len(live.users), len(live.items)
     found = {"events": live.known.events, "time": live.known.time, "items": live.known.items[:items].tobytes()}
-    found |= {"users": live.users.later, "names": live.items.later}
+    found |= {"users": live.users.added, "names": live.items.added}
     for name, tensor in live.clock.tensors().items():
         found[f"clock {name}"] = tensor.numpy()[: users if name == "user" else items].tobytes()
     for name, tensor in live.state.items():

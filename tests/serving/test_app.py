@@ -33,8 +33,8 @@ def serving(run, data, token=None):
 
 
 @pytest.fixture
-def client(place, tmp_path):
-    with serving(make_run(place, "edge"), tmp_path / "data") as client:
+def client(runs_folder, tmp_path):
+    with serving(make_run(runs_folder, "edge"), tmp_path / "data") as client:
         yield client
 
 
@@ -57,8 +57,8 @@ def problem(response, status):
     return told["detail"]
 
 
-def test_events_move_the_states_as_if_observed(client, place):
-    events = make_events(place, 60)
+def test_events_move_the_states_as_if_observed(client, runs_folder):
+    events = make_events(runs_folder, 60)
     for at in range(0, 60, 20):
         answer = client.post("/events", json=body(events[at : at + 20]))
         assert answer.status_code == 200
@@ -99,9 +99,9 @@ def test_recommendations(client, known):
     assert 0 < len(seen["items"]) < len(client.engine.live.items)
 
 
-def test_why(client, known, place):
-    client.post("/events", json=body(make_events(place, 40, new=0, late=0)))
-    user = make_events(place, 40, new=0, late=0)[-1].user
+def test_why(client, known, runs_folder):
+    client.post("/events", json=body(make_events(runs_folder, 40, new=0, late=0)))
+    user = make_events(runs_folder, 40, new=0, late=0)[-1].user
     told = client.get(f"/users/{user}/recommendations", params={"why": True}).json()
     plain = client.get(f"/users/{user}/recommendations").json()
     assert [item["score"] for item in told["items"]] == [item["score"] for item in plain["items"]]
@@ -154,8 +154,8 @@ def test_looking_into_it(client, known, monkeypatch):
         problem(client.get(missing), 404)
 
 
-def test_the_run_says_how_it_learned(place, tmp_path):
-    run = shutil.copytree(make_run(place, "edge"), tmp_path / "run")
+def test_the_run_says_how_it_learned(runs_folder, tmp_path):
+    run = shutil.copytree(make_run(runs_folder, "edge"), tmp_path / "run")
     with serving(run, tmp_path / "data") as client:
         told = client.get("/run").json()
         assert (told["model"], len(told["curve"]), told["metrics"]) == ("edge", 1, None)
@@ -231,8 +231,8 @@ def test_refusals_say_when_to_come_again(client, known, monkeypatch):
     assert client.get("/health").status_code == client.get("/ready").status_code == 200
 
 
-def test_a_token_is_asked_for(place, tmp_path):
-    with serving(make_run(place, "edge"), tmp_path / "data", "secret") as client:
+def test_a_token_is_asked_for(runs_folder, tmp_path):
+    with serving(make_run(runs_folder, "edge"), tmp_path / "data", "secret") as client:
         assert client.get("/health").status_code == 200
         for wrong in ({}, {"authorization": "Bearer secret2"}, {"authorization": "Bearer sécret".encode()}):
             answer = client.get("/live", headers=wrong)
@@ -240,8 +240,8 @@ def test_a_token_is_asked_for(place, tmp_path):
         assert client.get("/live", headers={"authorization": "Bearer secret"}).status_code == 200
 
 
-def test_a_rule_has_no_states_and_says_so(place, tmp_path):
-    with serving(make_run(place, "next-300-unseen"), tmp_path / "data") as client:
+def test_a_rule_has_no_states_and_says_so(runs_folder, tmp_path):
+    with serving(make_run(runs_folder, "next-300-unseen"), tmp_path / "data") as client:
         user, item = client.engine.live.users[0], client.engine.live.items[0]
         answer = client.post("/events", json={"events": [{"user_id": "ann", "item_id": item, "timestamp": TIME}]})
         assert answer.json()["accepted"] == 1
@@ -250,8 +250,8 @@ def test_a_rule_has_no_states_and_says_so(place, tmp_path):
         assert client.get(f"/users/{user}/recommendations").json()["known"]
 
 
-def test_questions_that_wait_are_answered_together(place, tmp_path):
-    engine = Engine(make_run(place, "edge"), tmp_path / "data")
+def test_questions_that_wait_are_answered_together(runs_folder, tmp_path):
+    engine = Engine(make_run(runs_folder, "edge"), tmp_path / "data")
     users = [engine.live.users[row] for row in range(8)] + ["nobody"]
     alone = [questions.recommendations(engine.live, [user], 4)[0] for user in users]
     asked, plain = [], engine.live.recommend

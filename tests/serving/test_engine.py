@@ -15,8 +15,8 @@ from dynedge.serving.journal import DiskFullError
 
 
 @pytest.fixture
-def run(place):
-    return make_run(place, "edge")
+def run(runs_folder):
+    return make_run(runs_folder, "edge")
 
 
 @pytest.fixture
@@ -49,8 +49,8 @@ def snapshot(engine):
     engine._save(*engine._copied())
 
 
-def test_a_restart_goes_on_from_snapshot_and_tail(start, run, place):
-    events = make_events(place, 400, repeated=0.05)
+def test_a_restart_goes_on_from_snapshot_and_tail(start, run, runs_folder):
+    events = make_events(runs_folder, 400, repeated=0.05)
     once = list({event.event_id: event for event in events}.values())
     uninterrupted = open_live(run)
     uninterrupted.observe(once)
@@ -67,9 +67,9 @@ def test_a_restart_goes_on_from_snapshot_and_tail(start, run, place):
 
 
 def test_a_corrupt_snapshot_falls_back_to_the_one_before_and_without_any_the_journal_has_it_all(
-    start, run, place, capsys
+    start, run, runs_folder, capsys
 ):
-    events = make_events(place, 90)
+    events = make_events(runs_folder, 90)
     engine = start()
     for at in range(0, 90, 30):
         send(engine, events[at : at + 30])
@@ -89,22 +89,22 @@ def test_a_corrupt_snapshot_falls_back_to_the_one_before_and_without_any_the_jou
     assert bits(start().live) == expected
 
 
-def test_a_snapshot_of_another_run_is_not_taken(start, place):
+def test_a_snapshot_of_another_run_is_not_taken(start, runs_folder):
     engine = start()
-    send(engine, make_events(place, 30))
+    send(engine, make_events(runs_folder, 30))
     snapshot(engine)
     stop(engine)
-    other = make_run(place, "memory")
+    other = make_run(runs_folder, "memory")
     again = start(other)
     taken = open_live(other)
-    taken.observe([event for event in make_events(place, 30) if event.time > taken.known.time])
+    taken.observe([event for event in make_events(runs_folder, 30) if event.time > taken.known.time])
     assert bits(again.live) == bits(taken)
 
 
-def test_snapshots_are_taken_in_the_background(start, place, monkeypatch):
+def test_snapshots_are_taken_in_the_background(start, runs_folder, monkeypatch):
     monkeypatch.setattr(engines, "EVERY_EVENTS", 50)
     engine = start()
-    send(engine, make_events(place, 120))
+    send(engine, make_events(runs_folder, 120))
     deadline = time.monotonic() + 30
     while not engine.snapshot_at and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -112,7 +112,7 @@ def test_snapshots_are_taken_in_the_background(start, place, monkeypatch):
     assert engine.snapshots.newest(engine._fingerprint)[0].position == engine.snapshot_at
 
 
-def test_a_snapshot_that_cannot_be_written_stops_nothing(start, place, monkeypatch, capsys):
+def test_a_snapshot_that_cannot_be_written_stops_nothing(start, runs_folder, monkeypatch, capsys):
     def full(*_):
         raise OSError(28, "No space left on device")
 
@@ -121,12 +121,12 @@ def test_a_snapshot_that_cannot_be_written_stops_nothing(start, place, monkeypat
     snapshot(engine)
     assert "no snapshot could be written" in capsys.readouterr().err
     assert engine.snapshot_failed
-    assert send(engine, make_events(place, 5))[0].accepted == 5
+    assert send(engine, make_events(runs_folder, 5))[0].accepted == 5
 
 
-def test_a_full_disk_refuses_events_and_answers_questions(start, place, run):
+def test_a_full_disk_refuses_events_and_answers_questions(start, runs_folder, run):
     engine = start()
-    events = make_events(place, 1000)
+    events = make_events(runs_folder, 1000)
     send(engine, events[:20])
     pages = engine.journal._writing.execute("PRAGMA page_count").fetchone()[0]
     engine.journal._writing.execute(f"PRAGMA max_page_count = {pages}")
@@ -139,10 +139,10 @@ def test_a_full_disk_refuses_events_and_answers_questions(start, place, run):
     assert engine.submit(events[20:]).result().accepted == 980
 
 
-def test_too_much_waiting_is_refused_at_once(start, place, monkeypatch):
+def test_too_much_waiting_is_refused_at_once(start, runs_folder, monkeypatch):
     monkeypatch.setattr(engines, "WAITING", 10)
     engine = start()
-    events = make_events(place, 30)
+    events = make_events(runs_folder, 30)
     with engine.lock:  # nothing moves on
         first = engine.submit(events[:7])
         with pytest.raises(BusyError):
@@ -151,9 +151,9 @@ def test_too_much_waiting_is_refused_at_once(start, place, monkeypatch):
     assert engine.submit(events[7:]).result().accepted == 23  # one large request alone is no crowd
 
 
-def test_what_is_cancelled_before_its_turn_leaves_no_trace(start, place):
+def test_what_is_cancelled_before_its_turn_leaves_no_trace(start, runs_folder):
     engine = start()
-    events = make_events(place, 3)
+    events = make_events(runs_folder, 3)
     with engine.lock:
         engine.submit(events[:1])
         while not engine._queue.empty():
@@ -164,15 +164,15 @@ def test_what_is_cancelled_before_its_turn_leaves_no_trace(start, place):
     assert engine.journal.end == 2
 
 
-def test_another_run_takes_the_old_one_s_place_while_events_come(start, place, tmp_path):
+def test_another_run_takes_the_old_one_s_place_while_events_come(start, runs_folder, tmp_path):
     """Its state is that of one that took in the journal from its beginning."""
     link = tmp_path / "served"
-    link.symlink_to(make_run(place, "edge"))
+    link.symlink_to(make_run(runs_folder, "edge"))
     engine = start(link)
-    events = make_events(place, 500)
+    events = make_events(runs_folder, 500)
     send(engine, events[:200])
     link.unlink()
-    link.symlink_to(make_run(place, "memory"))
+    link.symlink_to(make_run(runs_folder, "memory"))
     swapping = threading.Thread(target=engine.swap)
     swapping.start()
     send(engine, events[200:400])
@@ -187,11 +187,13 @@ def test_another_run_takes_the_old_one_s_place_while_events_come(start, place, t
     assert bits(start(link).live) == bits(expected)
 
 
-def test_states_that_fell_behind_the_journal_take_no_more_until_they_are_opened_anew(start, run, place, monkeypatch):
+def test_states_that_fell_behind_the_journal_take_no_more_until_they_are_opened_anew(
+    start, run, runs_folder, monkeypatch
+):
     def broken(events):
         raise RuntimeError("a bug")
 
-    events = make_events(place, 20)
+    events = make_events(runs_folder, 20)
     engine = start()
     send(engine, events[:7])
     monkeypatch.setattr(engine.live, "observe", broken)

@@ -15,8 +15,8 @@ from dynedge.data.ingest.pipeline import prepare
 from dynedge.data.ingest.readers import Schema
 from dynedge.errors import DataError, UsageError
 from dynedge.inference.event_input import Event
-from dynedge.inference.export import write_events
 from dynedge.serving.journal import JOURNAL, Journal
+from dynedge.serving.journal_export import write_events
 
 NAMES = "user_id", "item_id", "timestamp", "event_id"
 PLAIN = {"features": [], "item_features": []}
@@ -29,10 +29,10 @@ def journal(tmp_path):
     opened.close()
 
 
-def test_a_service_is_exported_and_prepared_beside_the_old_file(place, tmp_path, capsys):
-    run, served = make_run(place, "memory"), tmp_path / "data"
+def test_a_service_is_exported_and_prepared_beside_the_old_file(runs_folder, tmp_path, capsys):
+    run, served = make_run(runs_folder, "memory"), tmp_path / "data"
     served.mkdir()
-    events, journal = make_events(place, 500, late=0.1), Journal(served / JOURNAL)
+    events, journal = make_events(runs_folder, 500, late=0.1), Journal(served / JOURNAL)
     journal.append(events)
     old = tmp_path / "old.csv"  # in milliseconds, under names of its own
     old.write_text("who,what,when,genre\nann,tea,1704067200000,x\nbob,jam,1704067201500,y\n")
@@ -77,7 +77,7 @@ def test_pieces_are_joined_and_an_empty_journal_is_an_empty_file(journal, tmp_pa
     out = tmp_path / "new.parquet"
     assert write_events(journal, out, NAMES, PLAIN) == 0
     assert pq.read_table(out).num_rows == 0
-    monkeypatch.setattr("dynedge.inference.export.ROWS", 7)
+    monkeypatch.setattr("dynedge.serving.journal_export.ROWS", 7)
     journal.append([Event(str(k % 5), str(k), float(k)) for k in range(23)])
     assert write_events(journal, out, NAMES, PLAIN) == 23
     table = pq.read_table(out)
@@ -117,8 +117,8 @@ def test_columns_of_one_name_are_refused(journal, tmp_path):
         (["nothing", "--out", "new.parquet"], 3, "is not a run folder"),
     ],
 )
-def test_mistakes_are_one_sentence(place, tmp_path, capsys, monkeypatch, arguments, code, words):
-    run = make_run(place, "memory")
+def test_mistakes_are_one_sentence(runs_folder, tmp_path, capsys, monkeypatch, arguments, code, words):
+    run = make_run(runs_folder, "memory")
     monkeypatch.chdir(tmp_path)
     assert cli.run(["export", *(str(run) if one == "RUN" else one for one in arguments)]) == code
     assert words in capsys.readouterr().err

@@ -6,8 +6,8 @@ from serving.small_run import bits, make_events, make_run, open_live
 from dynedge.serving.engine import Engine
 
 
-def test_kills(place, tmp_path):
-    run, events = make_run(place, "edge"), make_events(place, 4000)
+def test_kills(runs_folder, tmp_path):
+    run, events = make_run(runs_folder, "edge"), make_events(runs_folder, 4000)
     found = storm(run, tmp_path / "data", events, kills=20)
     assert found["kills"] == 20
     assert found["sent_twice"] > 0

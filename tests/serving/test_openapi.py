@@ -18,9 +18,9 @@ MAY_BE_REFUSED = [positive_data_acceptance]
 
 
 @pytest.fixture(scope="module")
-def operations(place, tmp_path_factory):
+def operations(runs_folder, tmp_path_factory):
     """By name; the service is there, on a port of its own."""
-    engine = Engine(make_run(place, "edge"), tmp_path_factory.mktemp("openapi") / "data")
+    engine = Engine(make_run(runs_folder, "edge"), tmp_path_factory.mktemp("openapi") / "data")
     with socket.create_server(("127.0.0.1", 0)) as opened:
         server = uvicorn.Server(uvicorn.Config(make_app(engine), log_level="critical"))
         serving = threading.Thread(target=server.run, args=([opened],))

@@ -8,7 +8,7 @@ from urllib.parse import quote
 from urllib.request import Request, urlopen
 
 import pytest
-from online.test_serve_verb import serving
+from cli.test_serve import serving
 from playwright.sync_api import expect, sync_playwright
 from serving.small_run import make_events, make_run
 
@@ -37,11 +37,11 @@ class Service:
 
 
 @pytest.fixture(scope="module")
-def service(place, tmp_path_factory):
-    run = make_run(place, "edge")
+def service(runs_folder, tmp_path_factory):
+    run = make_run(runs_folder, "edge")
     data = tmp_path_factory.mktemp("page") / "data"
     with serving(run, "--data", data, DYNEDGE_TOKEN=TOKEN) as (address, _):
-        found = Service(address, make_events(place, 60, new=0, late=0))
+        found = Service(address, make_events(runs_folder, 60, new=0, late=0))
         found.send(*found.events[:-10])
         for event in found.events[-10:]:  # one by one, so that their moves are seen one by one
             found.send(event)

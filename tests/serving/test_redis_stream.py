@@ -52,11 +52,11 @@ def add(client, events):
         client.xadd("plays", fields | ({"event_id": event.event_id} if event.event_id else {}))
 
 
-def test_a_stream_is_followed_through_restarts(server, place, tmp_path, capsys):
+def test_a_stream_is_followed_through_restarts(server, runs_folder, tmp_path, capsys):
     from dynedge.serving.redis_stream import RedisSource
 
     url, client = server
-    run, events = make_run(place, "edge"), make_events(place, 200)
+    run, events = make_run(runs_folder, "edge"), make_events(runs_folder, 200)
     events = [event if k % 2 else event._replace(event_id=None) for k, event in enumerate(events)]
 
     def follow(until):
@@ -92,10 +92,10 @@ def test_a_stream_is_followed_through_restarts(server, place, tmp_path, capsys):
     assert bits(engine.live) == bits(taken)
 
 
-def test_a_source_that_is_not_there_is_a_sentence(place, tmp_path):
+def test_a_source_that_is_not_there_is_a_sentence(runs_folder, tmp_path):
     from dynedge.serving.redis_stream import RedisSource
 
-    engine = Engine(make_run(place, "edge"), tmp_path / "data")
+    engine = Engine(make_run(runs_folder, "edge"), tmp_path / "data")
     try:
         with pytest.raises(UsageError, match=r"redis://127.0.0.1:1/0 cannot be reached"):
             RedisSource(engine, "redis://:secret@127.0.0.1:1/0")

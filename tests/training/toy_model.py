@@ -20,7 +20,8 @@ from torch import nn
 from torch.nn import functional
 
 from dynedge.config import option
-from dynedge.data.log import EventLog, Ids, LogWriter
+from dynedge.data.id_index import IdIndex
+from dynedge.data.log import EventLog, LogWriter
 from dynedge.data.windows import Window, cut_windows
 from dynedge.errors import UsageError
 from dynedge.models.base import Loss, Model, State
@@ -147,10 +148,10 @@ def write_log(out: Path, features=0, **shape):
         writer.column("time", np.float64).append(np.arange(len(user)))
         if features:
             writer.column("features", np.float32, features).append(np.ones((len(user), features)))
-        writer.ids("user_ids", Ids.of([f"user {k}" for k in range(user.max() + 1)]))
-        writer.ids("item_ids", Ids.of(range(100, 100 + item.max() + 1)))
+        writer.ids("user_ids", IdIndex.from_ids([f"user {k}" for k in range(user.max() + 1)]))
+        writer.ids("item_ids", IdIndex.from_ids(range(100, 100 + item.max() + 1)))
         writer.column("item_categories", np.int32, 1).append(np.arange(item.max() + 1)[:, None] % 3)
-        writer.ids("category_0_ids", Ids.of(["red", "green", "blue"]))
+        writer.ids("category_0_ids", IdIndex.from_ids(["red", "green", "blue"]))
         counts = {"events": len(user), "users": int(user.max()) + 1, "items": int(item.max()) + 1}
         writer.finish(**counts, item_features=["colour"], features=["f"] * features, split="0.7,0.1,0.2")
     return out

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,6 +19,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
+from dynedge.data.id_index import IdIndex
 from dynedge.data.splits import DEFAULT_SPLIT, Split
 from dynedge.errors import DataError, UsageError
 from dynedge.utils.arrays import Array
@@ -30,62 +31,6 @@ HEADER_BYTES = 128  # every column starts with a header of this size, so that it
 CARD = "log.json"
 
 
-class Ids:
-    """The users' own ids of one side, in the order of the dense ids: 64-bit integers, or strings."""
-
-    def __init__(self, values: Array, offsets: Array | None = None) -> None:
-        """Integers: `values` is int64[n]. Strings: `values` is their UTF-8 bytes, `offsets` int64[n + 1]."""
-        self.values, self.offsets = values, offsets
-
-    @classmethod
-    def of(cls, own: Iterable[int | str]) -> Ids:
-        """From a list of own ids: integers if all are, else strings."""
-        own = list(own)
-        if all(isinstance(value, int | np.integer) for value in own):
-            return cls(np.array(own, np.int64))
-        encoded = [str(value).encode() for value in own]
-        offsets = np.zeros(len(own) + 1, np.int64)
-        np.cumsum([len(text) for text in encoded], out=offsets[1:])
-        return cls(np.frombuffer(b"".join(encoded), np.uint8), offsets)
-
-    @property
-    def are_strings(self) -> bool:
-        return self.offsets is not None
-
-    def __len__(self) -> int:
-        return len(self.values) if self.offsets is None else len(self.offsets) - 1
-
-    def __getitem__(self, dense: int) -> int | str:
-        if not -len(self) <= dense < len(self):
-            raise IndexError(f"there is no id {dense}: there are {len(self)}")
-        dense %= len(self)
-        if self.offsets is None:
-            return int(self.values[dense])
-        return bytes(self.values[self.offsets[dense] : self.offsets[dense + 1]]).decode()
-
-    def same_as(self, other: Ids) -> bool:
-        """Whether these are the same ids in the same order."""
-        if self.offsets is None or other.offsets is None:
-            return self.offsets is other.offsets and np.array_equal(self.values, other.values)
-        return np.array_equal(self.offsets, other.offsets) and np.array_equal(self.values, other.values)
-
-    def take(self, dense: Iterable[int]) -> list[int | str]:
-        return [self[int(k)] for k in dense]
-
-    @cached_property
-    def _index(self) -> dict[int | str, int]:
-        return {own: dense for dense, own in enumerate(self.take(range(len(self))))}
-
-    def find(self, own: int | str) -> int:
-        """The dense id of an own id, or -1. A number is found by its text too: "42" finds 42."""
-        if not self.are_strings and isinstance(own, str):
-            try:
-                own = int(own)
-            except ValueError:
-                return -1
-        return self._index.get(own if not self.are_strings else str(own), -1)
-
-
 @dataclass(frozen=True, eq=False)
 class EventLog:
     """Events sorted by time, ties in input order. An event's position is its identity."""
@@ -93,13 +38,13 @@ class EventLog:
     user: Array  # int32[E], dense
     item: Array  # int32[E], dense
     time: Array  # float64[E], seconds
-    user_ids: Ids
-    item_ids: Ids
+    user_ids: IdIndex
+    item_ids: IdIndex
     features: Array  # float32[E, F]; F = 0 where the log has none
     label: Array | None = None  # float32[E]
     item_categories: Array = field(default_factory=lambda: np.zeros((0, 0), np.int32))  # int32[items, C]; -1: none
-    category_ids: tuple[Ids, ...] = ()  # what each category is called, one Ids for each of the C columns
-    event_ids: Ids | None = None
+    category_ids: tuple[IdIndex, ...] = ()  # what each category is called, one index for each of the C columns
+    event_ids: IdIndex | None = None
     event_id: Array | None = None  # int32[E] into event_ids
     card: dict[str, Any] = field(default_factory=dict)  # what log.json says
     path: Path | None = None
@@ -129,8 +74,8 @@ class EventLog:
             user=u[order],
             item=i[order],
             time=t[order],
-            user_ids=Ids(np.arange(users, dtype=np.int64)),
-            item_ids=Ids(np.arange(items, dtype=np.int64)),
+            user_ids=IdIndex(np.arange(users, dtype=np.int64)),
+            item_ids=IdIndex(np.arange(items, dtype=np.int64)),
             features=f,
             label=lab,
             item_categories=np.zeros((items, 0), np.int32),
@@ -180,8 +125,8 @@ def read_log(path: str | os.PathLike[str]) -> EventLog:
     card = _read_card(folder)
     columns = {name: _open_column(folder, name, spec) for name, spec in card["columns"].items()}
 
-    def ids(name: str) -> Ids:
-        return Ids(columns[name], columns.get(f"{name}_offsets"))
+    def ids(name: str) -> IdIndex:
+        return IdIndex(columns[name], columns.get(f"{name}_offsets"))
 
     try:
         events, items = card["events"], card["items"]
@@ -347,7 +292,7 @@ class LogWriter:
             column.path = column.path.rename(folder / column.path.name)
         return taken
 
-    def ids(self, name: str, ids: Ids) -> None:
+    def ids(self, name: str, ids: IdIndex) -> None:
         if ids.offsets is None:
             self.column(name, np.int64).append(ids.values)
         else:

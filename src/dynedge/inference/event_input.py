@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dynedge.data.log import EventLog, Ids
+from dynedge.data.id_index import IdIndex
+from dynedge.data.log import EventLog
 from dynedge.data.timestamps import seconds
 from dynedge.errors import DataError, UsageError
 from dynedge.utils.arrays import Array
@@ -17,7 +18,7 @@ COLUMNS = "user_id", "item_id", "timestamp"
 
 
 class Event(NamedTuple):
-    """Own ids as texts; time in seconds."""
+    """ExternalId ids as texts; time in seconds."""
 
     user: str
     item: str
@@ -52,7 +53,7 @@ def _of_log(run: EventLog, log: EventLog) -> EventLog:
             f"{log.path or 'the log'} has {log.features.shape[1]} features an event, and the run was trained with "
             f"{run.features.shape[1]}."
         )
-    same = log.user_ids.same_as(run.user_ids), log.item_ids.same_as(run.item_ids)
+    same = log.user_ids.equals(run.user_ids), log.item_ids.equals(run.item_ids)
     if all(same):
         return log
     rows = (
@@ -79,7 +80,7 @@ def _plain(values: Any) -> Any:
     return np.asarray(values) if hasattr(values, "__array__") else list(values)
 
 
-def _rows(ids: Ids, own: Iterable[Any], side: str) -> Array:
+def _rows(ids: IdIndex, own: Iterable[Any], side: str) -> Array:
     values = own.tolist() if isinstance(own, np.ndarray) else list(own)
     rows = np.array([ids.find(value) for value in values], np.int32)
     if (rows < 0).any():

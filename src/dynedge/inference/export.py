@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dynedge.data.log import Ids
+from dynedge.data.id_index import IdIndex
 from dynedge.errors import UsageError
 from dynedge.inference.recommend import COLUMNS
 from dynedge.inference.session import NOBODY, Live
@@ -87,8 +87,8 @@ def write_parquet(path: Path, schema: Any, tables: Iterator[Any]) -> None:
         path.with_name(path.name + PARTIAL).unlink(missing_ok=True)
 
 
-def _arrow(ids: Ids) -> Any:
-    """Own ids as an Arrow array, which shares their memory."""
+def _arrow(ids: IdIndex) -> Any:
+    """ExternalId ids as an Arrow array, which shares their memory."""
     if ids.offsets is None:
         return pa.array(np.asarray(ids.values))
     offsets, values = (pa.py_buffer(np.ascontiguousarray(part)) for part in (ids.offsets, ids.values))

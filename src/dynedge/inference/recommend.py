@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from dynedge.data.id_index import ExternalId
 from dynedge.errors import UsageError
 from dynedge.inference.session import NOBODY, Live
 from dynedge.utils.arrays import Array
 
-Own = int | str
 COLUMNS = "user", "item", "score", "rank"
 
 
@@ -27,13 +27,13 @@ class Recommendations:
     item: Array  # own ids
     score: Array  # float32
     rank: Array  # int32, from 1
-    asked: tuple[Own, ...]  # each user once
-    unknown: tuple[Own, ...]  # those of them who were not known: theirs is the popular list
+    asked: tuple[ExternalId, ...]  # each user once
+    unknown: tuple[ExternalId, ...]  # those of them who were not known: theirs is the popular list
 
     def __len__(self) -> int:
         return len(self.user)
 
-    def of(self, user: Own) -> list[tuple[Own, float]]:
+    def of(self, user: ExternalId) -> list[tuple[ExternalId, float]]:
         """One user's items and their scores."""
         rows = np.flatnonzero(self.user.astype(np.str_) == str(user))
         return list(zip(self.item[rows].tolist(), self.score[rows].tolist(), strict=True))
@@ -49,10 +49,10 @@ class Recommendations:
 
 
 def recommend(
-    live: Live, users: Sequence[Own], k: int, time: float | None = None, *, filter_seen: bool = False
+    live: Live, users: Sequence[ExternalId], k: int, time: float | None = None, *, filter_seen: bool = False
 ) -> Recommendations:
     """For users by their own ids, each once; whoever is unknown gets the popular list."""
-    ids = live.ids.user_ids
+    ids = live.users
     rows = {user: ids.find(user) for user in users}
     asked = list(dict.fromkeys(user if row < 0 else ids[row] for user, row in rows.items()))  # "42" is 42
     known = np.array([row for row in dict.fromkeys(rows.values()) if row >= 0], np.int64)
@@ -63,7 +63,7 @@ def recommend(
     counts = [len(best) for best, _ in lists]
     return Recommendations(
         user=_plain(user for user, count in zip(asked, counts, strict=True) for _ in range(count)),
-        item=_plain(item for best, _ in lists for item in live.ids.item_ids.take(best)),
+        item=_plain(item for best, _ in lists for item in live.items.take(best)),
         score=np.concatenate([np.empty(0, np.float32), *(score for _, score in lists)]),
         rank=np.concatenate([np.empty(0, np.int32), *(np.arange(1, count + 1, dtype=np.int32) for count in counts)]),
         asked=tuple(asked),
@@ -71,7 +71,7 @@ def recommend(
     )
 
 
-def _plain(own: Iterable[Own]) -> Array:
+def _plain(own: Iterable[ExternalId]) -> Array:
     """int64 where all are whole numbers, else strings."""
     values = list(own)
     if all(isinstance(value, int | np.integer) for value in values):

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dynedge.data.id_names import Names
+from dynedge.data.id_index import GrowableIdIndex
 from dynedge.data.log import EventLog
 from dynedge.data.timestamps import written
 from dynedge.data.windows import Window
@@ -49,7 +49,7 @@ class Live:
     def __init__(self, folder: Path, trained: Trained, known: Known) -> None:
         self.folder, self.config, self.ids = folder, trained.config, trained.log
         self.model, self.state, self.known = trained.model.eval(), trained.state, known
-        self.users, self.items = Names(trained.log.user_ids), Names(trained.log.item_ids)
+        self.users, self.items = GrowableIdIndex(trained.log.user_ids), GrowableIdIndex(trained.log.item_ids)
         self._size = len(self.users), len(self.items)  # what the model has rows for
         self._sketch: Sketch | None = None
 
@@ -80,7 +80,7 @@ class Live:
 
     def save(self, out: Path, *, force: bool = False) -> None:
         """A run folder with all that this one's has, and the state as it is now."""
-        if self.users.later or self.items.later:
+        if self.users.added or self.items.added:
             raise UsageError("a run folder has the ids of its log alone; states with later ones live in a service.")
         now = joined(state=dict(self.state), known=self.known.tensors())
         with atomic_folder(out, force=force, is_ours=is_run) as beside:

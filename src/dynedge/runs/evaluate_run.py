@@ -112,7 +112,7 @@ def _open_log(folder: Path, given: Path | None) -> EventLog:
             )
     log = read_log(given or told["path"])
     for what, ids, own in (("users", log.user_ids, known.user_ids), ("items", log.item_ids, known.item_ids)):
-        if not ids.same_as(own):
+        if not ids.equals(own):
             counts = f"{len(ids):,} {what}" if len(ids) != len(own) else f"as many {what}, but other ones"
             raise DataError(
                 f"{log.path} does not fit {folder}: it has {counts}, and the run was trained on {len(own):,} "

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from dynedge.data.id_names import Own
+from dynedge.data.id_index import ExternalId
 from dynedge.errors import DynedgeError, UsageError
 from dynedge.inference.event_input import Event
 from dynedge.inference.session import NOBODY, Live
@@ -21,7 +21,7 @@ class UnknownError(DynedgeError):
 
 
 def recommendations(
-    live: Live, users: Sequence[Own], k: int, time: float | None = None, *, filter_seen: bool = False
+    live: Live, users: Sequence[ExternalId], k: int, time: float | None = None, *, filter_seen: bool = False
 ) -> list[Told]:
     """One answer a user, in the order asked. A moment before the newest event is answered as that event's.
 
@@ -80,7 +80,7 @@ def what_if(live: Live, event: Event, k: int, *, filter_seen: bool = False) -> T
 
 
 @torch.no_grad()
-def similar(live: Live, item: Own, k: int) -> Told:
+def similar(live: Live, item: ExternalId, k: int) -> Told:
     """The items whose vectors lie in the same direction from the mean item's."""
     row = live.items.find(item)
     if row < 0:

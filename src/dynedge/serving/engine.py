@@ -232,7 +232,7 @@ class Engine:
     def _copied(self) -> tuple[About, Tensors]:
         with self.lock:
             live = self.live
-            about = About(self._moved, self._fingerprint, list(live.users.later), list(live.items.later))
+            about = About(self._moved, self._fingerprint, list(live.users.added), list(live.items.added))
             parts = joined(state=dict(live.state), known=live.known.tensors(), clock=live.clock.tensors())
             return about, dict(State(parts).clone())
 

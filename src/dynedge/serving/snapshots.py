@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 import torch
 
-from dynedge.data.id_names import Own
+from dynedge.data.id_index import ExternalId
 from dynedge.errors import DataError
 from dynedge.utils.tensor_io import PARTIAL, Tensors, read_tensors, sha256, write_text, write_whole
 
@@ -37,8 +37,8 @@ KINDS = {
 class About:
     position: int  # of the journal's newest event that is in the states
     fingerprint: str  # of the run
-    users: list[Own]  # that came after the run
-    items: list[Own]
+    users: list[ExternalId]  # that came after the run
+    items: list[ExternalId]
     sha256: str = ""
 
 

@@ -6,7 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dynedge.data.log import EventLog, Ids
+from dynedge.data.id_index import IdIndex
+from dynedge.data.log import EventLog
 from dynedge.data.windows import Window
 from dynedge.errors import UsageError
 from dynedge.evaluation.protocol import walk
@@ -34,7 +35,7 @@ def make_log(events=60, users=7, items=9, seed=0, features=2, categories=True):
     if categories:
         codes = rng.integers(-1, 3, (items + 2, 1)).astype(np.int32)
         object.__setattr__(log, "item_categories", codes)
-        object.__setattr__(log, "category_ids", (Ids.of(["a", "b", "c"]),))
+        object.__setattr__(log, "category_ids", (IdIndex.from_ids(["a", "b", "c"]),))
     return log
 
 

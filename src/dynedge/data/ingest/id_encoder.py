@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from dynedge.data.id_index import IdIndex
 from dynedge.data.ingest.parsers import DUPLICATE, GOOD
-from dynedge.data.log import Ids
 from dynedge.errors import DataError
 from dynedge.utils.arrays import Array
 from dynedge.utils.compile import compiled
@@ -77,17 +77,17 @@ class IdTable:
             _move(self._slots, slots)
             self._slots = slots
 
-    def ids(self, order: Array | None = None) -> Ids:
+    def ids(self, order: Array | None = None) -> IdIndex:
         """The own ids, in dense order or in the order given (dense ids)."""
         spans = self._spans[: len(self)] if order is None else self._spans[order]
         if not len(spans) or (spans[:, 1] == -1).all():
-            return Ids(spans[:, 0].copy())
+            return IdIndex(spans[:, 0].copy())
         lengths = _lengths(spans)
         offsets = np.zeros(len(spans) + 1, np.int64)
         np.cumsum(lengths, out=offsets[1:])
         heap = np.empty(int(offsets[-1]), np.uint8)
         _write(spans, self._heap, offsets, heap)
-        return Ids(heap, offsets)
+        return IdIndex(heap, offsets)
 
 
 @compiled

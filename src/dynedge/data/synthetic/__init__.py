@@ -26,7 +26,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 
-from dynedge.data.log import EventLog, Ids, LogWriter, read_log
+from dynedge.data.id_index import IdIndex
+from dynedge.data.log import EventLog, LogWriter, read_log
 from dynedge.data.synthetic.demo_names import GENRES, people, titles
 from dynedge.data.synthetic.recipes import FEWEST, RECIPES, Law, Recipe, scaled
 from dynedge.data.synthetic.simulator import CLUSTER, ITEMS, USERS, Piece, World, make_pieces, new_world
@@ -103,13 +104,15 @@ def _write_events(writer: LogWriter, recipe: Recipe, world: World, quiet: bool) 
 
 def _write_ids(writer: LogWriter, recipe: Recipe, world: World) -> None:
     cluster = world.link[:, CLUSTER]
-    writer.ids("user_ids", Ids.of(people(recipe.users)) if recipe.named else _numbers(recipe.users))
-    writer.ids("item_ids", Ids.of(titles(cluster)) if recipe.named else _numbers(recipe.items))
+    writer.ids("user_ids", IdIndex.from_ids(people(recipe.users)) if recipe.named else _numbers(recipe.users))
+    writer.ids("item_ids", IdIndex.from_ids(titles(cluster)) if recipe.named else _numbers(recipe.items))
     if recipe.category:
         found, place = _by_first_appearance(cluster)
         genres = list(GENRES)
         writer.column("item_categories", np.int32, 1).append(place[:, None])
-        writer.ids("category_0_ids", Ids.of(genres[c] for c in found) if recipe.named else _numbers(len(found)))
+        writer.ids(
+            "category_0_ids", IdIndex.from_ids(genres[c] for c in found) if recipe.named else _numbers(len(found))
+        )
 
 
 def _by_first_appearance(values: Array) -> tuple[Array, Array]:
@@ -121,8 +124,8 @@ def _by_first_appearance(values: Array) -> tuple[Array, Array]:
     return distinct[order], place[inverse]
 
 
-def _numbers(count: int) -> Ids:
+def _numbers(count: int) -> IdIndex:
     """Distinct numbers in no visible order, as a database would have given them out."""
     bits = max(4, count.bit_length() + 2)
     scattered = np.arange(count, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(0xD1B54A32D192ED03)
-    return Ids((scattered & np.uint64(2**bits - 1)).astype(np.int64) + 1)  # an odd factor: one to one in 2^bits
+    return IdIndex((scattered & np.uint64(2**bits - 1)).astype(np.int64) + 1)  # an odd factor: one to one in 2^bits
