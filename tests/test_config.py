@@ -97,7 +97,7 @@ def test_flat_and_free():
         ("inner.rate=fast", "inner.rate should be a number"),
         ("inner.deep=maybe", "inner.deep should be true or false"),
         ("inner.depth=x", 'inner.depth should be a whole number or "none"'),
-        ("inner.widths=1,x", "inner.widths should be a list of a whole number each"),
+        ("inner.widths=1,x", "inner.widths should be a list with a whole number per entry"),
         ("inner.pair=1", "inner.pair should be a list of 2 values"),
         ("inner.kind=lstm", "inner.kind should be one of gru, rnn"),
         ("inner.mood=so", "inner.mood should be one of good, bad"),

@@ -1,11 +1,11 @@
-"""A config is one frozen dataclass, nested as deep as it likes: also the TOML file, the flags and the documentation.
+"""Configs: frozen dataclasses that are also the TOML file, the command-line flags and the documentation.
 
     @dataclass(frozen=True)
     class Config:
-        dim: int = option(64, "width of a state", least=1)
+        dim: int = option(64, "Width of a state.", least=1)
 
-Fields are int, float, bool, str, Literal, `X | None`, tuples of these, or a config again. Defaults come from an
-instance, so that a TOML file or an override says only what it changes. TOML knows no null: None is written "none".
+A field is an int, float, bool, str, Literal, `X | None`, a tuple of these, or another config. Defaults come from an
+instance, so a TOML file or an override lists only what it changes. TOML has no null: None is written "none".
 """
 
 from __future__ import annotations
@@ -24,146 +24,171 @@ from dynedge.errors import DataError, UsageError
 T = TypeVar("T")
 NONE = "none"
 TRUE, FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
-WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a string", NoneType: '"none"'}
+TYPE_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "a string", NoneType: '"none"'}
 
 
 def option(
-    default: T, help: str, *, choices: Sequence[str] = (), least: float | None = None, free: bool = False
+    default: T,
+    help: str,
+    *,
+    choices: Sequence[str] = (),
+    least: float | None = None,
+    free: bool = False,
+    metavar: str = "",
 ) -> T:
-    """A field with its default and one line of help. `free`: a run may be resumed with another value of it."""
-    metadata = {"help": help, "choices": tuple(choices), "least": least, "free": free}
+    """Returns a dataclass field with a default and one line of help.
+
+    `least` is the smallest value allowed, `metavar` the placeholder of the flag's value in --help (default: by type).
+    `free` fields may change when a run is resumed.
+    """
+    metadata = {"help": help, "choices": tuple(choices), "least": least, "free": free, "metavar": metavar}
     field: T = dataclasses.field(default=default, metadata=metadata)
     return field
 
 
-def flatten(config: Any, prefix: str = "") -> dict[str, Any]:
-    """{"model.dim": 64, …}: every field by its dotted name."""
-    return {key: getattr(owner, field.name) for key, owner, field in _leaves(config, prefix)}
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """One field of a config: dotted key, type, value and the metadata that `option` stored."""
+
+    key: str
+    type: Any
+    value: Any
+    metadata: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """The last part of the key."""
+        return self.key.rpartition(".")[2]
+
+
+def settings(config: Any, prefix: str = "") -> Iterator[Setting]:
+    """Yields every field of a config, those of nested configs included, in the order of declaration."""
+    types = get_type_hints(type(config))
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            yield from settings(value, f"{prefix}{field.name}.")
+        else:
+            yield Setting(prefix + field.name, types[field.name], value, field.metadata)
+
+
+def flatten(config: Any) -> dict[str, Any]:
+    """Returns every value by its dotted key: {"model.dim": 64, …}."""
+    return {setting.key: setting.value for setting in settings(config)}
 
 
 def free_keys(config: Any) -> set[str]:
-    """The fields that a resumed run may change."""
-    return {key for key, _, field in _leaves(config, "") if field.metadata.get("free")}
+    """Returns the keys that may change when a run is resumed."""
+    return {setting.key for setting in settings(config) if setting.metadata.get("free")}
 
 
 def to_toml(config: Any) -> str:
-    """The whole config, each field with its help. `from_toml` reads it back to an equal one."""
-    return "\n".join(_lines(config, "")).strip() + "\n"
+    """Returns a config as TOML, with each field's help as a comment; `from_toml` reads it back."""
+    return "\n".join(_toml_lines(config, "")).strip() + "\n"
 
 
-def from_toml(base: type[T] | T, text: str, name: str = "the config") -> T:
-    """A config from TOML. What the text leaves out is as in `base`: an instance, or a class with defaults."""
+def from_toml(base: type[T] | T, text: str, source: str = "the config") -> T:
+    """Reads a config from TOML; keys that are absent keep their value in `base`, an instance or a class.
+
+    `source` names the text in error messages.
+    """
     try:
-        told = tomllib.loads(text)
+        values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise DataError(f"{name} is not TOML: {error}.") from None
+        raise DataError(f"{source} is not TOML: {error}.") from None
     config: T = base() if isinstance(base, type) else base
-    return _replace(config, told, config, name, "")
+    return _replace(config, values, config, source, "")
 
 
-def override(config: T, settings: Iterable[str]) -> T:
-    """The config with "model.dim=32" and the like put in, in order."""
-    for setting in settings:
-        key, equals, text = setting.partition("=")
+def override(config: T, assignments: Iterable[str]) -> T:
+    """Returns the config with assignments such as "model.dim=32" applied in order."""
+    for assignment in assignments:
+        key, equals, text = assignment.partition("=")
         if not equals:
-            raise UsageError(f"'{setting}' should be KEY=VALUE, for example {next(iter(flatten(config)))}=…")
+            raise UsageError(f"'{assignment}' should be KEY=VALUE, for example {next(iter(flatten(config)))}=…")
         config = set_key(config, key.strip(), text.strip())
     return config
 
 
-def set_key(config: T, key: str, value: Any, name: str = "the config") -> T:
-    """The config with one field, by its dotted name, set to a value: of its type, or text to be read as its type."""
+def set_key(config: T, key: str, value: Any, source: str = "the config") -> T:
+    """Returns the config with one field replaced. A string is parsed as the type of the field."""
     if key not in flatten(config):
-        raise unknown_key(key, flatten(config), name)
-    told: dict[str, Any] = {}
-    *outer, last = key.split(".")
-    inner = told
-    for table in outer:
-        inner = inner.setdefault(table, {})
-    inner[last] = _Text(value) if isinstance(value, str) else value
-    return _replace(config, told, config, name, "")
+        raise unknown_key(key, flatten(config), source)
+    values: dict[str, Any] = {}
+    *tables, name = key.split(".")
+    innermost = values
+    for table in tables:
+        innermost = innermost.setdefault(table, {})
+    innermost[name] = _Unparsed(value) if isinstance(value, str) else value
+    return _replace(config, values, config, source, "")
 
 
-def unknown_key(key: str, known: Iterable[str], name: str) -> UsageError:
+def unknown_key(key: str, known: Iterable[str], source: str) -> UsageError:
+    """Returns the error for a key that does not exist, with the closest one that does."""
     known = list(known)
     close = difflib.get_close_matches(key, known, 1, 0.5)
     hint = f"did you mean {close[0]}? " if close else ""
-    return UsageError(f"{name} has no '{key}'; {hint}Known: {', '.join(known)}.")
+    return UsageError(f"{source} has no '{key}'; {hint}Known: {', '.join(known)}.")
 
 
-class _Text(str):
-    """A value as typed on a command line: 32 and true are still text there."""
+class _Unparsed(str):
+    """A value typed on a command line, where numbers and booleans are still text."""
 
 
-def _leaves(config: Any, prefix: str) -> Iterator[tuple[str, Any, dataclasses.Field[Any]]]:
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if dataclasses.is_dataclass(value):
-            yield from _leaves(value, f"{prefix}{field.name}.")
-        else:
-            yield prefix + field.name, config, field
-
-
-def _replace(config: T, told: Mapping[str, Any], whole: Any, name: str, prefix: str) -> T:
+def _replace(config: T, values: Mapping[str, Any], root: Any, source: str, prefix: str) -> T:
     assert dataclasses.is_dataclass(config) and not isinstance(config, type)
     fields = {field.name: field for field in dataclasses.fields(config)}
     types = get_type_hints(type(config))
     changes = {}
-    for key, value in told.items():
-        if key not in fields:
-            raise unknown_key(prefix + key, flatten(whole), name)
-        old = getattr(config, key)
-        if not dataclasses.is_dataclass(old):
-            changes[key] = _checked(value, types[key], fields[key].metadata, prefix + key, name)
+    for name, value in values.items():
+        key = prefix + name
+        if name not in fields:
+            raise unknown_key(key, flatten(root), source)
+        current = getattr(config, name)
+        if not dataclasses.is_dataclass(current):
+            changes[name] = _validate(value, types[name], fields[name].metadata, key, source)
         elif isinstance(value, dict):
-            changes[key] = _replace(old, value, whole, name, f"{prefix}{key}.")
+            changes[name] = _replace(current, value, root, source, f"{key}.")
         else:
-            raise UsageError(f"{name}: {prefix}{key} should be a table of settings, not {value!r}.")
+            raise UsageError(f"{source}: {key} should be a table of settings, not {value!r}.")
     return dataclasses.replace(config, **changes)
 
 
-def _checked(value: Any, kind: Any, metadata: Mapping[str, Any], key: str, name: str) -> Any:
+def _validate(value: Any, kind: Any, metadata: Mapping[str, Any], key: str, source: str) -> Any:
+    """Converts a value to a field's type and checks its choices and minimum."""
     try:
         value = _convert(value, kind)
     except ValueError:
-        raise UsageError(f"{name}: {key} should be {_describe(kind)}, not {str(value)!r}.") from None
+        raise UsageError(f"{source}: {key} should be {_type_name(kind)}, not {str(value)!r}.") from None
     choices, least = metadata.get("choices"), metadata.get("least")
     if choices and value is not None and value not in choices:
-        raise UsageError(f"{name}: {key} should be one of {', '.join(choices)}, not {value!r}.")
+        raise UsageError(f"{source}: {key} should be one of {', '.join(choices)}, not {value!r}.")
     if least is not None and isinstance(value, int | float) and value < least:
-        raise UsageError(f"{name}: {key} should be at least {least:g}, not {value:g}.")
+        raise UsageError(f"{source}: {key} should be at least {least:g}, not {value:g}.")
     return value
 
 
 def _convert(value: Any, kind: Any) -> Any:
-    """The value as `kind`, or ValueError. Nothing is guessed: 1.5 is no int, and true is no number."""
-    origin, inner = get_origin(kind), get_args(kind)
+    """Converts a value to a type, or raises ValueError. Strict: 1.5 is not an int, and true is not a number."""
+    origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
-        return _first_that_fits(value, sorted(inner, key=lambda one: one is not NoneType))
+        return _convert_union(value, arguments)
     if origin is Literal:
-        return _only(value in inner, str(value) if isinstance(value, str) else value)
+        return _require(value in arguments, str(value) if isinstance(value, str) else value)
     if origin is tuple:
-        return _convert_tuple(value, inner)
+        return _convert_tuple(value, arguments)
     if kind is NoneType:
-        return _only(isinstance(value, str) and value.lower() == NONE, None)
-    if isinstance(value, _Text):
+        return _require(isinstance(value, str) and value.lower() == NONE, None)
+    if isinstance(value, _Unparsed):
         return _parse(str(value), kind)
     if kind is float and type(value) is int:
         value = float(value)
-    return _only(type(value) is kind and not (kind is float and math.isnan(value)), value)
+    return _require(type(value) is kind and not (kind is float and math.isnan(value)), value)
 
 
-def _convert_tuple(value: Any, inner: tuple[Any, ...]) -> tuple[Any, ...]:
-    if isinstance(value, _Text):
-        value = [_Text(part.strip()) for part in value.strip("[]").split(",") if part.strip()]
-    parts = _only(isinstance(value, list | tuple), value)
-    kinds = [inner[0]] * len(parts) if inner[-1] is ... else inner
-    _only(len(kinds) == len(parts), None)
-    return tuple(_convert(part, kind) for part, kind in zip(parts, kinds, strict=True))
-
-
-def _first_that_fits(value: Any, kinds: Iterable[Any]) -> Any:
-    for kind in kinds:
+def _convert_union(value: Any, kinds: Iterable[Any]) -> Any:
+    """Converts to the first type that accepts the value; None is tried first, since "none" is also a string."""
+    for kind in sorted(kinds, key=lambda kind: kind is not NoneType):
         try:
             return _convert(value, kind)
         except ValueError:
@@ -171,45 +196,57 @@ def _first_that_fits(value: Any, kinds: Iterable[Any]) -> Any:
     raise ValueError
 
 
+def _convert_tuple(value: Any, kinds: tuple[Any, ...]) -> tuple[Any, ...]:
+    if isinstance(value, _Unparsed):
+        value = [_Unparsed(part.strip()) for part in value.strip("[]").split(",") if part.strip()]
+    parts = _require(isinstance(value, list | tuple), value)
+    kinds = (kinds[0],) * len(parts) if kinds[-1] is ... else kinds
+    _require(len(kinds) == len(parts), None)
+    return tuple(_convert(part, kind) for part, kind in zip(parts, kinds, strict=True))
+
+
 def _parse(text: str, kind: Any) -> Any:
     if kind is bool:
-        return _only(text.lower() in TRUE + FALSE, text.lower() in TRUE)
-    return _only(not (kind is float and math.isnan(float(text))), kind(text))
+        return _require(text.lower() in TRUE + FALSE, text.lower() in TRUE)
+    return _require(not (kind is float and math.isnan(float(text))), kind(text))
 
 
-def _only(fits: bool, value: T) -> T:
-    if not fits:
+def _require(condition: bool, value: T) -> T:
+    """Returns the value if the condition holds, else raises ValueError."""
+    if not condition:
         raise ValueError
     return value
 
 
-def _describe(kind: Any) -> str:
-    origin, inner = get_origin(kind), get_args(kind)
+def _type_name(kind: Any) -> str:
+    origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
-        return " or ".join(_describe(one) for one in inner)
+        return " or ".join(map(_type_name, arguments))
     if origin is Literal:
-        return "one of " + ", ".join(map(str, inner))
+        return "one of " + ", ".join(map(str, arguments))
     if origin is tuple:
-        return f"a list of {_describe(inner[0])} each" if inner[-1] is ... else f"a list of {len(inner)} values"
-    return WORDS.get(kind, str(kind))
+        if arguments[-1] is ...:
+            return f"a list with {_type_name(arguments[0])} per entry"
+        return f"a list of {len(arguments)} values"
+    return TYPE_NAMES.get(kind, str(kind))
 
 
-def _lines(config: Any, table: str) -> Iterator[str]:
+def _toml_lines(config: Any, table: str) -> Iterator[str]:
     fields = dataclasses.fields(config)
     nested = [field for field in fields if dataclasses.is_dataclass(getattr(config, field.name))]
     plain = [field for field in fields if field not in nested]
     if plain and table:
         yield f"\n[{table}]"
-    written = {field.name: f"{field.name} = {_value(getattr(config, field.name))}" for field in plain}
-    width = max(map(len, written.values()), default=0)
+    lines = {field.name: f"{field.name} = {_toml_value(getattr(config, field.name))}" for field in plain}
+    width = max(map(len, lines.values()), default=0)
     for field in plain:
         help = " ".join(str(field.metadata.get("help", "")).split())
-        yield f"{written[field.name]:{width}}  # {help}" if help else written[field.name]
+        yield f"{lines[field.name]:{width}}  # {help}" if help else lines[field.name]
     for field in nested:
-        yield from _lines(getattr(config, field.name), f"{table}.{field.name}".lstrip("."))
+        yield from _toml_lines(getattr(config, field.name), f"{table}.{field.name}".lstrip("."))
 
 
-def _value(value: Any) -> str:
+def _toml_value(value: Any) -> str:
     if value is None:
         return f'"{NONE}"'
     if isinstance(value, bool):
@@ -217,5 +254,5 @@ def _value(value: Any) -> str:
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, tuple):
-        return f"[{', '.join(map(_value, value))}]"
+        return f"[{', '.join(map(_toml_value, value))}]"
     return repr(value)

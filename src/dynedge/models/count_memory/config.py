@@ -13,22 +13,22 @@ TABLES = "user", "last", "pair", "own", "near"
 class MemoryConfig:
     """Count memory. Half-lives are in events of the log."""
 
-    contexts: tuple[str, ...] = option(TABLES, "contexts with a hash table of counts: user, last, pair, own, near")
+    contexts: tuple[str, ...] = option(TABLES, "Contexts with a hash table of counts: user, last, pair, own, near.")
     half_lives: tuple[float, ...] = option(
-        (1e12, 20000.0, 2000.0, 300.0, 50.0), "half-lives of the popularity counts, in events"
+        (1e12, 20000.0, 2000.0, 300.0, 50.0), "Half-lives of the popularity counts, in events."
     )
     longest: int = option(
-        512, "maximum number of items listed per context; a full list keeps its more relevant half", least=2
+        512, "Maximum number of items listed per context; a full list keeps its more relevant half.", least=2
     )
-    gate: int = option(32, "hidden units of the gating network; 0: constant weights", least=0)
+    gate: int = option(32, "Hidden units of the gating network; 0: constant weights.", least=0)
     reshape: int = option(
-        64, "hidden units of the network that recalibrates item probabilities; 0: one factor for seen items", least=0
+        64, "Hidden units of the network that recalibrates item probabilities; 0: one factor for seen items.", least=0
     )
     span: int = option(
-        10_000_000, "number of latest training events counted in every context; earlier ones: user only", least=1
+        10_000_000, "Number of latest training events counted in every context; earlier ones: user only.", least=1
     )
-    examples: int = option(40_000, "number of training events that the networks are fitted to", least=0)
-    windows: int = option(300, "number of windows (training steps) per epoch", least=1)
+    examples: int = option(40_000, "Number of training events that the networks are fitted to.", least=0)
+    windows: int = option(300, "Number of windows (training steps) per epoch.", least=1)
 
 
 SEARCH = {

@@ -14,28 +14,30 @@ SOLVERS = ("penalty", "augmented", "refresh", "refresh-penalty")
 class RecurrenceConfig:
     """Co-evolving recurrence. The defaults are those of `edge`."""
 
-    dim: int = option(64, "width of states and embeddings", least=1)
-    windows: int = option(300, "number of windows (training steps) per epoch", least=1)
+    dim: int = option(64, "Width of states and embeddings.", least=1)
+    windows: int = option(300, "Number of windows (training steps) per epoch.", least=1)
     active_users: int | None = option(
-        None, "number of training events above which a user is active: one learned vector, no evolving state", least=0
+        None,
+        "Number of training events above which a user is active: one learned vector, no evolving state.",
+        least=0,
     )
-    active_items: int | None = option(None, "number of training events above which an item is active", least=0)
-    method: str = option("best", "method that chooses the d-nodes", choices=("best", "longest-path", "depth"))
-    dnodes: int | None = option(None, "number of d-nodes per window; none: 0, unless depth is given", least=0)
-    depth: int | None = option(None, "maximum path length, reached with as few d-nodes as possible", least=1)
-    solver: str = option("refresh", "method that enforces the d-node constraint φ = state", choices=SOLVERS)
-    alpha: float = option(1.0, "weight of the d-node constraint", least=0)
-    negatives: int = option(512, "number of negative samples, shared by a chunk of events", least=1)
-    stand_for_all: bool = option(True, "negative samples weighted so that the loss estimates the full softmax")
-    full_softmax_up_to: int = option(4096, "largest number of items for a softmax over all items", least=0)
-    item_id: bool = option(True, "item id embeddings as features of an event and of the last item")
-    categories: bool = option(True, "item category embeddings as features of an event and of the last item")
-    event_features: bool = option(True, "numeric event features as input of the state update")
-    time_gaps: bool = option(True, "logarithm of the time since the entity's previous event as input")
-    candidate_id: bool = option(True, "item id embedding and bias in the score of a candidate, added to its state")
-    history: bool = option(True, "repeat-consumption bonus for items already seen by the user (full softmax only)")
-    dropout: float = option(0.3, "dropout rate of the query vector", least=0)
-    evolve_active: bool = option(True, "evolving states for active entities after training, starting at ψ")
+    active_items: int | None = option(None, "Number of training events above which an item is active.", least=0)
+    method: str = option("best", "Method that chooses the d-nodes.", choices=("best", "longest-path", "depth"))
+    dnodes: int | None = option(None, "Number of d-nodes per window; none: 0, unless depth is given.", least=0)
+    depth: int | None = option(None, "Maximum path length, reached with as few d-nodes as possible.", least=1)
+    solver: str = option("refresh", "Method that enforces the d-node constraint φ = state.", choices=SOLVERS)
+    alpha: float = option(1.0, "Weight of the d-node constraint.", least=0)
+    negatives: int = option(512, "Number of negative samples, shared by a chunk of events.", least=1)
+    stand_for_all: bool = option(True, "Negative samples weighted so that the loss estimates the full softmax.")
+    full_softmax_up_to: int = option(4096, "Largest number of items for a softmax over all items.", least=0)
+    item_id: bool = option(True, "Item id embeddings as features of an event and of the last item.")
+    categories: bool = option(True, "Item category embeddings as features of an event and of the last item.")
+    event_features: bool = option(True, "Numeric event features as input of the state update.")
+    time_gaps: bool = option(True, "Logarithm of the time since the entity's previous event as input.")
+    candidate_id: bool = option(True, "Item id embedding and bias in the score of a candidate, added to its state.")
+    history: bool = option(True, "Repeat-consumption bonus for items already seen by the user (full softmax only).")
+    dropout: float = option(0.3, "Dropout rate of the query vector.", least=0)
+    evolve_active: bool = option(True, "Evolving states for active entities after training, starting at ψ.")
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ class EdgeConfig:
     memory: MemoryConfig = field(default_factory=MemoryConfig)
     weights: tuple[float, ...] = option(
         (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0, 1.4),
-        "fusion weights of the recurrence to choose from, by validation MRR",
+        "Fusion weights of the recurrence to choose from, by validation MRR.",
     )
 
 
