@@ -13,7 +13,7 @@ from typing import Any
 from dynedge.config import set_key
 from dynedge.data.id_index import ExternalId
 from dynedge.data.log import EventLog, read_log
-from dynedge.data.timestamps import Moment, seconds
+from dynedge.data.timestamps import Timestamp, parse_timestamp
 from dynedge.errors import DataError, UsageError
 from dynedge.inference.event_input import COLUMNS, with_rows_of
 from dynedge.inference.recommend import Recommendations, recommend
@@ -53,7 +53,7 @@ class Edge:
         self,
         users: ExternalId | Iterable[ExternalId],
         k: int = 10,
-        time: Moment | None = None,
+        time: Timestamp | None = None,
         filter_seen: bool = False,
     ) -> Recommendations:
         """The k best items for each user at `time`, or at the newest event known; unknown users get the popular list.
@@ -62,7 +62,7 @@ class Edge:
         """
         live = self._fitted()
         asked = [users] if isinstance(users, str | int) else list(users)
-        moment = None if time is None else seconds(time, live.time_unit)
+        moment = None if time is None else parse_timestamp(time, live.time_unit)
         return recommend(live, asked, k, moment, filter_seen=filter_seen)
 
     def update(self, events: Any, columns: tuple[str, str, str] = COLUMNS) -> Edge:

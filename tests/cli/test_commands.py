@@ -47,7 +47,7 @@ def test_a_known_data_set_warns_when_it_is_not_as_published(dynedge, tmp_path):
     done = dynedge("prepare", "--dataset", "ml-100k", tmp_path, "--out", tmp_path / "log")
     assert done.returncode == 0
     assert "warning: this file is not MovieLens 100K as published" in done.stderr
-    assert read_log(tmp_path / "log").card["source"]["dataset"] == "ml-100k"
+    assert read_log(tmp_path / "log").metadata["source"]["dataset"] == "ml-100k"
 
 
 def test_datasets_are_listed(dynedge):

@@ -100,7 +100,7 @@ def test_a_folder_that_cannot_be_written_costs_no_verdict(verb, run, monkeypatch
     def refuse(*_):
         raise OSError(30, "Read-only file system")
 
-    monkeypatch.setattr(evaluation, "write_whole", refuse)
+    monkeypatch.setattr(evaluation, "write_atomically", refuse)
     code, out, err = verb("evaluate", run, "--json")
     assert code == 0
     assert "full.npy could not be written (Read-only file system)" in err

@@ -75,13 +75,13 @@ def test_the_taobao_file(tmp_path):
     assert log.item_ids.take(log.item) == [2268318, 2268318, 2333346]
     assert [log.category_ids[0][code] for code in log.item_categories[:, 0]] == [2520377, 2520771]
     assert log.label.tolist() == [1, 0, 3], "cart, pv, buy"
-    assert log.card["item_features"] == ["category"]
+    assert log.metadata["item_features"] == ["category"]
 
 
 def test_an_unknown_behaviour_is_a_bad_row(tmp_path):
     (tmp_path / "UserBehavior.csv").write_text(TAOBAO.replace("buy", "gift"))
     log = prepare(tmp_path / "UserBehavior.csv", tmp_path / "log", dataset("taobao").schema, max_bad=1)
-    assert log.card["rejected_why"] == {"not a number": 1}
+    assert log.metadata["rejected_why"] == {"not a number": 1}
     assert ",behaviour,gift," in (log.path / "rejects.csv").read_text()
 
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dynedge.data.id_index import IdIndex
-from dynedge.data.log import CARD, Column, EventLog, LogWriter, read_log
+from dynedge.data.log import METADATA, Column, EventLog, LogWriter, read_log
 from dynedge.errors import DataError
 
 
@@ -70,20 +70,20 @@ def test_one_flipped_bit_is_found_by_verify(tmp_path):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda card: card.update(version=99), "version 99"),
-        (lambda card: card.update(format="other"), "not the card of a dynedge log"),
-        (lambda card: card.pop("events"), "has no 'events'"),
-        (lambda card: card["columns"].pop("user"), "has no 'user'"),
-        (lambda card: card["columns"]["user"].pop("shape"), "column 'user' is damaged"),
-        (lambda card: card["columns"].update(user=3), "column 'user' is damaged"),
-        (lambda card: card.update(events=7), "column 'user' has 2 rows instead of 7"),
+        (lambda metadata: metadata.update(version=99), "version 99"),
+        (lambda metadata: metadata.update(format="other"), "not the metadata of a dynedge log"),
+        (lambda metadata: metadata.pop("events"), "has no 'events'"),
+        (lambda metadata: metadata["columns"].pop("user"), "has no 'user'"),
+        (lambda metadata: metadata["columns"]["user"].pop("shape"), "column 'user' is damaged"),
+        (lambda metadata: metadata["columns"].update(user=3), "column 'user' is damaged"),
+        (lambda metadata: metadata.update(events=7), "column 'user' has 2 rows instead of 7"),
     ],
 )
 def test_a_damaged_card_is_refused(tmp_path, change, words):
-    path = write(tmp_path / "log") / CARD
-    card = json.loads(path.read_text())
-    change(card)
-    path.write_text(json.dumps(card))
+    path = write(tmp_path / "log") / METADATA
+    metadata = json.loads(path.read_text())
+    change(metadata)
+    path.write_text(json.dumps(metadata))
     with pytest.raises(DataError, match=words):
         read_log(tmp_path / "log")
 
@@ -92,11 +92,11 @@ def test_what_is_not_a_log_is_refused(tmp_path):
     (tmp_path / "file").write_text("x")
     (tmp_path / "empty").mkdir()
     (tmp_path / "rubbish").mkdir()
-    (tmp_path / "rubbish" / CARD).write_text("{")
+    (tmp_path / "rubbish" / METADATA).write_text("{")
     for name, words in [
         ("file", "is a file"),
         ("absent", "does not exist"),
-        ("empty", f"no {CARD}"),
+        ("empty", f"no {METADATA}"),
         ("rubbish", "not JSON"),
     ]:
         with pytest.raises(DataError, match=words):

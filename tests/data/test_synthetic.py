@@ -61,7 +61,7 @@ def test_full_demo_has_its_exact_counts(logs: dict[str, EventLog]) -> None:
 
 def test_every_user_and_item_occurs(log: EventLog) -> None:
     users, items = counts(log)
-    assert (len(users), len(items)) == (log.card["users"], log.card["items"])
+    assert (len(users), len(items)) == (log.metadata["users"], log.metadata["items"])
     assert users.min() >= 1
     assert items.min() >= 1
 
@@ -74,16 +74,16 @@ def test_dense_ids_are_in_order_of_first_appearance(log: EventLog) -> None:
 
 def test_times_never_go_back_and_begin_on_the_day_named(log: EventLog) -> None:
     assert (np.diff(log.time) >= 0).all()
-    start = np.datetime64(RECIPES[log.card["source"]["recipe"]].start, "s").astype(float)
+    start = np.datetime64(RECIPES[log.metadata["source"]["recipe"]].start, "s").astype(float)
     assert start <= log.time[0] < start + 86_400
-    assert (log.card["first_time"], log.card["last_time"]) == (log.time[0], log.time[-1])
+    assert (log.metadata["first_time"], log.metadata["last_time"]) == (log.time[0], log.time[-1])
 
 
 def test_the_card_says_what_was_made(log: EventLog) -> None:
-    name = log.card["source"]["recipe"]
-    assert log.card["events"] == log.card["rows_read"] == SMALL[name]
-    assert log.card["rejected"] == 0
-    assert log.card["source"] == {"recipe": name, "seed": 0, "events": SMALL[name]}
+    name = log.metadata["source"]["recipe"]
+    assert log.metadata["events"] == log.metadata["rows_read"] == SMALL[name]
+    assert log.metadata["rejected"] == 0
+    assert log.metadata["source"] == {"recipe": name, "seed": 0, "events": SMALL[name]}
     assert str(log.split) == RECIPES[name].split
     log.verify()
 
@@ -101,12 +101,12 @@ def test_same_seed_same_bits_whatever_the_piece(tmp_path, monkeypatch: pytest.Mo
         monkeypatch.setattr(world, "PIECE_BYTES", 10_007)
         two = synthesize(name, tmp_path / f"{name}-2", events=3_000, seed=7, quiet=True)
         monkeypatch.undo()
-        assert one.card["columns"] == two.card["columns"]
+        assert one.metadata["columns"] == two.metadata["columns"]
 
 
 def test_other_seeds_and_recipes_differ(tmp_path) -> None:
     made = [
-        synthesize(name, tmp_path / f"{name}-{seed}", events=2_000, seed=seed, quiet=True).card["columns"]
+        synthesize(name, tmp_path / f"{name}-{seed}", events=2_000, seed=seed, quiet=True).metadata["columns"]
         for name, seed in (("demo", 0), ("demo", 1), ("demo", -1), ("billion", 0))
     ]
     for column in ("user", "item", "time"):
@@ -203,7 +203,7 @@ def test_what_follows_depends_on_the_last_item_but_not_on_it_alone(logs: dict[st
 def test_categories(logs: dict[str, EventLog]) -> None:
     for name, feature in (("demo", "genre"), ("taobao-like", "category")):
         log = logs[name]
-        assert log.card["item_features"] == [feature]
+        assert log.metadata["item_features"] == [feature]
         assert log.item_categories.shape == (log.num_items, 1)
         found, first = np.unique(log.item_categories, return_index=True)
         assert (found == np.arange(len(log.category_ids[0]))).all()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
@@ -17,7 +16,7 @@ from dynedge.data.splits import Split
 from dynedge.errors import UsageError
 from dynedge.plan import planner
 from dynedge.plan.cost_model import H200, PASSES, Cost, depth_within, measure
-from dynedge.plan.planner import Plan, Planned, Question, Setting, ahead, plan
+from dynedge.plan.planner import Plan, Planned, Question, Setting, plan
 
 
 def memory_log(events: int = 3000, seed: int = 0) -> EventLog:
@@ -103,31 +102,6 @@ def test_survey_answers_many_questions_and_chooses_nothing() -> None:
         assert plain.dnodes == 0
         assert cut.longest_path <= 4 < plain.longest_path
     assert {window.dnodes for window in uncut.stats} == {0}
-
-
-def test_windows_are_planned_ahead_but_not_too_far() -> None:
-    started: list[int] = []
-    third = threading.Event()
-
-    def work(item: int) -> int:
-        started.append(item)
-        if item == 2:
-            third.set()
-        return item
-
-    results = ahead(work, range(100), threads=2)
-    assert next(results) == 0
-    assert third.wait(10)  # nobody has asked for the third yet
-    results.close()  # type: ignore[attr-defined]
-    assert len(started) <= 2 + planner.LOOK_AHEAD
-
-
-def test_an_error_in_a_thread_reaches_the_consumer() -> None:
-    def work(item: int) -> float:
-        return 1 / (2 - item)
-
-    with pytest.raises(ZeroDivisionError):
-        list(ahead(work, range(5), threads=2))
 
 
 @pytest.mark.parametrize("asked", [{"k": 0}, {"k": 8}, {"depth": 6}, {"method": "cut-by-time", "parts": 4}])

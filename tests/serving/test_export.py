@@ -45,7 +45,7 @@ def test_a_service_is_exported_and_prepared_beside_the_old_file(runs_folder, tmp
     assert json.loads(capsys.readouterr().out) == {"out": str(out), "events": 500}
     log = prepare([old, out], tmp_path / "log", Schema("who", "what", "when"))
     assert len(log) == 502
-    assert log.card["rejected"] == 0
+    assert log.metadata["rejected"] == 0
     found = sorted(
         (log.time[k], str(log.user_ids[log.user[k]]), str(log.item_ids[log.item[k]])) for k in range(len(log))
     )

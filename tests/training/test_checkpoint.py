@@ -14,7 +14,8 @@ from dynedge.errors import DataError
 from dynedge.models.base import State
 from dynedge.training.checkpoint import Checkpoint, Checkpoints
 from dynedge.utils import tensor_io as files
-from dynedge.utils.tensor_io import group, joined, read_tensors, write_tensors, write_text
+from dynedge.utils.atomic_io import write_text
+from dynedge.utils.tensor_io import load_tensors, save_tensors, select_prefix, with_prefixes
 
 
 def checkpoint(value, best=None):
@@ -191,8 +192,8 @@ def test_tensors_of_all_kinds_come_back_bit_for_bit(tmp_path):
         "bool": torch.tensor([True, False]),
         "odd": torch.tensor([float("nan"), float("inf"), -0.0]),
     }
-    write_tensors(tmp_path / "x.safetensors", tensors)
-    back = read_tensors(tmp_path / "x.safetensors")
+    save_tensors(tmp_path / "x.safetensors", tensors)
+    back = load_tensors(tmp_path / "x.safetensors")
     assert back.keys() == tensors.keys()
     for name, tensor in tensors.items():
         assert back[name].dtype == tensor.dtype
@@ -202,7 +203,7 @@ def test_tensors_of_all_kinds_come_back_bit_for_bit(tmp_path):
 def test_a_file_may_be_read_by_whom_the_umask_lets(tmp_path):
     old = os.umask(0o022)
     try:
-        write_tensors(tmp_path / "x.safetensors", {"a": torch.ones(1)})
+        save_tensors(tmp_path / "x.safetensors", {"a": torch.ones(1)})
     finally:
         os.umask(old)
     assert (tmp_path / "x.safetensors").stat().st_mode & 0o777 == 0o644
@@ -210,9 +211,9 @@ def test_a_file_may_be_read_by_whom_the_umask_lets(tmp_path):
 
 def test_groups_of_tensors():
     one = torch.ones(1)
-    both = joined(model={"a.b": one}, state={"c": one})
+    both = with_prefixes(model={"a.b": one}, state={"c": one})
     assert list(both) == ["model.a.b", "state.c"]
-    assert list(group(both, "model")) == ["a.b"]
+    assert list(select_prefix(both, "model")) == ["a.b"]
 
 
 @pytest.mark.parametrize(
@@ -221,20 +222,22 @@ def test_groups_of_tensors():
 def test_a_hostile_tensor_file_is_a_data_error(tmp_path, raw):
     (tmp_path / "x.safetensors").write_bytes(raw)
     with pytest.raises(DataError, match="damaged"):
-        read_tensors(tmp_path / "x.safetensors")
+        load_tensors(tmp_path / "x.safetensors")
     with pytest.raises(DataError, match="missing"):
-        read_tensors(tmp_path / "y.safetensors")
+        load_tensors(tmp_path / "y.safetensors")
 
 
 def test_a_full_disk_is_one_sentence_and_the_old_file_stays(tmp_path, monkeypatch):
     def full(*_):
         raise files.SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
 
-    write_tensors(tmp_path / "x.safetensors", {"a": torch.ones(1)})
+    save_tensors(tmp_path / "x.safetensors", {"a": torch.ones(1)})
     monkeypatch.setattr(files, "save_file", full)
-    with pytest.raises(DataError, match=r"x.safetensors: the disk is full; free some space and go on with --resume"):
-        write_tensors(tmp_path / "x.safetensors", {"a": torch.zeros(1)})
-    assert read_tensors(tmp_path / "x.safetensors")["a"].item() == 1
+    with pytest.raises(
+        DataError, match=r"x.safetensors: the disk is full; free some space and continue with --resume"
+    ):
+        save_tensors(tmp_path / "x.safetensors", {"a": torch.zeros(1)})
+    assert load_tensors(tmp_path / "x.safetensors")["a"].item() == 1
 
 
 def test_text_is_replaced_whole(tmp_path):

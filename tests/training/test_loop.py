@@ -18,7 +18,7 @@ from dynedge.training.config import TrainingConfig
 from dynedge.training.logging import RunLog
 from dynedge.training.loop import SMALL_WINDOW, fit, threads_for
 from dynedge.training.train_state import TIMINGS, Course, Tally
-from dynedge.utils.tensor_io import group
+from dynedge.utils.tensor_io import select_prefix
 
 FAST = TrainingConfig(epochs=4, lr=0.02, row_lr=0.05, split="0.7,0.1,0.2", patience=0)
 
@@ -74,7 +74,7 @@ def test_validation_walks_on_from_the_end_of_training_and_leaves_it_alone():
     log = log_in_memory()
     course = train(log, epochs=1)
     state = Toy(ToyConfig(), log.num_users, log.num_items).start()
-    kept = group(course.best.tensors, "state")
+    kept = select_prefix(course.best.tensors, "state")
     assert kept["seen"].sum() == 420, "the kept state is that after the training events"
     for name in state:
         state[name].copy_(kept[name])
@@ -87,7 +87,7 @@ def test_it_stops_when_nothing_gets_better_and_keeps_the_best():
     course = train(epochs=50, patience=2, lr=0.0, row_lr=0.0)
     assert len(course.history) == 3, "equal is not better"
     assert course.best.epoch == 0
-    assert group(course.best.tensors, "model")["ended"] == 1
+    assert select_prefix(course.best.tensors, "model")["ended"] == 1
 
 
 def test_without_validation_events_the_last_epoch_is_kept():

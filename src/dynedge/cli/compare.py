@@ -42,11 +42,11 @@ def compare(
     of its own, and also tells time per epoch, peak memory and parameters. A model that fails is a line that says why.
     Stopped or killed, the same command goes on where it stood.
     """
-    from dynedge.data.log import CARD
+    from dynedge.data.log import METADATA
 
     for_log = {"--models": models, "--seeds": seeds, "--epochs": epochs, "--runs": runs, "--report": report}
     given = [flag for flag, value in for_log.items() if value is not None]
-    if len(paths) == 1 and (paths[0] / CARD).is_file():
+    if len(paths) == 1 and (paths[0] / METADATA).is_file():
         if plot:
             raise UsageError("--plot draws runs; of a log, --report DIR writes a page with pictures.")
         from dynedge.cli.compare_log import compare_log

@@ -90,7 +90,7 @@ def prepare(
         force=force,
         quiet=False,
     )
-    card = log.card
+    card = log.metadata
     if known and (complaint := known.complaint(log)):
         print(f"dynedge: warning: {complaint}", file=sys.stderr)
     if as_json:

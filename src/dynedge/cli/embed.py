@@ -32,7 +32,7 @@ def embed(
     """
     if at is not None and log is None:
         raise UsageError("--at needs --log LOG: states change with events, and the run folder holds none.")
-    from dynedge.data.timestamps import written
+    from dynedge.data.timestamps import format_timestamp
     from dynedge.inference.export import check_target, write_vectors
 
     check_target(out)
@@ -41,4 +41,4 @@ def embed(
     users, items = live.ids.num_users, live.ids.num_items
     told = {"out": str(out), "time": live.known.time, "users": users, "items": items, "widths": widths}
     sentence = f"{out}: {users:,} users' vectors of {widths[0]} numbers and {items:,} items' of {widths[1]}"
-    print(json.dumps(told) if as_json else f"{sentence}, at {written(live.known.time)}")
+    print(json.dumps(told) if as_json else f"{sentence}, at {format_timestamp(live.known.time)}")

@@ -45,7 +45,7 @@ def export(
     journal = Journal(path)
     try:
         names = user_col, item_col, time_col, event_id_col
-        count = write_events(journal, out, names, read_log(run / IDS).card, quiet=False)
+        count = write_events(journal, out, names, read_log(run / IDS).metadata, quiet=False)
     finally:
         journal.close()
     told = {"out": str(out), "events": count}

@@ -72,23 +72,23 @@ def recommend(
 def open_live(run: Path, log: Path | None, time: str | None, flag: str) -> tuple[Live, float | None]:
     """The run in the state to answer from, walked through `log` where there is one, and the time asked for."""
     from dynedge.data.log import read_log
-    from dynedge.data.timestamps import seconds, written
+    from dynedge.data.timestamps import format_timestamp, parse_timestamp
     from dynedge.inference.event_input import with_rows_of
     from dynedge.inference.session import Live
 
     live = Live.open(run)
-    moment = None if time is None else seconds(time, live.time_unit, flag)
+    moment = None if time is None else parse_timestamp(time, live.time_unit, flag)
     if log is None and moment is not None and moment < live.known.time:
         raise UsageError(
-            f"{flag} {time} is before {written(live.known.time)}, the newest event that {run} knows; with --log LOG, "
-            "the log it was trained on, it goes back there."
+            f"{flag} {time} is before {format_timestamp(live.known.time)}, the newest event that {run} knows; "
+            "with --log LOG, the log it was trained on, it goes back there."
         )
     if log is not None:
         count = live.walk_to(with_rows_of(live.ids, read_log(log)), moment, quiet=False)
         told = f"{count:,} events of {log} taken in"
     else:
         told = "--log LOG takes in later ones"
-    print(f"{run} knows events up to {written(live.known.time)}; {told}.", file=sys.stderr)
+    print(f"{run} knows events up to {format_timestamp(live.known.time)}; {told}.", file=sys.stderr)
     return live, moment
 
 

@@ -1,7 +1,7 @@
-"""EventLog: the log in memory-mapped columns, and how it is written to disk so that it is never half there.
+"""EventLog: a time-sorted interaction log as memory-mapped columns; reading and writing its folder.
 
+On disk a log is a folder with one `.npy` file per column, the metadata in `log.json`, and `rejects.csv`.
 Legend: E events, F numeric features, C categorical item features.
-On disk a log is a folder: one `.npy` file a column, `log.json` beside them, and `rejects.csv`.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from dynedge.utils.atomic_io import atomic_folder
 
 FORMAT = "dynedge-log"
 VERSION = 1
-HEADER_BYTES = 128  # every column starts with a header of this size, so that it can be rewritten in place
-CARD = "log.json"
+HEADER_BYTES = 128  # size of every column's .npy header; fixed, so that it can be rewritten in place
+METADATA = "log.json"
 
 
 @dataclass(frozen=True, eq=False)
 class EventLog:
     """Events sorted by time, ties in input order. An event's position is its identity."""
 
-    user: Array  # int32[E], dense
-    item: Array  # int32[E], dense
+    user: Array  # int32[E], dense ids
+    item: Array  # int32[E], dense ids
     time: Array  # float64[E], seconds
     user_ids: IdIndex
     item_ids: IdIndex
-    features: Array  # float32[E, F]; F = 0 where the log has none
+    features: Array  # float32[E, F]; F = 0 for a log without features
     label: Array | None = None  # float32[E]
     item_categories: Array = field(default_factory=lambda: np.zeros((0, 0), np.int32))  # int32[items, C]; -1: none
-    category_ids: tuple[IdIndex, ...] = ()  # what each category is called, one index for each of the C columns
+    category_ids: tuple[IdIndex, ...] = ()  # names of the categories, one index for each of the C columns
     event_ids: IdIndex | None = None
     event_id: Array | None = None  # int32[E] into event_ids
-    card: dict[str, Any] = field(default_factory=dict)  # what log.json says
+    metadata: dict[str, Any] = field(default_factory=dict)  # content of log.json
     path: Path | None = None
 
     @classmethod
@@ -61,7 +61,7 @@ class EventLog:
         num_users: int | None = None,
         num_items: int | None = None,
     ) -> EventLog:
-        """A log in memory from dense ids. Sorts by time, ties in the order given."""
+        """Returns a log in memory, built from dense ids and sorted by time; ties keep the given order."""
         u, i, t = np.asarray(user, np.int32), np.asarray(item, np.int32), np.asarray(time, np.float64)
         if not len(u) == len(i) == len(t):
             raise UsageError(f"user, item and time have different lengths: {len(u)}, {len(i)}, {len(t)}.")
@@ -94,15 +94,15 @@ class EventLog:
 
     @property
     def split(self) -> Split:
-        """The log's own split: its data set's published one, else 0.8,0.1,0.1."""
-        return Split.parse(self.card["split"]) if "split" in self.card else DEFAULT_SPLIT
+        """The log's default split: the published one of its data set, else 0.8,0.1,0.1."""
+        return Split.parse(self.metadata["split"]) if "split" in self.metadata else DEFAULT_SPLIT
 
     @cached_property
     def fingerprint(self) -> str:
-        """Names the log's contents: what was computed from one log is never used with another."""
+        """SHA-256 of the log's contents; cached results carry it, so that they are never used with another log."""
         digest = hashlib.sha256()
-        if "columns" in self.card:
-            for name, column in sorted(self.card["columns"].items()):
+        if "columns" in self.metadata:
+            for name, column in sorted(self.metadata["columns"].items()):
                 digest.update(f"{name}:{column['sha256']};".encode())
         else:
             for array in (self.user, self.item, self.time, self.features):
@@ -110,9 +110,9 @@ class EventLog:
         return digest.hexdigest()
 
     def verify(self) -> None:
-        """Read every column and compare it with its sha256; raise DataError naming the first that differs."""
+        """Reads every column and compares its SHA-256; raises DataError naming the first that differs."""
         assert self.path is not None, "only a log on disk can be verified"
-        for name, column in self.card["columns"].items():
+        for name, column in self.metadata["columns"].items():
             with open(self.path / f"{name}.npy", "rb") as file:
                 file.seek(HEADER_BYTES)
                 if hashlib.file_digest(file, "sha256").hexdigest() != column["sha256"]:
@@ -120,16 +120,16 @@ class EventLog:
 
 
 def read_log(path: str | os.PathLike[str]) -> EventLog:
-    """Open a log folder, memory-mapped. Checks version and sizes; reads no column in full."""
+    """Opens a log folder with memory-mapped columns. Checks version and sizes without reading whole columns."""
     folder = Path(path)
-    card = _read_card(folder)
-    columns = {name: _open_column(folder, name, spec) for name, spec in card["columns"].items()}
+    metadata = _read_metadata(folder)
+    columns = {name: _open_column(folder, name, spec) for name, spec in metadata["columns"].items()}
 
     def ids(name: str) -> IdIndex:
         return IdIndex(columns[name], columns.get(f"{name}_offsets"))
 
     try:
-        events, items = card["events"], card["items"]
+        events, items = metadata["events"], metadata["items"]
         log = EventLog(
             user=columns["user"],
             item=columns["item"],
@@ -139,19 +139,19 @@ def read_log(path: str | os.PathLike[str]) -> EventLog:
             features=columns.get("features", np.zeros((events, 0), np.float32)),
             label=columns.get("label"),
             item_categories=columns.get("item_categories", np.zeros((items, 0), np.int32)),
-            category_ids=tuple(ids(f"category_{k}_ids") for k in range(len(card["item_features"]))),
+            category_ids=tuple(ids(f"category_{k}_ids") for k in range(len(metadata["item_features"]))),
             event_ids=ids("event_ids") if "event_ids" in columns else None,
             event_id=columns.get("event_id"),
-            card=card,
+            metadata=metadata,
             path=folder,
         )
     except KeyError as missing:
-        raise DataError(f"{folder}: {CARD} has no {missing}; prepare the log again.") from None
+        raise DataError(f"{folder}: {METADATA} has no {missing}; prepare the log again.") from None
     for name, length, expected in (
         ("user", len(log.user), events),
         ("item", len(log.item), events),
         ("time", len(log.time), events),
-        ("user_ids", log.num_users, card["users"]),
+        ("user_ids", log.num_users, metadata["users"]),
         ("item_ids", log.num_items, items),
     ):
         if length != expected:
@@ -159,24 +159,25 @@ def read_log(path: str | os.PathLike[str]) -> EventLog:
     return log
 
 
-def _read_card(folder: Path) -> dict[str, Any]:
+def _read_metadata(folder: Path) -> dict[str, Any]:
     if not folder.is_dir():
-        what = "is a file, not a log folder" if folder.exists() else "does not exist"
-        raise DataError(f"{folder} {what}; make a log with: dynedge prepare FILE --out {folder.stem or 'LOG'}")
+        problem = "is a file, not a log folder" if folder.exists() else "does not exist"
+        raise DataError(f"{folder} {problem}; make a log with: dynedge prepare FILE --out {folder.stem or 'LOG'}")
     try:
-        card = json.loads((folder / CARD).read_bytes())
+        metadata = json.loads((folder / METADATA).read_bytes())
     except FileNotFoundError:
-        raise DataError(f"{folder} is not a log: it has no {CARD}.") from None
+        raise DataError(f"{folder} is not a log: it has no {METADATA}.") from None
     except ValueError:
-        raise DataError(f"{folder / CARD} is damaged: it is not JSON; prepare the log again.") from None
-    if not isinstance(card, dict) or card.get("format") != FORMAT or not isinstance(card.get("columns"), dict):
-        raise DataError(f"{folder / CARD} is not the card of a dynedge log.")
-    if card.get("version") != VERSION:
+        raise DataError(f"{folder / METADATA} is damaged: it is not JSON; prepare the log again.") from None
+    is_log = isinstance(metadata, dict) and metadata.get("format") == FORMAT
+    if not is_log or not isinstance(metadata.get("columns"), dict):
+        raise DataError(f"{folder / METADATA} is not the metadata of a dynedge log.")
+    if metadata.get("version") != VERSION:
         raise DataError(
-            f"{folder} is a log of version {card.get('version')}; this dynedge reads version {VERSION}: "
+            f"{folder} is a log of version {metadata.get('version')}; this dynedge reads version {VERSION}: "
             "prepare the log again."
         )
-    return card
+    return metadata
 
 
 def _open_column(folder: Path, name: str, spec: dict[str, Any]) -> Array:
@@ -193,21 +194,23 @@ def _open_column(folder: Path, name: str, spec: dict[str, Any]) -> Array:
     except FileNotFoundError:
         raise DataError(f"{folder}: column '{name}' is missing; prepare the log again.") from None
     except (KeyError, TypeError, ValueError):
-        raise DataError(f"{folder / CARD}: the entry of column '{name}' is damaged; prepare the log again.") from None
+        raise DataError(
+            f"{folder / METADATA}: the entry of column '{name}' is damaged; prepare the log again."
+        ) from None
     if 0 in shape:
         return np.zeros(shape, dtype)
     return np.memmap(path, dtype, "r", HEADER_BYTES, shape)
 
 
 def _header(dtype: np.dtype[Any], shape: Sequence[int]) -> bytes:
-    """The .npy header, always HEADER_BYTES long."""
+    """Returns the .npy header, padded to HEADER_BYTES."""
     text = repr({"descr": dtype.str, "fortran_order": False, "shape": tuple(shape)})
     body = text.encode("latin1").ljust(HEADER_BYTES - 11) + b"\n"
     return b"\x93NUMPY\x01\x00" + (HEADER_BYTES - 10).to_bytes(2, "little") + body
 
 
 class Column:
-    """One `.npy` column being written, piece by piece; its sha256 is taken over the values as they pass."""
+    """Writes one `.npy` column in chunks and computes its SHA-256 on the way."""
 
     def __init__(self, path: Path, dtype: npt.DTypeLike, width: int | None = None) -> None:
         self.path, self.dtype, self.width = path, np.dtype(dtype), width
@@ -227,11 +230,11 @@ class Column:
 
     def _write(self, raw: bytes | memoryview) -> None:
         view = memoryview(raw)
-        while view:  # an unbuffered write may be partial, at most 2 GiB at once
+        while view:  # an unbuffered write may be partial: at most 2 GiB per call
             view = view[self._file.write(view) :]
 
     def close(self) -> dict[str, Any]:
-        """Finish the file; returns its entry in log.json."""
+        """Finishes the file and returns its entry in log.json."""
         shape = [self.rows] if self.width is None else [self.rows, self.width]
         self._file.seek(0)
         self._write(_header(self.dtype, shape))
@@ -239,29 +242,30 @@ class Column:
         self._file.close()
         return {"dtype": self.dtype.str, "shape": shape, "sha256": self._sha.hexdigest()}
 
-    def abandon(self) -> None:
+    def discard(self) -> None:
+        """Closes the file without finishing it."""
         self._file.close()
 
 
 class LogWriter:
-    """Writes a log beside its place and moves it there whole when the `with` block ends well.
+    """Writes a log folder that appears complete when the `with` block succeeds, and not at all otherwise.
 
     with LogWriter(out, force=False) as writer:
         writer.column("user", np.int32).append(...)
         writer.ids("user_ids", ids)
-        writer.finish(events=…, users=…, …)      # the card; without it nothing appears
+        writer.finish(events=…, users=…, …)      # the metadata; required
     """
 
     def __init__(self, out: str | os.PathLike[str], *, force: bool = False) -> None:
         self.out, self.force = Path(out), force
         self._columns: dict[str, Column] = {}
-        self._card: dict[str, Any] | None = None
+        self._metadata: dict[str, Any] | None = None
         self._open = ExitStack()
 
     def __enter__(self) -> LogWriter:
-        place = atomic_folder(self.out, force=self.force, is_ours=lambda old: (old / CARD).is_file())
-        self.folder = self._open.enter_context(place)
-        self._open.callback(self._abandon)
+        folder = atomic_folder(self.out, force=self.force, is_ours=lambda old: (old / METADATA).is_file())
+        self.folder = self._open.enter_context(folder)
+        self._open.callback(self._discard)
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -269,36 +273,38 @@ class LogWriter:
             self._open.__exit__(*error)
             return
         with self._open:
-            assert self._card is not None, "finish() was not called"
+            assert self._metadata is not None, "finish() was not called"
             columns = {name: column.close() for name, column in self._columns.items()}
-            card = {"format": FORMAT, "version": VERSION, **self._card, "columns": columns}
-            (self.folder / CARD).write_text(json.dumps(card, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+            metadata = {"format": FORMAT, "version": VERSION, **self._metadata, "columns": columns}
+            text = json.dumps(metadata, indent=1, ensure_ascii=False)
+            (self.folder / METADATA).write_text(text + "\n", encoding="utf-8")
 
-    def _abandon(self) -> None:
+    def _discard(self) -> None:
         for column in self._columns.values():
-            column.abandon()
+            column.discard()
 
     def column(self, name: str, dtype: npt.DTypeLike, width: int | None = None) -> Column:
-        """The column of that name, opened on first use."""
+        """Returns the writer of a column, opened on first use."""
         if name not in self._columns:
             self._columns[name] = Column(self.folder / f"{name}.npy", dtype, width)
         return self._columns[name]
 
-    def respool(self, folder: Path) -> dict[str, Column]:
-        """Take back all columns written so far: their files move to `folder`, to be read and written anew."""
-        taken, self._columns = self._columns, {}
-        for column in taken.values():
-            column.abandon()
+    def move_columns(self, folder: Path) -> dict[str, Column]:
+        """Moves the files of all columns written so far to `folder`, so that they can be read and rewritten."""
+        moved, self._columns = self._columns, {}
+        for column in moved.values():
+            column.discard()
             column.path = column.path.rename(folder / column.path.name)
-        return taken
+        return moved
 
     def ids(self, name: str, ids: IdIndex) -> None:
+        """Writes external ids as one column of integers, or as UTF-8 bytes and offsets."""
         if ids.offsets is None:
             self.column(name, np.int64).append(ids.values)
         else:
             self.column(name, np.uint8).append(ids.values)
             self.column(f"{name}_offsets", np.int64).append(ids.offsets)
 
-    def finish(self, **card: Any) -> None:
-        """What log.json says besides the columns."""
-        self._card = card
+    def finish(self, **metadata: Any) -> None:
+        """Sets the content of log.json, except for the entries of the columns."""
+        self._metadata = metadata

@@ -34,11 +34,11 @@ def describe(log: EventLog) -> dict[str, Any]:
         "events": events,
         "users": log.num_users,
         "items": log.num_items,
-        "rejected": log.card.get("rejected", 0),
+        "rejected": log.metadata.get("rejected", 0),
         "first_time": float(log.time[0]) if events else None,
         "last_time": float(log.time[-1]) if events else None,
         "features": log.features.shape[1],
-        "item_features": log.card.get("item_features", []),
+        "item_features": log.metadata.get("item_features", []),
         "label": log.label is not None,
         "split": str(log.split),
         "events_per_user": _quantiles(degrees(log.user, log.num_users)),
@@ -46,7 +46,7 @@ def describe(log: EventLog) -> dict[str, Any]:
         **shares,
         "repeat_share_from_one_user_in": every,
         "order_signal": order_signal(log) if shares["equal_time_share"] else None,
-        "source": log.card.get("source", {}),
+        "source": log.metadata.get("source", {}),
     }
 
 

@@ -1,4 +1,4 @@
-"""Moments as people write them, and as seconds."""
+"""Timestamps: parsing numbers, ISO 8601 text and datetimes into seconds since 1970, and formatting seconds."""
 
 from __future__ import annotations
 
@@ -7,36 +7,39 @@ from datetime import UTC, datetime
 
 from dynedge.errors import UsageError
 
-Moment = float | int | str | datetime
+Timestamp = float | int | str | datetime
 PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 YEAR = 86400 * 365
 
 
-def seconds(moment: Moment, unit: str = "s", name: str = "time") -> float:
-    """A number in `unit` (seconds where times are ISO 8601), ISO 8601 text or a datetime; UTC unless it says so."""
+def parse_timestamp(value: Timestamp, unit: str = "s", name: str = "time") -> float:
+    """Returns seconds from a number in `unit`, ISO 8601 text or a datetime; without an offset it is UTC.
+
+    Where a log's times are ISO 8601 (`unit` "iso"), a number is in seconds. `name` is the value's name in messages.
+    """
     try:
-        if isinstance(moment, str) and not _is_number(moment):
-            moment = datetime.fromisoformat(moment.strip())
-        if isinstance(moment, datetime):
-            return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
-        found = float(moment) / PER_SECOND.get(unit, 1)
+        if isinstance(value, str) and not _is_number(value):
+            value = datetime.fromisoformat(value.strip())
+        if isinstance(value, datetime):
+            return (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp()
+        seconds = float(value) / PER_SECOND.get(unit, 1)
     except (ValueError, TypeError):
-        found = math.nan
-    if not math.isfinite(found):
+        seconds = math.nan
+    if not math.isfinite(seconds):
         raise UsageError(
-            f"{name} {str(moment)!r} should be a number in {unit if unit in PER_SECOND else 's'}, "
-            "or a moment as 2024-01-31T12:00:00Z."
+            f"{name} {str(value)!r} should be a number in {unit if unit in PER_SECOND else 's'}, "
+            "or an ISO 8601 time such as 2024-01-31T12:00:00Z."
         )
-    return found
+    return seconds
 
 
-def written(moment: float) -> str:
-    """Seconds as a date, or as they are where the clock does not start at 1970."""
-    if not math.isfinite(moment):
+def format_timestamp(seconds: float) -> str:
+    """Returns a date and time in UTC, or plain seconds for a log whose clock does not start in 1970."""
+    if not math.isfinite(seconds):
         return "the beginning"
-    if moment < YEAR:
-        return f"{moment:,.3f} s"
-    return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    if seconds < YEAR:
+        return f"{seconds:,.3f} s"
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def _is_number(text: str) -> bool:

@@ -20,8 +20,8 @@ from dynedge.data.windows import Window
 from dynedge.evaluation.negatives import negatives
 from dynedge.models.base import Model, State
 from dynedge.ops.ranks import ranks_on_device
-from dynedge.plan.planner import ahead
 from dynedge.utils.arrays import Array
+from dynedge.utils.prefetch import prefetch_map
 
 # name -> negatives an event; None: all items
 PROTOCOLS: dict[str, int | None] = {"full": None, "sampled-499": 499, "sampled-9999": 9999}
@@ -66,7 +66,7 @@ def walk(
             of, ranked = unread.popleft()
             found[of.start - events.start : of.stop - events.start] = ranked.cpu().numpy()
 
-    for window, ready in ahead(prepared, range(events.start, events.stop, rows), threads):
+    for window, ready in prefetch_map(prepared, range(events.start, events.stop, rows), threads):
         unread.append((window.events, _ranks(model, window, ready, state, protocol, device)))
         read(left=int(on_gpu))
         after(len(window))

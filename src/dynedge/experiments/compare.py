@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dynedge.data.log import CARD, read_log
+from dynedge.data.log import METADATA, read_log
 from dynedge.errors import UsageError
 from dynedge.evaluation.summary import difference
 from dynedge.runs.evaluate_run import PARTS, Ranked, rank_run
@@ -45,12 +45,12 @@ def check_comparable(folders: Sequence[Path]) -> None:
         raise UsageError("compare takes two run folders or more: dynedge compare RUN RUN…")
     judged = {}
     for folder in folders:
-        if (folder / CARD).is_file():
+        if (folder / METADATA).is_file():
             raise UsageError(
                 f"{folder} is a log; compare takes runs, or one log alone, to train on: dynedge compare {folder}"
             )
         check_finished(folder)
-        log = read_log(folder / IDS).card["trained_on"]
+        log = read_log(folder / IDS).metadata["trained_on"]
         judged[folder] = (log["fingerprint"], log.get("path"), read_config(folder).training.split)
     first, (fingerprint, path, split) = next(iter(judged.items()))
     for folder, (other, where, parts) in judged.items():

@@ -28,10 +28,10 @@ from dynedge.runs.folder import CONFIG, Run
 from dynedge.runs.run_config import RunConfig, resolve_config
 from dynedge.runs.train_run import train_run
 from dynedge.training.logging import METRICS
+from dynedge.utils.atomic_io import write_text
 from dynedge.utils.progress import clock
 from dynedge.utils.signals import Stop
 from dynedge.utils.subprocess_worker import Failed, apart
-from dynedge.utils.tensor_io import write_text
 
 SEARCH, TRIALS, RUNS, LOCK = "search.json", "trials.jsonl", "runs", ".lock"
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from dynedge.data.id_index import IdIndex
 from dynedge.data.log import EventLog
-from dynedge.data.timestamps import seconds
+from dynedge.data.timestamps import parse_timestamp
 from dynedge.errors import DataError, UsageError
 from dynedge.utils.arrays import Array
 
@@ -98,13 +98,13 @@ def _times(values: Any, unit: str) -> Array:
         return values.astype("datetime64[ns]").astype(np.int64) / 1e9
     if isinstance(values, np.ndarray):
         values = values.tolist()
-    return np.array([seconds(value, unit, "the time") for value in values], np.float64)
+    return np.array([parse_timestamp(value, unit, "the time") for value in values], np.float64)
 
 
 def _features(run: EventLog, events: Any) -> Array | None:
     if not run.features.shape[1]:
         return None
-    names = [str(name) for name in run.card.get("features", [])]
+    names = [str(name) for name in run.metadata.get("features", [])]
     try:
         found = np.stack([np.asarray(events[name], np.float32) for name in names], 1)
     except (KeyError, TypeError, IndexError, ValueError):

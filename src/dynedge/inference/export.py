@@ -17,8 +17,8 @@ from dynedge.data.id_index import IdIndex
 from dynedge.errors import UsageError
 from dynedge.inference.recommend import COLUMNS
 from dynedge.inference.session import NOBODY, Live
+from dynedge.utils.atomic_io import PARTIAL, write_atomically
 from dynedge.utils.progress import Progress
-from dynedge.utils.tensor_io import PARTIAL, write_whole
 
 ROWS = 1 << 16  # written together
 
@@ -82,7 +82,7 @@ def write_parquet(path: Path, schema: Any, tables: Iterator[Any]) -> None:
                 writer.write_table(table)
 
     try:
-        write_whole(path, fill)
+        write_atomically(path, fill)
     finally:
         path.with_name(path.name + PARTIAL).unlink(missing_ok=True)
 

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from dynedge.data.id_index import GrowableIdIndex
 from dynedge.data.log import EventLog
-from dynedge.data.timestamps import written
+from dynedge.data.timestamps import format_timestamp
 from dynedge.data.windows import Window
 from dynedge.errors import DataError, UsageError
 from dynedge.inference.event_input import Event
@@ -35,7 +35,7 @@ from dynedge.training.precision import precision
 from dynedge.utils.arrays import Array
 from dynedge.utils.atomic_io import atomic_folder
 from dynedge.utils.progress import Progress
-from dynedge.utils.tensor_io import group, joined, read_tensors, write_tensors
+from dynedge.utils.tensor_io import load_tensors, save_tensors, select_prefix, with_prefixes
 
 WALK = 4096  # events taken in together
 SCORES = 1 << 22  # held at once: users × items
@@ -61,11 +61,11 @@ class Live:
         device = torch.device(read_config(path).training.device)
         usable = device.type == "cpu" or torch.cuda.is_available()
         trained = load_run(path, str(device) if usable else "cpu")
-        live = cls(path, trained, Known.of(read_tensors(path / KNOWN)))
+        live = cls(path, trained, Known.of(load_tensors(path / KNOWN)))
         if (path / NOW).is_file():
-            now = read_tensors(path / NOW)
-            live.state = State(group(now, "state")).beside(live.state)
-            live.known = Known.of(group(now, "known"))
+            now = load_tensors(path / NOW)
+            live.state = State(select_prefix(now, "state")).beside(live.state)
+            live.known = Known.of(select_prefix(now, "known"))
         return live
 
     @property
@@ -76,18 +76,18 @@ class Live:
     @property
     def time_unit(self) -> str:
         """What numbers that stand for times mean: the unit of the log's own."""
-        return str(self.ids.card.get("time", {}).get("unit", "s"))
+        return str(self.ids.metadata.get("time", {}).get("unit", "s"))
 
     def save(self, out: Path, *, force: bool = False) -> None:
         """A run folder with all that this one's has, and the state as it is now."""
         if self.users.added or self.items.added:
             raise UsageError("a run folder has the ids of its log alone; states with later ones live in a service.")
-        now = joined(state=dict(self.state), known=self.known.tensors())
+        now = with_prefixes(state=dict(self.state), known=self.known.tensors())
         with atomic_folder(out, force=force, is_ours=is_run) as beside:
             left_out = shutil.ignore_patterns("checkpoints", LOCK, NOW)
             shutil.copytree(self.folder, beside, ignore=left_out, dirs_exist_ok=True)
-            if self.known.events != Known.of(read_tensors(self.folder / KNOWN)).events:
-                write_tensors(beside / NOW, now)
+            if self.known.events != Known.of(load_tensors(self.folder / KNOWN)).events:
+                save_tensors(beside / NOW, now)
 
     # ---- events
 
@@ -96,8 +96,9 @@ class Live:
         """The state moves past these events of a log with the run's own rows, in the order of their times."""
         if events and log.time[events.start] < self.known.time:
             raise DataError(
-                f"an event at {written(float(log.time[events.start]))} comes before the newest one that "
-                f"{self.folder} knows, at {written(self.known.time)}: events are taken in in the order of time."
+                f"an event at {format_timestamp(float(log.time[events.start]))} comes before the newest one that "
+                f"{self.folder} knows, at {format_timestamp(self.known.time)}: "
+                "events are taken in in the order of time."
             )
         with Progress(f"walking {self.folder.name} forward", len(events), quiet=quiet) as progress:
             for start in range(events.start, events.stop, WALK):
@@ -159,13 +160,14 @@ class Live:
         In the run's own log, what is known is known by position; in another, by time. To a time before the newest
         known event it walks from the log's beginning, which only the run's own log has.
         """
-        trained_on, position = self.ids.card.get("trained_on", {}), self.known.events
+        trained_on, position = self.ids.metadata.get("trained_on", {}), self.known.events
         own = log.fingerprint == trained_on.get("fingerprint")
         if time is not None and time < self.known.time:
             if not own:
                 raise UsageError(
-                    f"{self.folder} knows events up to {written(self.known.time)}: going back to {written(time)} "
-                    f"takes the log it was trained on, {trained_on.get('path', 'which was in memory')}."
+                    f"{self.folder} knows events up to {format_timestamp(self.known.time)}: "
+                    f"going back to {format_timestamp(time)} takes "
+                    f"the log it was trained on, {trained_on.get('path', 'which was in memory')}."
                 )
             self.state, self.known = self.model.start(), Known.nothing(len(self.known.items))
             start = 0
@@ -222,8 +224,8 @@ class Live:
         moment = self.known.time if time is None else time
         if moment < self.known.time:
             raise UsageError(
-                f"time {written(moment)} is before the newest event that {self.folder} knows, at "
-                f"{written(self.known.time)}; it answers for that moment or a later one."
+                f"time {format_timestamp(moment)} is before the newest event that {self.folder} knows, at "
+                f"{format_timestamp(self.known.time)}; it answers for that moment or a later one."
             )
         shape, rows = (len(users), min(k, len(self.items))), max(1, SCORES // max(len(self.items), 1))
         items, scores = np.empty(shape, np.int64), np.empty(shape, np.float32)

@@ -29,8 +29,8 @@ from dynedge.ops.all_scores import all_scores
 from dynedge.ops.sampled_softmax import CHUNK, CandidateColumns, sampled_softmax
 from dynedge.plan.levels import NO_CUT
 from dynedge.plan.links import Linker
-from dynedge.plan.planner import ahead
 from dynedge.plan.schedule import build
+from dynedge.utils.prefetch import prefetch_map
 
 
 class Asked(NamedTuple):
@@ -93,7 +93,7 @@ class Moving(Model):
 
     def windows(self, log: EventLog, train_end: int, first: int = 0) -> Iterator[Any]:
         cuts = cut_windows(train_end, self.cuts)[first:]
-        return ahead(lambda events: self.prepare(Window(log, events)), cuts, threads=1)
+        return prefetch_map(lambda events: self.prepare(Window(log, events)), cuts, threads=1)
 
     def prepare(self, window: Window) -> Prepared:
         past = self._linker(window.user, window.item)

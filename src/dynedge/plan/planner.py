@@ -11,9 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -33,13 +31,12 @@ from dynedge.plan.links import ACTIVE, Linker, active
 from dynedge.plan.schedule import Schedule, build
 from dynedge.utils.arrays import Array
 from dynedge.utils.atomic_io import atomic_folder
+from dynedge.utils.prefetch import prefetch_map
 
 VERSION = 1  # of what is cached: raise it when a method chooses other d-nodes than before
-LOOK_AHEAD = 2  # windows kept ready for the consumer, beyond those being planned
 FORMAT = "dynedge-plan"
 FOLDER, CODES, INDEX = "plans", "codes.npy", "plan.json"
 
-Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
@@ -201,7 +198,7 @@ class Plan:
             user, item = np.array(self.log.user[start:stop]), np.array(self.log.item[start:stop])
             return work(w, user, item, linker(user, item))
 
-        return ahead(run, range(len(self)) if of is None else of, self.threads)
+        return prefetch_map(run, range(len(self)) if of is None else of, self.threads)
 
     @cached_property
     def linker(self) -> Linker:
@@ -241,25 +238,6 @@ class Plan:
 
 def _stats(prev: Array, cut: Array, level: Array) -> Stats:
     return Stats(len(prev), int(level.max(initial=0)), len(cut), int(np.count_nonzero(prev != ACTIVE)))
-
-
-def ahead(work: Callable[[Item], Result], items: Iterable[Item], threads: int) -> Iterator[Result]:
-    """work(item) for each, in order, done in threads a few items ahead of the consumer; 0 threads: on demand."""
-    if threads == 0:
-        yield from map(work, items)
-        return
-    waiting: deque[Future[Result]] = deque()
-    with ThreadPoolExecutor(threads, "dynedge-plan") as pool:
-        try:
-            for item in items:
-                waiting.append(pool.submit(work, item))
-                if len(waiting) >= threads + LOOK_AHEAD:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:  # a consumer that stops early does not wait for windows nobody asked for
-            for future in waiting:
-                future.cancel()
 
 
 class Chosen(NamedTuple):

@@ -10,8 +10,8 @@ from typing import Any
 from dynedge import __version__
 from dynedge.errors import UsageError
 from dynedge.report.svg import Scale, axes, chart, dot, labels, line, path, text
+from dynedge.utils.atomic_io import write_text
 from dynedge.utils.progress import clock, quantity
-from dynedge.utils.tensor_io import write_text
 
 Row = dict[str, Any]
 

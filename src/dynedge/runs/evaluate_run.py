@@ -28,8 +28,8 @@ from dynedge.runs.folder import IDS, MODEL, STATE, check_finished, load_run, rea
 from dynedge.runs.run_config import RunConfig
 from dynedge.training.precision import precision
 from dynedge.utils.arrays import Array
+from dynedge.utils.atomic_io import file_sha256, write_atomically, write_text
 from dynedge.utils.progress import Progress
-from dynedge.utils.tensor_io import sha256, write_text, write_whole
 
 PARTS = "valid", "test"
 
@@ -101,7 +101,7 @@ def _walk(folder: Path, log: EventLog, protocol: str, quiet: bool) -> Array:
 def _open_log(folder: Path, given: Path | None) -> EventLog:
     """The log given, or the run's own; refused if a model of the run's ids has nothing to say of it."""
     known = read_log(folder / IDS)
-    told = known.card.get("trained_on", {})
+    told = known.metadata.get("trained_on", {})
     if given is None:
         if "path" not in told:
             raise UsageError(f"{folder} does not say where its log is: dynedge evaluate {folder} LOG")
@@ -137,8 +137,8 @@ def _made_of(folder: Path, config: RunConfig, log: EventLog, protocol: str) -> d
         "seed": None if PROTOCOLS[protocol] is None else SEED,
         "log": log.fingerprint,
         "split": str(config.training.split_of(log)),
-        "model": sha256(folder / MODEL),
-        "state": sha256(folder / STATE),
+        "model": file_sha256(folder / MODEL),
+        "state": file_sha256(folder / STATE),
         "settings": {key: str(value) for key, value in flatten(config.model).items()},
         "precision": config.training.precision,
     }
@@ -148,7 +148,7 @@ def _kept(folder: Path, protocol: str, made_of: dict[str, Any]) -> Array | None:
     path = folder / "ranks" / f"{protocol}.npy"
     try:
         told = json.loads(path.with_suffix(".json").read_bytes())
-        if told == {**made_of, "sha256": sha256(path)}:
+        if told == {**made_of, "sha256": file_sha256(path)}:
             return np.load(path, allow_pickle=False)
     except (OSError, ValueError):
         pass  # none, or half of one
@@ -160,8 +160,8 @@ def _keep(folder: Path, protocol: str, made_of: dict[str, Any], ranks: Array) ->
     path = folder / "ranks" / f"{protocol}.npy"
     try:
         path.parent.mkdir(exist_ok=True)
-        write_whole(path, lambda beside: _save(beside, ranks))
-        write_text(path.with_suffix(".json"), json.dumps({**made_of, "sha256": sha256(path)}, indent=1) + "\n")
+        write_atomically(path, lambda beside: _save(beside, ranks))
+        write_text(path.with_suffix(".json"), json.dumps({**made_of, "sha256": file_sha256(path)}, indent=1) + "\n")
     except OSError as error:
         print(f"dynedge: warning: {path} could not be written ({error.strerror}).", file=sys.stderr)
 

@@ -32,8 +32,8 @@ from dynedge.runs.readme import readme
 from dynedge.runs.run_config import RunConfig, parse_config
 from dynedge.training.checkpoint import Checkpoints
 from dynedge.training.train_state import Course
-from dynedge.utils.atomic_io import atomic_folder
-from dynedge.utils.tensor_io import group, read_tensors, write_tensors, write_text
+from dynedge.utils.atomic_io import atomic_folder, write_text
+from dynedge.utils.tensor_io import load_tensors, save_tensors, select_prefix
 
 CONFIG, MODEL, STATE, IDS = "config.toml", "model.safetensors", "state.safetensors", "ids"
 KNOWN, NOW = "known.safetensors", "now.safetensors"
@@ -80,7 +80,7 @@ class Run:
 
     def check_log(self, log: EventLog) -> None:
         """Refuse to go on with another log than the run's, and say what is other about it."""
-        told = read_log(self.folder / IDS).card.get("trained_on", {})
+        told = read_log(self.folder / IDS).metadata.get("trained_on", {})
         where = f"{log.path or 'this log'} is not the log of {self.folder}"
         for name, value in _describe(log).items():
             if told.get(name) != value:
@@ -120,9 +120,9 @@ class Run:
             (self.folder / earlier).unlink(missing_ok=True)  # does not fit the model from here on
         known = Known.nothing(log.num_items)
         known.add(log, config.training.ranges(log)[0])
-        write_tensors(self.folder / MODEL, group(tensors, "model"))
-        write_tensors(self.folder / KNOWN, known.tensors())
-        write_tensors(self.folder / STATE, group(tensors, "state"))
+        save_tensors(self.folder / MODEL, select_prefix(tensors, "model"))
+        save_tensors(self.folder / KNOWN, known.tensors())
+        save_tensors(self.folder / STATE, select_prefix(tensors, "state"))
         write_text(self.folder / README, readme(self.folder, config, log, course))
 
     def _lock(self, folder: Path) -> None:
@@ -158,7 +158,7 @@ def load_run(folder: str | os.PathLike[str], device: str = "cpu") -> Trained:
     config = read_config(path)
     entry = find_entry(config.name)
     log = read_log(path / IDS)
-    tensors = read_tensors(path / MODEL)
+    tensors = load_tensors(path / MODEL)
     set_cuda_device(device)
     try:
         model = entry.restore(config.model, log, tensors).to(device).eval()
@@ -167,7 +167,7 @@ def load_run(folder: str | os.PathLike[str], device: str = "cpu") -> Trained:
     except (RuntimeError, KeyError, ValueError) as error:
         what = " ".join(str(error).split())
         raise DataError(f"{path / MODEL} does not fit the run's config.toml: {what}.") from None
-    state = State(read_tensors(path / STATE))
+    state = State(load_tensors(path / STATE))
     return Trained(model, state if device == "cpu" else state.beside(model.start()), log, config)
 
 
@@ -239,11 +239,11 @@ def _write_ids(folder: Path, log: EventLog) -> None:
         for k, ids in enumerate(log.category_ids):
             writer.ids(f"category_{k}_ids", ids)
         writer.finish(
-            **{name: log.card[name] for name in ("features", "split", "source", "time") if name in log.card},
+            **{name: log.metadata[name] for name in ("features", "split", "source", "time") if name in log.metadata},
             events=0,
             users=log.num_users,
             items=log.num_items,
-            item_features=log.card.get("item_features", []),
+            item_features=log.metadata.get("item_features", []),
             trained_on=_describe(log) | ({"path": os.path.abspath(log.path)} if log.path else {}),
         )
 

@@ -70,7 +70,7 @@ def full_key(config: RunConfig, name: str, source: str) -> str:
 def resolve_config(config: RunConfig, log: EventLog) -> RunConfig:
     """The config with everything written out that it leaves to the log or the machine: split, device, precision."""
     devices = find_entry(config.name).devices
-    split = config.training.split or log.card.get("split") or str(DEFAULT_SPLIT)
+    split = config.training.split or log.metadata.get("split") or str(DEFAULT_SPLIT)
     Split.parse(split)
     device = config.training.device
     if device == "auto":

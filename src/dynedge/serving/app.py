@@ -19,7 +19,7 @@ from fastapi import Path as InPath
 from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, Response
 
 from dynedge import __version__
-from dynedge.data.timestamps import seconds
+from dynedge.data.timestamps import parse_timestamp
 from dynedge.errors import UsageError
 from dynedge.inference.event_input import Event
 from dynedge.inference.session import Live
@@ -91,7 +91,7 @@ def make_app(
         return await asyncio.get_running_loop().run_in_executor(looking, question, *given)
 
     def moment(told: Any) -> float | None:
-        return None if told is None else seconds(told, engine.live.time_unit, "time")
+        return None if told is None else parse_timestamp(told, engine.live.time_unit, "time")
 
     # ---- events
 

@@ -31,7 +31,8 @@ from dynedge.runs.folder import CONFIG, MODEL, NOW, STATE
 from dynedge.serving.drift import Traces
 from dynedge.serving.journal import JOURNAL, DiskFullError, Journal
 from dynedge.serving.snapshots import About, Snapshots
-from dynedge.utils.tensor_io import Tensors, group, joined, sha256
+from dynedge.utils.atomic_io import file_sha256
+from dynedge.utils.tensor_io import Tensors, select_prefix, with_prefixes
 
 TOGETHER = 4096  # events committed together, about
 WAITING = 20_000  # events that may wait; more are refused
@@ -233,7 +234,7 @@ class Engine:
         with self.lock:
             live = self.live
             about = About(self._moved, self._fingerprint, list(live.users.added), list(live.items.added))
-            parts = joined(state=dict(live.state), known=live.known.tensors(), clock=live.clock.tensors())
+            parts = with_prefixes(state=dict(live.state), known=live.known.tensors(), clock=live.clock.tensors())
             return about, dict(State(parts).clone())
 
     def _save(self, about: About, tensors: Tensors) -> None:
@@ -258,8 +259,8 @@ def _restore(live: Live, about: About, tensors: Tensors) -> None:
         for own in later:
             names.add(own)
     live.grow()
-    live.state = State(group(tensors, "state")).beside(live.state)
-    live.known, live.clock = Known.of(group(tensors, "known")), Clock.of(group(tensors, "clock"))
+    live.state = State(select_prefix(tensors, "state")).beside(live.state)
+    live.known, live.clock = Known.of(select_prefix(tensors, "known")), Clock.of(select_prefix(tensors, "clock"))
 
 
 def _fingerprint(run: Path) -> str:
@@ -267,5 +268,5 @@ def _fingerprint(run: Path) -> str:
     digest = hashlib.sha256()
     for name in (CONFIG, MODEL, STATE, NOW):
         if (run / name).is_file():
-            digest.update(sha256(run / name).encode())
+            digest.update(file_sha256(run / name).encode())
     return digest.hexdigest()

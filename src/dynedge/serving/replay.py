@@ -13,7 +13,7 @@ from dynedge.runs.coverage import Known
 from dynedge.runs.folder import KNOWN
 from dynedge.serving.engine import BusyError, Engine
 from dynedge.serving.journal import DiskFullError
-from dynedge.utils.tensor_io import read_tensors
+from dynedge.utils.tensor_io import load_tensors
 
 PAUSE = 0.1  # seconds between two requests
 
@@ -27,8 +27,8 @@ class Replay(threading.Thread):
         if log.features.shape[1] != live.ids.features.shape[1]:
             raise DataError(f"{log.path} has other features than the log that {live.folder} was trained on.")
         self.engine, self.log, self.rate = engine, log, rate
-        known = Known.of(read_tensors(live.folder / KNOWN))
-        own = live.ids.card.get("trained_on", {}).get("fingerprint") == log.fingerprint
+        known = Known.of(load_tensors(live.folder / KNOWN))
+        own = live.ids.metadata.get("trained_on", {}).get("fingerprint") == log.fingerprint
         self.start_at = known.events if own else int(np.searchsorted(log.time, known.time, "right"))
         self._stopping = threading.Event()
 

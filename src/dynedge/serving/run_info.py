@@ -11,7 +11,7 @@ from dynedge.errors import DynedgeError
 from dynedge.inference.session import Live
 from dynedge.runs.evaluate_run import PARTS, rank_run
 from dynedge.runs.folder import FACTS, MODEL, STATE
-from dynedge.utils.tensor_io import sha256
+from dynedge.utils.atomic_io import file_sha256
 
 CURVE = "epoch", "loss", "memory_loss", "residual", "weight", "valid_mrr", "valid_recall@10", "seconds"
 
@@ -23,7 +23,7 @@ def facts(live: Live) -> dict[str, Any]:
         "model": live.config.name,
         "users": live.ids.num_users,
         "items": live.ids.num_items,
-        "features": [str(name) for name in live.ids.card.get("features", [])],
+        "features": [str(name) for name in live.ids.metadata.get("features", [])],
         "time_unit": live.time_unit,
         "config": to_toml(live.config),
         "curve": [{key: line[key] for key in CURVE if key in line} for line in _lines(live.folder / "metrics.jsonl")],
@@ -38,7 +38,7 @@ def _verdicts(folder: Path) -> dict[str, Any] | None:
     """Metrics with intervals, where this very run was evaluated and its log is still there; nothing is walked."""
     told = _json(folder / "ranks" / "full.json")
     try:
-        if any(told.get(name) != sha256(folder / file) for name, file in (("model", MODEL), ("state", STATE))):
+        if any(told.get(name) != file_sha256(folder / file) for name, file in (("model", MODEL), ("state", STATE))):
             return None
         ranked = rank_run(folder, quiet=True)
         return {part: ranked.verdict(part) for part in PARTS}

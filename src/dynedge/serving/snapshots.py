@@ -19,7 +19,8 @@ import torch
 
 from dynedge.data.id_index import ExternalId
 from dynedge.errors import DataError
-from dynedge.utils.tensor_io import PARTIAL, Tensors, read_tensors, sha256, write_text, write_whole
+from dynedge.utils.atomic_io import PARTIAL, file_sha256, write_atomically, write_text
+from dynedge.utils.tensor_io import Tensors, load_tensors
 
 KEPT = 2
 PIECE = 1 << 22  # bytes written together: other threads run meanwhile
@@ -57,7 +58,7 @@ class Snapshots:
             with open(beside, "wb") as file:
                 _write(file, tensors, digest)
 
-        write_whole(path, fill)
+        write_atomically(path, fill)
         told = asdict(about) | {"sha256": digest.hexdigest()}
         write_text(path.with_suffix(".json"), json.dumps(told) + "\n")
         for old in self._positions()[KEPT:]:
@@ -72,9 +73,9 @@ class Snapshots:
                 about = About(**json.loads(path.with_suffix(".json").read_bytes()))
                 if about.fingerprint != fingerprint:
                     continue
-                if sha256(path) != about.sha256:
+                if file_sha256(path) != about.sha256:
                     raise DataError(f"{path} does not match its checksum.")
-                return about, read_tensors(path)
+                return about, load_tensors(path)
             except (DataError, OSError, ValueError, TypeError) as error:
                 print(f"dynedge: {error} The snapshot before it is used instead.", file=sys.stderr)
         return None

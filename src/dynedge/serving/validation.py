@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time as clock
 
-from dynedge.data.timestamps import seconds
+from dynedge.data.timestamps import parse_timestamp
 from dynedge.errors import UsageError
 from dynedge.inference.event_input import Event
 from dynedge.inference.session import Live
@@ -16,7 +16,7 @@ LATEST = 7_258_118_400.0  # the year 2200, as for files
 
 def checked(live: Live, event: EventIn) -> Event:
     user, item = str(event.user_id), str(event.item_id)
-    time = seconds(event.timestamp, live.time_unit, "timestamp")
+    time = parse_timestamp(event.timestamp, live.time_unit, "timestamp")
     if not 0 <= time <= min(LATEST, clock.time() + AHEAD):
         raise UsageError(
             f"timestamp {event.timestamp!r} is before 1970 or in the future; is its unit {live.time_unit}?"

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from dynedge.errors import DataError
-from dynedge.utils.tensor_io import Tensors, read_tensors, sha256, write_tensors, write_text
+from dynedge.utils.atomic_io import file_sha256, write_text
+from dynedge.utils.tensor_io import Tensors, load_tensors, save_tensors
 
 FORMAT, VERSION = "dynedge-checkpoint", 1
 
@@ -69,8 +70,8 @@ class Checkpoints:
         if self._newest is not None and self._newest.parts.get(name) is tensors:
             return self._newest.files[name]
         path = self.folder / f"{name}-{number:06}.safetensors"
-        write_tensors(path, tensors)
-        return {"file": path.name, "sha256": sha256(path)}
+        save_tensors(path, tensors)
+        return {"file": path.name, "sha256": file_sha256(path)}
 
     def _read(self, number: int) -> Checkpoint:
         body = _open_manifest(self._path(number))
@@ -79,9 +80,9 @@ class Checkpoints:
             path = self.folder / entry["file"]
             if not path.is_file():
                 raise DataError(f"{path} is missing.")
-            if sha256(path) != entry["sha256"]:
+            if file_sha256(path) != entry["sha256"]:
                 raise DataError(f"{path} is damaged: it does not match its sha256.")
-            parts[name] = read_tensors(path)
+            parts[name] = load_tensors(path)
         self._newest = _Manifest(number, body["files"], parts)
         return Checkpoint(parts, body["notes"])
 

@@ -10,8 +10,8 @@ from typing import Any, TextIO
 
 from dynedge.errors import UsageError
 from dynedge.training.train_state import Record
+from dynedge.utils.atomic_io import write_text
 from dynedge.utils.progress import Progress, clock, quantity
-from dynedge.utils.tensor_io import write_text
 
 METRICS = "metrics.jsonl"
 

@@ -29,7 +29,7 @@ from dynedge.training.precision import bit_for_bit, precision
 from dynedge.training.step import Steps
 from dynedge.training.train_state import Course, Record
 from dynedge.utils.signals import Stop, Stopped
-from dynedge.utils.tensor_io import group, joined
+from dynedge.utils.tensor_io import select_prefix, with_prefixes
 
 SMALL_WINDOW = 2048  # events
 AT_LAST = 5  # times as many validation events as after an epoch, for what is chosen on them
@@ -192,12 +192,12 @@ def _choose_again(course: Course, log: EventLog, config: TrainingConfig, runlog:
     if best is None or len(events) == len(config.ranges(log)[1]):
         return
     last = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    model.load_state_dict(group(best.tensors, "model"))
+    model.load_state_dict(select_prefix(best.tensors, "model"))
     with precision(config):
-        state = State(group(best.tensors, "state")).beside(course.state).clone()
+        state = State(select_prefix(best.tensors, "state")).beside(course.state).clone()
         chosen, _ = model.calibrate(log, events, state, partial(candidates, protocol=config.protocol(log)))
     now = {name: tensor.detach().to("cpu", copy=True) for name, tensor in model.state_dict().items()}
-    course.best = replace(best, tensors=best.tensors | joined(model=now))
+    course.best = replace(best, tensors=best.tensors | with_prefixes(model=now))
     model.load_state_dict(last)
     told = ", ".join(f"{name} {value:g}" for name, value in chosen.items())
     runlog.say(f"chosen on {len(events):,} validation events: {told}")

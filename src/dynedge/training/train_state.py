@@ -11,7 +11,7 @@ from dynedge.errors import DataError
 from dynedge.models.base import Model, State
 from dynedge.training.checkpoint import Checkpoint
 from dynedge.training.optimizer import Adam
-from dynedge.utils.tensor_io import Tensors, group, joined
+from dynedge.utils.tensor_io import Tensors, select_prefix, with_prefixes
 
 Record = dict[str, Any]
 TIMINGS = ("seconds", "valid_seconds", "events_per_s", "peak_mib")  # fields of a record that differ from run to run
@@ -92,11 +92,11 @@ class Course:
         return patience > 0 and self.best is not None and self.epoch - 1 - self.best.epoch >= patience
 
     def snapshot(self) -> Tensors:
-        now = joined(model=self.model.state_dict(), state=dict(self.state))
+        now = with_prefixes(model=self.model.state_dict(), state=dict(self.state))
         return {name: tensor.detach().to("cpu", copy=True) for name, tensor in now.items()}
 
     def checkpoint(self) -> Checkpoint:
-        now = joined(model=self.model.state_dict(), optim=self.optimiser.tensors(), state=dict(self.state))
+        now = with_prefixes(model=self.model.state_dict(), optim=self.optimiser.tensors(), state=dict(self.state))
         notes = {
             "epoch": self.epoch,
             "window": self.window,
@@ -110,12 +110,12 @@ class Course:
         """Stand where a checkpoint stood."""
         now, notes = checkpoint.parts["now"], checkpoint.notes
         try:
-            self.model.load_state_dict(group(now, "model"))
-            self.optimiser.load(group(now, "optim"))
+            self.model.load_state_dict(select_prefix(now, "model"))
+            self.optimiser.load(select_prefix(now, "optim"))
         except (RuntimeError, KeyError) as error:
             what = " ".join(str(error).split())
             raise DataError(f"the checkpoint is not of this model as configured now: {what}.") from None
-        self.state = State(group(now, "state")).beside(self.state).clone()
+        self.state = State(select_prefix(now, "state")).beside(self.state).clone()
         self.epoch, self.window, self.history = notes["epoch"], notes["window"], notes["history"]
         self.tally = Tally(**notes["tally"])
         self.best = Best(**notes["best"], tensors=checkpoint.parts["best"]) if notes["best"] else None

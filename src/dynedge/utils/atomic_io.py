@@ -1,9 +1,10 @@
-"""A folder that appears whole or not at all: written beside its place, synced, renamed."""
+"""Files and folders that appear complete or not at all: written under a temporary name, synced, renamed."""
 
 from __future__ import annotations
 
 import ctypes
 import errno
+import hashlib
 import os
 import shutil
 import uuid
@@ -13,16 +14,43 @@ from pathlib import Path
 
 from dynedge.errors import DataError
 
+PARTIAL = ".partial"  # suffix of a file that is being written
 AT_FDCWD = -100
 RENAME_EXCHANGE = 2
 
 
+def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
+    """Lets `write` fill a temporary file, syncs it and renames it to `path`.
+
+    If the process is killed, `path` holds the old content or the new, never a part.
+    """
+    partial = path.with_name(path.name + PARTIAL)
+    partial.touch()
+    mode = partial.stat().st_mode
+    write(partial)
+    partial.chmod(mode)  # safetensors creates files that only their owner may read
+    sync(partial)
+    os.replace(partial, path)
+    sync(path.parent)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a UTF-8 text file atomically."""
+    write_atomically(path, lambda partial: _write_utf8(partial, text))
+
+
+def file_sha256(path: Path) -> str:
+    """Returns the SHA-256 of a file's content, in hexadecimal."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 @contextmanager
 def atomic_folder(out: Path, *, force: bool, is_ours: Callable[[Path], bool]) -> Iterator[Path]:
-    """Yields a folder beside `out`; when the block ends well it takes `out`'s place, else it is removed.
+    """Yields a temporary folder that replaces `out` when the block succeeds and is removed when it fails.
 
-    Killed at any moment, this leaves at `out` what was there before, or the new folder whole. What a killed
-    writer left beside it, the next one removes. `force` allows replacing an old folder if `is_ours` says so.
+    If the process is killed, `out` holds the old folder or the new one, complete; the next writer of `out` removes
+    the temporary folder that was left. `force` allows replacing an existing folder for which `is_ours` is true.
     """
     out = Path(os.path.abspath(out))
     if os.path.lexists(out):
@@ -32,13 +60,13 @@ def atomic_folder(out: Path, *, force: bool, is_ours: Callable[[Path], bool]) ->
             raise DataError(f"{out} exists and was not made by dynedge, so --force does not replace it.")
     elif not out.parent.is_dir():
         raise DataError(f"{out.parent} is not a folder; create it first, or choose another --out.")
-    _sweep(out)
-    beside = out.parent / f".{out.name}.partial-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+    _remove_leftovers(out)
+    partial = out.parent / f".{out.name}.partial-{os.getpid()}-{uuid.uuid4().hex[:8]}"
     try:
-        beside.mkdir()
-        yield beside
-        _sync_tree(beside)
-        _put_in_place(beside, out)
+        partial.mkdir()
+        yield partial
+        _sync_tree(partial)
+        _replace(partial, out)
     except OSError as failure:
         if failure.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise DataError(
@@ -48,41 +76,55 @@ def atomic_folder(out: Path, *, force: bool, is_ours: Callable[[Path], bool]) ->
             raise DataError(f"{out} could not be written: {failure.strerror}; choose another --out.") from None
         raise
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(partial, ignore_errors=True)
 
 
-def _put_in_place(beside: Path, out: Path) -> None:
-    """After this, `out` is the new folder, and `beside` the old one if there was one."""
+def sync(path: Path) -> None:
+    """Waits until a file, or a folder's list of names, is on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _write_utf8(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
+
+
+def _replace(partial: Path, out: Path) -> None:
+    """Moves the new folder to `out`; afterwards `partial` is the old folder, if there was one."""
     if not os.path.lexists(out):
-        os.rename(beside, out)
-    elif not _exchange(beside, out):
-        # No atomic exchange here (not Linux, or an odd file system): the old folder moves aside for a moment.
-        aside = beside.with_name(beside.name + ".old")
+        os.rename(partial, out)
+    elif not _exchange(partial, out):
+        # No atomic exchange (not Linux, or an unusual file system): `out` is missing between the two renames.
+        aside = partial.with_name(partial.name + ".old")
         os.rename(out, aside)
-        os.rename(beside, out)
-        os.rename(aside, beside)
+        os.rename(partial, out)
+        os.rename(aside, partial)
     sync(out.parent)
 
 
 def _exchange(one: Path, other: Path) -> bool:
+    """Swaps two paths in one system call; False where the system does not support it."""
     renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if renameat2 is None:
         return False
     return bool(renameat2(AT_FDCWD, os.fsencode(one), AT_FDCWD, os.fsencode(other), RENAME_EXCHANGE) == 0)
 
 
-def _sweep(out: Path) -> None:
-    """Remove what writers of `out` that are no longer alive left behind."""
-    for left in out.parent.glob(f".{out.name}.partial-*"):
-        pid = left.name.removeprefix(f".{out.name}.partial-").split("-")[0]
-        if pid.isdigit() and not _alive(int(pid)):
-            if left.name.endswith(".old") and not os.path.lexists(out):
-                os.rename(left, out)  # killed between the two renames: the old folder goes back
+def _remove_leftovers(out: Path) -> None:
+    """Removes the temporary folders of writers of `out` that were killed."""
+    for folder in out.parent.glob(f".{out.name}.partial-*"):
+        pid = folder.name.removeprefix(f".{out.name}.partial-").split("-")[0]
+        if pid.isdigit() and not _is_running(int(pid)):
+            if folder.name.endswith(".old") and not os.path.lexists(out):
+                os.rename(folder, out)  # killed between the two renames: the old folder is restored
             else:
-                shutil.rmtree(left, ignore_errors=True)
+                shutil.rmtree(folder, ignore_errors=True)
 
 
-def _alive(pid: int) -> bool:
+def _is_running(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -97,12 +139,3 @@ def _sync_tree(folder: Path) -> None:
         for name in files:
             sync(Path(root) / name)
         sync(Path(root))
-
-
-def sync(path: Path) -> None:
-    """Wait until a file, or a folder's list of names, is on the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

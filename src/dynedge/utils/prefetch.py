@@ -1,46 +1,46 @@
-"""Run a generator in a thread of its own, a few steps ahead of whoever reads it."""
+"""Prefetching: results are computed in background threads a few items ahead of the consumer, in order."""
 
 from __future__ import annotations
 
-import queue
-import threading
-from collections.abc import Iterable, Iterator
-from typing import TypeVar
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import repeat
+from typing import Any, TypeVar
 
-T = TypeVar("T")
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+READY = 2  # results held ready for the consumer, beyond those being computed
 
 
-def ahead(steps: Iterable[T], depth: int = 2) -> Iterator[T]:
-    """The same items in the same order; an error of the generator is raised here, at its place."""
-    ready: queue.Queue[tuple[str, T | BaseException | None]] = queue.Queue(depth)
-    left = threading.Event()  # the reader went away
+def prefetch_map(
+    work: Callable[[Item], Result], items: Iterable[Item], threads: int, ready: int = READY
+) -> Iterator[Result]:
+    """Yields work(item) for each item, in order, computed in threads ahead of the consumer; 0 threads: on demand.
 
-    def put(kind: str, what: T | BaseException | None) -> None:
-        while not left.is_set():
-            try:
-                return ready.put((kind, what), timeout=0.1)
-            except queue.Full:
-                continue
-
-    def work() -> None:
-        try:
-            for step in steps:
-                put("step", step)
-                if left.is_set():
-                    return
-            put("end", None)
-        except BaseException as error:
-            put("error", error)
-
-    threading.Thread(target=work, daemon=True).start()
+    An error of `work` is raised where its result was due. A consumer that stops early does not wait for queued work.
+    """
+    if threads == 0:
+        yield from map(work, items)
+        return
+    pending: deque[Future[Result]] = deque()
+    pool = ThreadPoolExecutor(threads, "dynedge-prefetch")
     try:
-        while True:
-            kind, what = ready.get()
-            if kind == "end":
-                return
-            if kind == "error":
-                assert isinstance(what, BaseException)
-                raise what
-            yield what  # type: ignore[misc]
+        for item in items:
+            pending.append(pool.submit(work, item))
+            if len(pending) >= threads + ready:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
     finally:
-        left.set()
+        pool.shutdown(cancel_futures=True)
+
+
+def prefetch(items: Iterable[Item], depth: int = 3) -> Iterator[Item]:
+    """Yields the same items in the same order; a thread advances the iterable up to `depth` items ahead."""
+    end: Any = object()
+    for item in prefetch_map(lambda iterator: next(iterator, end), repeat(iter(items)), threads=1, ready=depth):
+        if item is end:
+            return
+        yield item

@@ -186,7 +186,7 @@ def test_a_file_without_a_header_and_with_other_names(tmp_path):
 )
 def test_the_time_unit_is_inferred_and_sub_seconds_are_kept(tmp_path, values, unit, seconds):
     log = read(tmp_path, "user_id,item_id,timestamp\n" + "".join(f"u,i,{value}\n" for value in values))
-    assert log.card["time"] == {"unit": unit, "inferred": True}
+    assert log.metadata["time"] == {"unit": unit, "inferred": True}
     assert log.time.tolist() == seconds
 
 
@@ -214,7 +214,7 @@ def test_features_label_categories_and_event_ids(tmp_path):
     assert dict(zip(log.item_ids.take(range(3)), kinds, strict=True)) == {"j": "blue", "i": "green", "k": None}, (
         "the category first said of an item in time, not in the file"
     )
-    assert log.card["features"] == ["f", "g"]
+    assert log.metadata["features"] == ["f", "g"]
 
 
 @pytest.mark.parametrize("written", ["1,2.5,-3", "[1, 2.5, -3]", "1 2.5 -3", "[1.0;2.5;-3e0]"])
@@ -223,7 +223,7 @@ def test_a_packed_feature_column(tmp_path, written):
     text = f'user_id,item_id,timestamp,v\nu,i,1,"{written}"\nu,i,2,"{bad}"\nu,i,3,"{written.replace("-3", "x")}"\n'
     log = read(tmp_path, text, Schema(features=("v",)))
     assert log.features.tolist() == [[1, 2.5, -3]]
-    assert log.card["features"] == ["v_0", "v_1", "v_2"]
+    assert log.metadata["features"] == ["v_0", "v_1", "v_2"]
     assert [row[3] for row in rejects(log.path)] == ["wrong number of values in the list", "not a number"]
 
 
@@ -305,7 +305,7 @@ def test_every_kind_of_bad_row_is_listed_with_its_line(tmp_path):
         (19, "", '"u"x,i,1,0', "text after a closing quote"),
         (20, "", '"u,i,1,0', "a quote is opened and never closed"),
     ]
-    assert log.card["rows_read"] == len(log) + log.card["rejected"] == 18
+    assert log.metadata["rows_read"] == len(log) + log.metadata["rejected"] == 18
 
 
 @pytest.mark.parametrize(
@@ -345,7 +345,7 @@ def test_too_many_bad_rows_write_no_log_and_say_which(tmp_path):
     assert not (tmp_path / "log").exists()
     assert len((tmp_path / "log.rejects.csv").read_text().splitlines()) == 3
     log = read(tmp_path, "user_id,item_id,timestamp\n" + good + "u,i,1\n" + bad, max_bad=0.001)
-    assert log.card["rejected"] == 1
+    assert log.metadata["rejected"] == 1
     assert not (tmp_path / "log.rejects.csv").exists(), "the earlier complaint is no longer true"
 
 
@@ -465,7 +465,7 @@ def test_messy_files_are_read_as_the_plain_way_reads_them(tmp_path_factory, line
     got = events(log)
     assert [(str(user), str(item), time) for user, item, time in got] == accepted
     assert [row[0] for row in rejects(log.path)] == rejected
-    assert log.card["rows_read"] == len(accepted) + len(rejected)
+    assert log.metadata["rows_read"] == len(accepted) + len(rejected)
     log.verify()
 
 
@@ -480,7 +480,7 @@ def test_any_bytes_with_quotes_add_up_whatever_the_block_size(tmp_path_factory, 
             patch.setattr(sources, "BLOCK_BYTES", block)
             try:
                 log = read(tmp_path, text)
-                assert log.card["rows_read"] == len(log) + len(rejects(log.path))
+                assert log.metadata["rows_read"] == len(log) + len(rejects(log.path))
                 outcomes.append((events(log), rejects(log.path)))
             except DataError as error:
                 outcomes.append(str(error))

@@ -31,7 +31,7 @@ from dynedge.models.edge.model import create as create_edge
 from dynedge.models.modules import Shape
 from dynedge.training.config import TrainingConfig
 from dynedge.training.loop import fit
-from dynedge.utils.tensor_io import group
+from dynedge.utils.tensor_io import select_prefix
 
 HALF_LIVES = (1e12, 30.0, 4.0)
 
@@ -332,7 +332,7 @@ def test_the_best_epoch_chooses_its_weight_on_more_events_at_last(monkeypatch):
     monkeypatch.setattr(Edge, "calibrate", calibrate)
     course = fit(make_edge(log, 240), log, config)
     assert [events for events, _ in told] == [range(240, 250)] * 2 + [range(240, 290)]
-    kept = group(course.best.tensors, "model")
+    kept = select_prefix(course.best.tensors, "model")
     assert kept["weight"] == 0.5
     assert all(
         torch.equal(tensor, told[course.best.epoch][1][name]) for name, tensor in kept.items() if name != "weight"

@@ -24,7 +24,7 @@ from dynedge.data.splits import DEFAULT_SPLIT, Split
 from dynedge.errors import DataError, UsageError
 from dynedge.utils.arrays import Array
 from dynedge.utils.compile import compiled
-from dynedge.utils.prefetch import ahead
+from dynedge.utils.prefetch import prefetch
 from dynedge.utils.progress import Progress
 
 UNIT_WORDS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds", "iso": "ISO 8601"}
@@ -277,12 +277,12 @@ class _Rows:
                 self._note_categories(item, category.read(a, b))
             return
         users, items = _Renumber(len(self.users)), _Renumber(len(self.items))
-        spooled = self.writer.respool(self.spool)
+        spooled = self.writer.move_columns(self.spool)
         columns = {name: RawColumn(c.path, c.dtype, c.width, HEADER_BYTES) for name, c in spooled.items()}
         if category:
             columns["category"] = category
         with Progress("sorting", self.accepted, "rows", quiet=quiet) as progress:
-            for piece in ahead(in_time_order(columns, self.accepted, self.spool), depth=1):
+            for piece in prefetch(in_time_order(columns, self.accepted, self.spool), depth=2):
                 piece["user"], piece["item"] = users.apply(piece["user"]), items.apply(piece["item"])
                 if category:
                     self._note_categories(piece["item"], piece.pop("category"))

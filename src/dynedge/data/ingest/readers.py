@@ -17,7 +17,7 @@ from dynedge.data.ingest.columns import ColumnValues, ListColumn, Marks, NumberC
 from dynedge.data.ingest.tokenizer import cut_delimited, cut_json
 from dynedge.errors import DataError, UsageError
 from dynedge.utils.arrays import Array
-from dynedge.utils.prefetch import ahead
+from dynedge.utils.prefetch import prefetch
 
 BLOCK_BYTES = 8 << 20
 LONGEST_LINE = 64 << 20
@@ -99,8 +99,8 @@ def read_blocks(path: Path, schema: Schema) -> Iterator[Block]:
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}.") from None
     if magic == b"PAR1":
-        return ahead(_parquet_blocks(path, schema))
-    return ahead(_text_blocks(path, schema, magic))
+        return prefetch(_parquet_blocks(path, schema))
+    return prefetch(_text_blocks(path, schema, magic))
 
 
 # ---- text
@@ -111,7 +111,7 @@ class _Stream:
 
     def __init__(self, path: Path, magic: bytes) -> None:
         self.path, self._magic = path, magic
-        self._chunks = ahead(self._read(), depth=3)
+        self._chunks = prefetch(self._read(), depth=4)
         self.done = 0  # bytes of the file itself, compressed where it is
 
     def _read(self) -> Iterator[tuple[bytes, int]]:

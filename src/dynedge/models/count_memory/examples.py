@@ -14,7 +14,7 @@ from dynedge.data.log import EventLog
 from dynedge.data.windows import Window, cut_windows
 from dynedge.models.base import State
 from dynedge.models.count_memory.gating import Examples
-from dynedge.plan.planner import ahead
+from dynedge.utils.prefetch import prefetch_map
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +53,7 @@ class Lessons:
             examples = self._read(window, number, older, each, state)
             return Lesson(Window(log, cuts[number]), examples, state if number == len(cuts) - 1 else None)
 
-        for one in ahead(lesson, range(len(cuts)), threads=1):
+        for one in prefetch_map(lesson, range(len(cuts)), threads=1):
             found.append(one)
             if len(found) == len(cuts):
                 self._known = log, train_end, found

@@ -9,7 +9,7 @@ import torch
 
 from dynedge.errors import UsageError
 from dynedge.models.window_index import Prepared
-from dynedge.plan.planner import ahead
+from dynedge.utils.prefetch import prefetch_map
 
 if TYPE_CHECKING:
     from dynedge.models.edge.recurrence import Recurrence
@@ -50,7 +50,7 @@ class Resident:
                 prepared = indexed(one)
                 return prepared, stream.record_event()
 
-        for prepared, ready in ahead(copied, planned(number), threads=THREADS):
+        for prepared, ready in prefetch_map(copied, planned(number), threads=THREADS):
             torch.cuda.current_stream().wait_event(ready)
             self._full = self._full or not self._room()
             if self._full:  # one buffer: its memory is free again when its readers are done

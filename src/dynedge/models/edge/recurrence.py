@@ -39,9 +39,10 @@ from dynedge.ops.read_states import EntityTable, read_states
 from dynedge.ops.sampled_softmax import CHUNK, CandidateColumns, ScoreBonus, sampled_softmax
 from dynedge.plan.levels import NO_CUT
 from dynedge.plan.links import Linker
-from dynedge.plan.planner import Plan, Planned, Setting, ahead
+from dynedge.plan.planner import Plan, Planned, Setting
 from dynedge.plan.schedule import Schedule, build
 from dynedge.utils.arrays import Array
+from dynedge.utils.prefetch import prefetch_map
 
 SIDES = "user", "item"
 DRAWN = 1 << 18  # negatives drawn for a window: beyond, chunks share theirs
@@ -124,7 +125,7 @@ class Recurrence(Model):
                 yield number, one, had.before(Window(log, one.events), known, self.xi.device)
 
         if not uses_triton(self.xi):
-            return ahead(indexed, planned(first), threads=1)
+            return prefetch_map(indexed, planned(first), threads=1)
         return self._resident.windows(len(self.plan), planned, indexed, first)
 
     def prepare(self, window: Window) -> Prepared:
