@@ -1,9 +1,9 @@
-"""Small files in each publisher's exact format."""
+"""Every public data set is read from a small file in its publisher's format."""
 
 import numpy as np
 import pytest
 
-from dynedge.data.datasets import DATASETS, dataset
+from dynedge.data.datasets import DATASETS, find_dataset
 from dynedge.data.ingest.pipeline import prepare
 from dynedge.data.log import EventLog
 from dynedge.errors import DataError, UsageError
@@ -21,13 +21,13 @@ TAOBAO = "1,2268318,2520377,pv,1511544070\n1,2333346,2520771,buy,1511561733\n2,2
 
 
 def read(tmp_path, name, text):
-    known = dataset(name)
-    (tmp_path / known.file).write_text(text)
-    return prepare(known.find(tmp_path), tmp_path / "log", known.schema, max_bad=0), known
+    dataset = find_dataset(name)
+    (tmp_path / dataset.file).write_text(text)
+    return prepare(dataset.find(tmp_path), tmp_path / "log", dataset.schema, max_bad=0), dataset
 
 
 @pytest.mark.parametrize("name", ["wikipedia", "reddit", "lastfm", "mooc"])
-def test_the_jodie_files(tmp_path, name):
+def test_jodie_files_are_read(tmp_path, name):
     log, _ = read(tmp_path, name, JODIE)
     assert log.user_ids.take(log.user) == [0, 1, 0]
     assert log.time.tolist() == [0.0, 36.0, 77.5]
@@ -35,11 +35,11 @@ def test_the_jodie_files(tmp_path, name):
     assert log.features == pytest.approx(np.array(JODIE_FEATURES, np.float32))
 
 
-def test_jodie_features_may_be_of_any_width(tmp_path):
+def test_jodie_files_may_have_any_number_of_features(tmp_path):
     header, *rows = JODIE.splitlines()
     for width in (0, 1, 172):
-        cut = [",".join(row.split(",")[:4] + ["0.5"] * width) for row in rows]
-        log, _ = read(tmp_path, "wikipedia", "\n".join([header, *cut]))
+        lines = [",".join(row.split(",")[:4] + ["0.5"] * width) for row in rows]
+        log, _ = read(tmp_path, "wikipedia", "\n".join([header, *lines]))
         assert log.features.shape == (3, width)
         assert len(log) == 3
         (tmp_path / "log").rename(tmp_path / f"log-{width}")
@@ -55,10 +55,10 @@ def test_jodie_features_may_be_of_any_width(tmp_path):
         ("ml-25m", RATINGS_CSV, [(1, 306, 1147868817), (2, 306, 1147868828), (1, 296, 1147880044)]),
     ],
 )
-def test_the_movielens_files(tmp_path, name, text, events):
+def test_movielens_files_are_read(tmp_path, name, text, events):
     log, _ = read(tmp_path, name, text)
-    found = zip(log.user_ids.take(log.user), log.item_ids.take(log.item), log.time.tolist(), strict=True)
-    assert list(found) == events
+    rows = zip(log.user_ids.take(log.user), log.item_ids.take(log.item), log.time.tolist(), strict=True)
+    assert list(rows) == events
     assert log.label is not None
     assert sorted(log.label.tolist()) == sorted(float(part) for part in _ratings(text))
 
@@ -70,7 +70,7 @@ def _ratings(text):
             yield fields[2]
 
 
-def test_the_taobao_file(tmp_path):
+def test_the_taobao_file_is_read(tmp_path):
     log, _ = read(tmp_path, "taobao", TAOBAO)
     assert log.item_ids.take(log.item) == [2268318, 2268318, 2333346]
     assert [log.category_ids[0][code] for code in log.item_categories[:, 0]] == [2520377, 2520771]
@@ -78,35 +78,35 @@ def test_the_taobao_file(tmp_path):
     assert log.metadata["item_features"] == ["category"]
 
 
-def test_an_unknown_behaviour_is_a_bad_row(tmp_path):
+def test_an_unknown_behaviour_is_rejected(tmp_path):
     (tmp_path / "UserBehavior.csv").write_text(TAOBAO.replace("buy", "gift"))
-    log = prepare(tmp_path / "UserBehavior.csv", tmp_path / "log", dataset("taobao").schema, max_bad=1)
+    log = prepare(tmp_path / "UserBehavior.csv", tmp_path / "log", find_dataset("taobao").schema, max_bad=1)
     assert log.metadata["rejected_why"] == {"not a number": 1}
     assert ",behaviour,gift," in (log.path / "rejects.csv").read_text()
 
 
-def test_a_file_that_is_not_as_published_is_complained_about(tmp_path):
-    log, known = read(tmp_path, "ml-100k", U_DATA)
-    assert "3 users instead of 943" in known.complaint(log)
+def test_a_file_with_other_counts_than_published_is_reported(tmp_path):
+    log, dataset = read(tmp_path, "ml-100k", U_DATA)
+    assert "3 users instead of 943" in dataset.mismatch(log)
 
 
 @pytest.mark.parametrize("name", DATASETS)
-def test_published_counts_are_accepted_in_silence(name):
+def test_published_counts_are_accepted_without_a_warning(name):
     for counts in DATASETS[name].counts:
-        as_said = EventLog.from_arrays([0] * 0, [], [], num_users=counts.users, num_items=counts.items)
-        object.__setattr__(as_said, "user", range(counts.events))  # as long as published, without the memory
-        assert DATASETS[name].complaint(as_said) == ""
+        log = EventLog.from_arrays([0] * 0, [], [], num_users=counts.users, num_items=counts.items)
+        object.__setattr__(log, "user", range(counts.events))  # the published length, without its memory
+        assert DATASETS[name].mismatch(log) == ""
 
 
-def test_unknown_names_and_missing_files_are_one_sentence(tmp_path):
-    with pytest.raises(UsageError, match=r"'ml-99' is not known; these are: wikipedia, .*taobao"):
-        dataset("ml-99")
-    with pytest.raises(DataError, match=r"holds no UserBehavior\.csv; get it from"):
-        dataset("taobao").find(tmp_path)
+def test_unknown_names_and_missing_files_raise_one_sentence(tmp_path):
+    with pytest.raises(UsageError, match=r"'ml-99' is unknown; choose one of: wikipedia, .*taobao"):
+        find_dataset("ml-99")
+    with pytest.raises(DataError, match=r"contains no UserBehavior\.csv; download it from"):
+        find_dataset("taobao").find(tmp_path)
 
 
 def test_the_file_is_found_in_the_publishers_folder(tmp_path):
     (tmp_path / "ml-100k").mkdir()
     (tmp_path / "ml-100k" / "u.data").write_text(U_DATA)
-    for place in (tmp_path, tmp_path / "ml-100k", tmp_path / "ml-100k" / "u.data"):
-        assert dataset("ml-100k").find(place) == tmp_path / "ml-100k" / "u.data"
+    for path in (tmp_path, tmp_path / "ml-100k", tmp_path / "ml-100k" / "u.data"):
+        assert find_dataset("ml-100k").find(path) == tmp_path / "ml-100k" / "u.data"

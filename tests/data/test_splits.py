@@ -1,3 +1,5 @@
+"""Splits and windows cover every event once, in order."""
+
 from fractions import Fraction
 from itertools import pairwise
 from math import floor
@@ -12,7 +14,7 @@ from dynedge.errors import UsageError
 
 
 @given(events=st.integers(0, 10**12), a=st.integers(0, 1000), b=st.integers(0, 1000))
-def test_a_split_loses_no_event_and_takes_none_twice(events, a, b):
+def test_a_split_contains_every_event_once(events, a, b):
     a, b = sorted((a, b))
     text = f"{a / 1000},{Fraction(b - a, 1000)},{Fraction(1000 - b, 1000)}"
     train_end, valid_end = Split.parse(text).bounds(events)
@@ -24,7 +26,7 @@ def test_a_split_loses_no_event_and_takes_none_twice(events, a, b):
     assert all(one.stop == two.start for one, two in pairwise(ranges))
 
 
-def test_fractions_are_decimal_not_binary():
+def test_fractions_are_exact_decimals():
     # In floats, 0.7 + 0.1 is a little less than 0.8, and an event would move from validation to test.
     assert Split.parse("0.7,0.1,0.2").bounds(10) == (7, 8)
     assert Split.parse("0.7,0.1,0.2").bounds(24_999_849) == (17_499_894, 19_999_879)
@@ -33,20 +35,20 @@ def test_fractions_are_decimal_not_binary():
 @pytest.mark.parametrize(
     "text", ["", "0.8", "0.8,0.1", "0.8,0.1,0.2", "a,b,c", "1.2,-0.1,-0.1", "1/0,0,0", "nan,0,0"]
 )
-def test_a_bad_split_is_one_sentence(text):
+def test_a_bad_split_raises_one_sentence(text):
     with pytest.raises(UsageError, match=r"--split .* three fractions that add up to 1"):
         Split.parse(text)
 
 
 @given(events=st.integers(0, 3000), count=st.integers(1, 400))
 def test_windows_cover_every_event_once_in_order(events, count):
-    found = cut_windows(events, count)
-    assert len(found) == count
-    assert [k for window in found for k in window] == list(range(events))
-    assert all(w.start == events * k // count for k, w in enumerate(found))
-    assert max(map(len, found)) - min(map(len, found)) <= 1
+    windows = cut_windows(events, count)
+    assert len(windows) == count
+    assert [k for window in windows for k in window] == list(range(events))
+    assert all(w.start == events * k // count for k, w in enumerate(windows))
+    assert max(map(len, windows)) - min(map(len, windows)) <= 1
 
 
-def test_no_windows_is_a_usage_error():
+def test_zero_windows_is_a_usage_error():
     with pytest.raises(UsageError, match="--windows 0"):
         cut_windows(10, 0)

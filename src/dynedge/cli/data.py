@@ -61,7 +61,7 @@ def prepare(
     from dynedge.data.splits import DEFAULT_SPLIT, Split
 
     share = _share(max_bad)
-    known = datasets.dataset(dataset) if dataset else None
+    known = datasets.find_dataset(dataset) if dataset else None
     if known:
         paths = [str(known.find(Path(file))) for file in files]
         schema = known.schema
@@ -91,8 +91,8 @@ def prepare(
         quiet=False,
     )
     card = log.metadata
-    if known and (complaint := known.complaint(log)):
-        print(f"dynedge: warning: {complaint}", file=sys.stderr)
+    if known and (mismatch := known.mismatch(log)):
+        print(f"dynedge: warning: {mismatch}", file=sys.stderr)
     if as_json:
         print(json.dumps({key: value for key, value in card.items() if key != "columns"}))
         return

@@ -1,4 +1,4 @@
-"""Known public logs, read exactly as their publishers ship them."""
+"""Public data sets, read in the format in which their publishers distribute them."""
 
 from __future__ import annotations
 
@@ -11,51 +11,60 @@ from dynedge.errors import DataError, UsageError
 
 
 @dataclass(frozen=True)
-class Counts:
-    """What somebody says the log holds."""
+class PublishedCounts:
+    """Users, items and events of a data set, according to a source."""
 
-    who: str
+    source: str
     users: int
     items: int
     events: int
 
-    def differs(self, log: EventLog) -> str:
-        """ "" if the log is as said, else what is not."""
-        have = {"users": log.num_users, "items": log.num_items, "events": len(log)}
-        said = {"users": self.users, "items": self.items, "events": self.events}
-        return ", ".join(f"{have[key]:,} {key} instead of {said[key]:,}" for key in said if have[key] != said[key])
+    def difference(self, log: EventLog) -> str:
+        """Returns the counts in which a log differs, as text; empty if it matches."""
+        pairs = {
+            "users": (log.num_users, self.users),
+            "items": (log.num_items, self.items),
+            "events": (len(log), self.events),
+        }
+        return ", ".join(
+            f"{actual:,} {name} instead of {published:,}"
+            for name, (actual, published) in pairs.items()
+            if actual != published
+        )
 
 
 @dataclass(frozen=True)
 class Dataset:
+    """A public data set: its file, format, default split and published counts."""
+
     title: str
-    file: str  # the publisher's name for the file; a folder that holds it will do
-    where: str  # where a person gets it
+    file: str  # the publisher's file name
+    where: str  # download address
     schema: Schema
     split: str
-    counts: tuple[Counts, ...]  # the publisher's first: that is what the file should hold
+    counts: tuple[PublishedCounts, ...]  # the publisher's first
 
     def find(self, path: Path) -> Path:
-        """The file itself, or the file of the known name in a folder."""
+        """Returns the data set's file: `path` itself, or the file of the publisher's name in the folder `path`."""
         if path.is_dir():
-            for found in (path / self.file, *sorted(path.glob(f"*/{self.file}"))):
-                if found.is_file():
-                    return found
-            raise DataError(f"{path} holds no {self.file}; get it from {self.where}.")
+            for file in (path / self.file, *sorted(path.glob(f"*/{self.file}"))):
+                if file.is_file():
+                    return file
+            raise DataError(f"{path} contains no {self.file}; download it from {self.where}.")
         return path
 
-    def complaint(self, log: EventLog) -> str:
-        """A sentence if the file is not what was published, else ""."""
-        differs = [counts.differs(log) for counts in self.counts]
-        if not all(differs):
+    def mismatch(self, log: EventLog) -> str:
+        """Returns a sentence if the log has none of the published counts, else an empty string."""
+        differences = [counts.difference(log) for counts in self.counts]
+        if not all(differences):
             return ""
-        return f"this file is not {self.title} as published: it has {differs[0]} ({self.counts[0].who})."
+        return f"this file is not {self.title} as published: it has {differences[0]} ({self.counts[0].source})."
 
 
 _JODIE = "snap.stanford.edu/jodie"
 _GROUPLENS = "grouplens.org/datasets/movielens"
 
-# A header with four names and one more for a list of features, then rows with any number of features.
+# The header names four columns and a list of features; the rows have any number of features.
 _JODIE_SCHEMA = Schema(
     time="timestamp",
     label="state_label",
@@ -66,8 +75,10 @@ _JODIE_SCHEMA = Schema(
 )
 
 
-def _jodie(title: str, file: str, users: int, items: int, events: int, paper: Counts | None = None) -> Dataset:
-    counts = (Counts("the publisher", users, items, events), *([paper] if paper else []))
+def _jodie(
+    title: str, file: str, users: int, items: int, events: int, paper: PublishedCounts | None = None
+) -> Dataset:
+    counts = (PublishedCounts("the publisher", users, items, events), *([paper] if paper else []))
     return Dataset(title, file, f"{_JODIE}/{file}", _JODIE_SCHEMA, "0.8,0.1,0.1", counts)
 
 
@@ -79,9 +90,11 @@ def _ratings(delimiter: str, names: tuple[str, ...] | None = None) -> Schema:
 _RATING_NAMES = ("user_id", "item_id", "rating", "timestamp")
 
 
-def _movielens(name: str, file: str, schema: Schema, users: int, items: int, events: int, *more: Counts) -> Dataset:
+def _movielens(
+    name: str, file: str, schema: Schema, users: int, items: int, events: int, *more: PublishedCounts
+) -> Dataset:
     split = "0.7,0.1,0.2" if name == "25M" else "0.8,0.1,0.1"
-    counts = (Counts("the publisher", users, items, events), *more)
+    counts = (PublishedCounts("the publisher", users, items, events), *more)
     return Dataset(f"MovieLens {name}", file, f"{_GROUPLENS}/{name.lower()}", schema, split, counts)
 
 
@@ -102,7 +115,7 @@ DATASETS: dict[str, Dataset] = {
         162_541,
         59_047,
         25_000_095,
-        Counts("the EDGE paper", 162_538, 59_048, 24_999_849),
+        PublishedCounts("the EDGE paper", 162_538, 59_048, 24_999_849),
     ),
     "taobao": Dataset(
         "Taobao user behaviour",
@@ -118,14 +131,15 @@ DATASETS: dict[str, Dataset] = {
         ),
         "0.7,0.1,0.2",
         (
-            Counts("the publisher", 987_994, 4_162_024, 100_150_807),
-            Counts("the EDGE paper", 987_975, 4_111_798, 96_678_667),
+            PublishedCounts("the publisher", 987_994, 4_162_024, 100_150_807),
+            PublishedCounts("the EDGE paper", 987_975, 4_111_798, 96_678_667),
         ),
     ),
 }
 
 
-def dataset(name: str) -> Dataset:
+def find_dataset(name: str) -> Dataset:
+    """Returns a data set by name; UsageError for an unknown name."""
     if name not in DATASETS:
-        raise UsageError(f"--dataset {name!r} is not known; these are: {', '.join(DATASETS)}.")
+        raise UsageError(f"--dataset {name!r} is unknown; choose one of: {', '.join(DATASETS)}.")
     return DATASETS[name]

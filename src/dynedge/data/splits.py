@@ -13,7 +13,7 @@ class Split:
     """Fractions (train, valid, test) of a log, by position.
 
     With E events and fractions (a, b, c): training is [0, ⌊aE⌋), validation [⌊aE⌋, ⌊(a+b)E⌋), test the rest.
-    The fractions are decimals, not binary floats: 0.7 + 0.1 is exactly 0.8 here.
+    The fractions are exact decimals, not binary floats: 0.7 + 0.1 is exactly 0.8.
     """
 
     train: Fraction
@@ -22,7 +22,7 @@ class Split:
 
     @classmethod
     def parse(cls, text: str) -> Split:
-        """From "0.8,0.1,0.1"."""
+        """Parses text such as "0.8,0.1,0.1"."""
         try:
             parts = [Fraction(part.strip()) for part in text.split(",")]
         except (ValueError, ZeroDivisionError):
@@ -32,10 +32,11 @@ class Split:
         return cls(*parts)
 
     def bounds(self, events: int) -> tuple[int, int]:
-        """(end of training, end of validation) for a log of so many events."""
+        """Returns (end of training, end of validation) for a log of `events` events."""
         return int(self.train * events), int((self.train + self.valid) * events)
 
     def ranges(self, events: int) -> dict[str, range]:
+        """Returns the ranges of positions under "train", "valid" and "test"."""
         train_end, valid_end = self.bounds(events)
         return {
             "train": range(0, train_end),

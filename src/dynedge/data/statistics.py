@@ -1,4 +1,4 @@
-"""What a log looks like: counts, activity, repeats, equal times. Memory grows with users and items only."""
+"""Statistics of a log: counts, activity, repeats, equal times. Memory grows with users and items, not with events."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from typing import Any
 import numpy as np
 
 from dynedge.data.log import EventLog
-from dynedge.data.repeat_events import empty, grown, key_of, place
+from dynedge.data.pair_set import doubled, empty_set, find_slot, pair_key
 from dynedge.data.tie_order import order_signal
 from dynedge.utils.arrays import Array
 from dynedge.utils.compile import compiled
 
-PIECE = 1 << 22
-PAIRS_AT_MOST = 20_000_000  # beyond that, repeats are counted on a sample of the users
+CHUNK = 1 << 22  # events processed at a time
+MAX_PAIRS = 20_000_000  # beyond this many events, repeats are counted on a sample of the users
 QUANTILES = (0.0, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)
 
 
 def degrees(ids: Array, count: int) -> Array:
-    """Events of each user or item."""
+    """Returns the number of events of each user or item: int64[count] from dense ids int32[E]."""
     total = np.zeros(count, np.int64)
-    for start in range(0, len(ids), PIECE):
-        total += np.bincount(ids[start : start + PIECE], minlength=count)
+    for start in range(0, len(ids), CHUNK):
+        total += np.bincount(ids[start : start + CHUNK], minlength=count)
     return total
 
 
 def describe(log: EventLog) -> dict[str, Any]:
-    """The card as plain values. The keys are stable: scripts read them."""
+    """Returns the statistics of a log as plain values. The keys are stable: scripts read them."""
     events = len(log)
-    every = max(1, -(-events // PAIRS_AT_MOST))  # one user in so many is looked at for repeats
+    every = max(1, -(-events // MAX_PAIRS))  # repeats are counted for one user in `every`
     shares = _shares(log, every)
     return {
         "events": events,
@@ -53,25 +53,26 @@ def describe(log: EventLog) -> dict[str, Any]:
 def _quantiles(counts: Array) -> dict[str, float]:
     if not len(counts):
         return {}
-    found = np.quantile(counts, QUANTILES, method="lower")
-    return {f"{q:g}": int(value) for q, value in zip(QUANTILES, found, strict=True)} | {"mean": float(counts.mean())}
+    values = np.quantile(counts, QUANTILES, method="lower")
+    return {f"{q:g}": int(value) for q, value in zip(QUANTILES, values, strict=True)} | {"mean": float(counts.mean())}
 
 
 def _shares(log: EventLog, every: int) -> dict[str, float]:
+    """Returns the shares of events that repeat a pair or the user's last item, or share a time."""
     last_item = np.full(log.num_users, -1, np.int32)
     last_time = np.full(log.num_users, -1.0)
-    pairs = empty()
+    pairs = empty_set()
     counts = np.zeros(6, np.int64)  # repeats, sampled events, same as last, equal times, equal times of a user, pairs
-    before = -1.0
-    for start in range(0, len(log), PIECE):
-        user, item = log.user[start : start + PIECE], log.item[start : start + PIECE]
-        time = np.ascontiguousarray(log.time[start : start + PIECE])
+    previous_time = -1.0
+    for start in range(0, len(log), CHUNK):
+        user, item = log.user[start : start + CHUNK], log.item[start : start + CHUNK]
+        time = np.ascontiguousarray(log.time[start : start + CHUNK])
         row = 0
         while row < len(user):
-            row = _count(user, item, time, row, before, every, last_item, last_time, pairs, counts)
+            row = _count(user, item, time, row, previous_time, every, last_item, last_time, pairs, counts)
             if row < len(user):
-                pairs = grown(pairs)
-        before = float(time[-1])
+                pairs = doubled(pairs)
+        previous_time = float(time[-1])
     events = max(len(log), 1)
     return {
         "repeat_share": float(counts[0] / max(counts[1], 1)),
@@ -87,29 +88,29 @@ def _count(
     item: Array,
     time: Array,
     row: int,
-    before: float,
+    previous_time: float,
     every: int,
     last_item: Array,
     last_time: Array,
     pairs: Array,
     counts: Array,
 ) -> int:
-    """From `row` on; stops early when the table of pairs is half full."""
+    """Counts from `row` on and returns the next row; stops early when the set of pairs is half full."""
     while row < len(user):
         u, i = user[row], item[row]
         if u % every == 0:
-            key = key_of(u, i)
-            at = place(pairs, key)
-            if pairs[at] == key:
+            key = pair_key(u, i)
+            slot = find_slot(pairs, key)
+            if pairs[slot] == key:
                 counts[0] += 1
             else:
                 if 2 * (counts[5] + 1) > len(pairs):
                     return row
-                pairs[at] = key
+                pairs[slot] = key
                 counts[5] += 1
             counts[1] += 1
         counts[2] += last_item[u] == i
-        counts[3] += time[row] == (time[row - 1] if row > 0 else before)
+        counts[3] += time[row] == (time[row - 1] if row > 0 else previous_time)
         counts[4] += time[row] == last_time[u] and last_item[u] >= 0
         last_item[u], last_time[u] = i, time[row]
         row += 1

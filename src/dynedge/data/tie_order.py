@@ -1,9 +1,9 @@
-"""How much of a log's signal sits in the order of events at equal times.
+"""How much predictive signal a log carries in the order of events with equal times.
 
-Such events keep the order of the file they came from. That order can mean something (the lines of an invoice, as they
-were typed) or nothing; a sort that is not stable loses it, and a model's score with it. To tell how much is at stake,
-a plain rule predicts from the log as it stands, and from the same log with equal times shuffled: next comes the item
-that most often followed the user's last one, whoever the user was; among equals, the more popular.
+Such events keep the order of their input file. That order can be meaningful (the lines of an invoice, as typed) or
+not; an unstable sort loses it, and a model's score with it. To measure the difference, a simple rule predicts on the
+log as stored, and on the same log with equal times shuffled: the next item is the one that most often followed the
+user's last item, over all users; ties go to the more popular item.
 """
 
 from __future__ import annotations
@@ -13,93 +13,103 @@ from typing import Any
 import numpy as np
 
 from dynedge.data.log import EventLog
-from dynedge.data.repeat_events import empty, grown, key_of, place
+from dynedge.data.pair_set import doubled, empty_set, find_slot, pair_key
 from dynedge.utils.arrays import Array
 from dynedge.utils.compile import compiled
 
-EVENTS_AT_MOST = 1_000_000  # the last so many of a log are looked at
-SCORED_SHARE = 10  # one in so many of those is predicted: the last ones, with the others to count from
+MAX_EVENTS = 1_000_000  # only the last events of a longer log are used
+SCORED_ONE_IN = 10  # the last tenth of them is predicted, the others are only counted
 SEED = 0
 
 
 def order_signal(log: EventLog) -> dict[str, Any]:
-    """{"events", "scored", "mrr", "mrr_shuffled"}: the rule's MRR in the stored order, and with equal times shuffled.
+    """Returns {"events", "scored", "mrr", "mrr_shuffled"}: the rule's MRR as stored, and with equal times shuffled.
 
-    The shuffle has a seed of its own, so that a log has one answer.
+    The shuffle has a fixed seed, so that the result depends on the log alone.
     """
-    start = max(len(log) - EVENTS_AT_MOST, 0)
+    start = max(len(log) - MAX_EVENTS, 0)
     user, item, time = (np.array(column[start:]) for column in (log.user, log.item, log.time))
     shuffled = np.lexsort((np.random.default_rng(SEED).random(len(time)), time))
-    first = len(user) - len(user) // SCORED_SHARE
-    as_it_is = _mrr(user, item, first, log.num_users, log.num_items)
-    without = _mrr(user[shuffled], item[shuffled], first, log.num_users, log.num_items)
-    return {"events": len(user), "scored": len(user) - first, "mrr": as_it_is, "mrr_shuffled": without}
+    first = len(user) - len(user) // SCORED_ONE_IN
+    stored_mrr = _mrr(user, item, first, log.num_users, log.num_items)
+    shuffled_mrr = _mrr(user[shuffled], item[shuffled], first, log.num_users, log.num_items)
+    return {"events": len(user), "scored": len(user) - first, "mrr": stored_mrr, "mrr_shuffled": shuffled_mrr}
 
 
 @compiled
 def _mrr(user: Array, item: Array, first: int, num_users: int, num_items: int) -> float:
-    """Of the events from `first` on, each ranked among all items by what came before it; ties: the mean rank.
+    """Returns the MRR over events `first`, `first` + 1, …, each ranked among all items by the events before it.
 
-    A slot holds an item that followed another and how often; an item's slots are a chain, from `head` by `behind`.
+    Ties get the mean rank. An entry holds a successor of an item and its count; the entries of one item form a linked
+    list that starts at `head` and continues at `next_entry`.
     """
     last, head = np.full(num_users, -1, np.int32), np.full(num_items, -1, np.int32)
-    successor, count, behind = np.empty((3, len(user)), np.int32)
-    known, slots, total = empty(), 0, 0.0
-    slot_of = np.empty(len(known), np.int32)
+    successor, count, next_entry = np.empty((3, len(user)), np.int32)
+    pairs, entries, total = empty_set(), 0, 0.0
+    entry_of = np.empty(len(pairs), np.int32)
     popularity = np.zeros(num_items, np.int32)
-    above = np.zeros(len(user) + 1, np.int64)  # how many items are more popular than so much
+    more_popular = np.zeros(len(user) + 1, np.int64)  # [c]: number of items with a popularity above c
     for k in range(len(user)):
         before, now = last[user[k]], item[k]
-        slot = -1
+        entry = -1
         if before >= 0:
-            key = key_of(before, now)
-            at = place(known, key)
-            slot = slot_of[at] if known[at] == key else -1
+            key = pair_key(before, now)
+            slot = find_slot(pairs, key)
+            entry = entry_of[slot] if pairs[slot] == key else -1
         if k >= first:
-            total += 1 / _rank(
-                now, slot, head[before] if before >= 0 else -1, successor, count, behind, popularity, above
-            )
-        above[popularity[now]] += 1
+            start = head[before] if before >= 0 else -1
+            total += 1 / _rank(now, entry, start, successor, count, next_entry, popularity, more_popular)
+        more_popular[popularity[now]] += 1
         popularity[now] += 1
         last[user[k]] = now
-        if before >= 0 and slot < 0:
-            known[at], slot_of[at] = key, slots
-            successor[slots], count[slots], behind[slots], head[before] = now, 1, head[before], slots
-            slots += 1
-            if 2 * slots > len(known):
-                known, slot_of = _larger(known, slot_of)
-        elif slot >= 0:
-            count[slot] += 1
+        if before >= 0 and entry < 0:
+            pairs[slot], entry_of[slot] = key, entries
+            successor[entries], count[entries], next_entry[entries], head[before] = now, 1, head[before], entries
+            entries += 1
+            if 2 * entries > len(pairs):
+                pairs, entry_of = _doubled(pairs, entry_of)
+        elif entry >= 0:
+            count[entry] += 1
     return total / max(len(user) - first, 1)
 
 
 @compiled
 def _rank(
-    now: int, slot: int, chain: int, successor: Array, count: Array, behind: Array, popularity: Array, above: Array
+    now: int,
+    entry: int,
+    start: int,
+    successor: Array,
+    count: Array,
+    next_entry: Array,
+    popularity: Array,
+    more_popular: Array,
 ) -> float:
-    """The mean rank of item `now`, in `slot` of the chain or in none, by count and then by popularity."""
-    mine, own = count[slot] if slot >= 0 else 0, popularity[now]
+    """Returns the mean rank of item `now` by count, then by popularity; `entry` is its entry in the list, or -1."""
+    own_count, own_popularity = count[entry] if entry >= 0 else 0, popularity[now]
     better = tied = 0
-    if slot < 0:  # among all items that never followed: of all items, less those of the chain
-        better = above[own]
-        tied = (above[own - 1] if own else len(popularity)) - above[own]
-    while chain >= 0:
-        other = popularity[successor[chain]]
-        if slot < 0:
-            better += other <= own  # before this one for having followed; the more popular were counted
-            tied -= other == own
+    if entry < 0:  # ranked among the items that never followed: all items, corrected below for those in the list
+        better = more_popular[own_popularity]
+        tied = (more_popular[own_popularity - 1] if own_popularity else len(popularity)) - more_popular[
+            own_popularity
+        ]
+    while start >= 0:
+        other = popularity[successor[start]]
+        if entry < 0:
+            better += other <= own_popularity  # a successor ranks higher; the more popular ones are counted already
+            tied -= other == own_popularity
         else:
-            better += count[chain] > mine or (count[chain] == mine and other > own)
-            tied += count[chain] == mine and other == own
-        chain = behind[chain]
+            better += count[start] > own_count or (count[start] == own_count and other > own_popularity)
+            tied += count[start] == own_count and other == own_popularity
+        start = next_entry[start]
     return better + (tied + 1) / 2
 
 
 @compiled
-def _larger(known: Array, slot_of: Array) -> tuple[Array, Array]:
-    larger = grown(known)
+def _doubled(pairs: Array, entry_of: Array) -> tuple[Array, Array]:
+    """Returns the set of pairs and their entries in tables of twice the size."""
+    larger = doubled(pairs)
     moved = np.empty(len(larger), np.int32)
-    for at in range(len(known)):
-        if known[at] != 0:
-            moved[place(larger, known[at])] = slot_of[at]
+    for slot in range(len(pairs)):
+        if pairs[slot] != 0:
+            moved[find_slot(larger, pairs[slot])] = entry_of[slot]
     return larger, moved

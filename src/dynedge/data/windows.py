@@ -1,4 +1,4 @@
-"""Windows: contiguous runs of a log's events. This is the one place that cuts them."""
+"""Windows: contiguous runs of a log's events, each trained in one step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dynedge.utils.arrays import Array
 
 
 def cut_windows(events: int, count: int) -> list[range]:
-    """Cut the first `events` positions into `count` contiguous windows: w is [⌊nw/W⌋, ⌊n(w+1)/W⌋)."""
+    """Splits n = `events` positions into W = `count` contiguous windows; window w is [⌊nw/W⌋, ⌊n(w+1)/W⌋)."""
     if count < 1:
         raise UsageError(f"--windows {count} should be at least 1.")
     return [range(events * w // count, events * (w + 1) // count) for w in range(count)]
@@ -21,7 +21,7 @@ def cut_windows(events: int, count: int) -> list[range]:
 
 @dataclass(frozen=True, eq=False)
 class Window:
-    """A contiguous run of a log's events, as arrays of their own."""
+    """A contiguous run of a log's events; its columns are copied into memory on first use."""
 
     log: EventLog
     events: range

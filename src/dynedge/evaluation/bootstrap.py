@@ -13,7 +13,7 @@ import numpy as np
 
 from dynedge.utils.arrays import Array
 from dynedge.utils.compile import compiled
-from dynedge.utils.rng import below, stream
+from dynedge.utils.rng import random_below, stream_key
 
 RESAMPLES = 2000
 SEED = 95
@@ -43,9 +43,9 @@ def _resampled(sums: Array, events: Array, resamples: int, seed: int) -> Array:
     groups, width = sums.shape
     found = np.zeros((resamples, width))
     for b in range(resamples):
-        key, count = stream(np.uint64(seed), np.uint64(b)), 0.0
+        key, count = stream_key(np.uint64(seed), np.uint64(b)), 0.0
         for k in range(groups):
-            g = np.int64(below(np.uint64(groups), key, np.uint64(k)))
+            g = np.int64(random_below(np.uint64(groups), key, np.uint64(k)))
             count += events[g]
             for m in range(width):
                 found[b, m] += sums[g, m]

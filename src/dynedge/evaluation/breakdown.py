@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dynedge.data.log import EventLog
-from dynedge.data.repeat_events import repeats
+from dynedge.data.pair_set import repeated_pairs
 from dynedge.utils.arrays import Array
 
 
@@ -20,7 +20,7 @@ def breakdown(log: EventLog, events: range, train_end: int) -> dict[str, Array]:
     user = np.asarray(log.user[span])
     asked = np.zeros(log.num_users, bool)
     asked[user] = True
-    repeat = repeats(np.asarray(log.user[: events.stop]), np.asarray(log.item[: events.stop]), asked)[span]
+    repeat = repeated_pairs(np.asarray(log.user[: events.stop]), np.asarray(log.item[: events.stop]), asked)[span]
     trained = np.zeros(log.num_users, bool)
     trained[log.user[:train_end]] = True
     known = trained[user]

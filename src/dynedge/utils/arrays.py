@@ -1,4 +1,4 @@
-"""The type of a numpy array in signatures; its element type and shape are written beside it: `float32[n, d]`."""
+"""`Array`: the numpy array type of signatures. Dtype and shape are written beside it, as in `float32[n, d]`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random numbers that are a function of their place: the same on every machine, in any order, at C speed."""
+"""Counter-based random numbers: each is a pure function of (seed, stream, position), the same on every machine."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dynedge.utils.compile import compiled
 
 
 @compiled
-def mixed(x: np.uint64) -> np.uint64:
-    """Splitmix64: a step, then a bijection that scatters neighbours."""
+def splitmix64(x: np.uint64) -> np.uint64:
+    """Returns 64 pseudo-random bits for a counter: the splitmix64 step and its finalizer, a bijection."""
     x += np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -17,12 +17,12 @@ def mixed(x: np.uint64) -> np.uint64:
 
 
 @compiled
-def stream(seed: np.uint64, number: np.uint64) -> np.uint64:
-    """The key of stream `number`."""
-    return mixed(mixed(seed) + number)
+def stream_key(seed: np.uint64, stream: np.uint64) -> np.uint64:
+    """Returns the key of an independent stream of random numbers."""
+    return splitmix64(splitmix64(seed) + stream)
 
 
 @compiled
-def below(limit: np.uint64, key: np.uint64, place: np.uint64) -> np.uint64:
-    """The draw at `place` of a stream, uniform below `limit` (under 2^32)."""
-    return ((mixed(key + place) >> np.uint64(32)) * limit) >> np.uint64(32)
+def random_below(limit: np.uint64, key: np.uint64, position: np.uint64) -> np.uint64:
+    """Returns the integer at `position` of a stream, uniform in [0, limit); `limit` is below 2^32."""
+    return ((splitmix64(key + position) >> np.uint64(32)) * limit) >> np.uint64(32)

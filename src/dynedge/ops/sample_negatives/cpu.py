@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dynedge.utils.arrays import Array
 from dynedge.utils.compile import compiled
-from dynedge.utils.rng import mixed, stream
+from dynedge.utils.rng import splitmix64, stream_key
 
 U = np.uint32
 
@@ -41,9 +41,9 @@ def _draw(true: Array, first: int, rest: int, a: U, b: U, seed: np.uint64, round
     keys = np.empty(2 * rounds, np.uint32)
     x, y = np.empty(count, np.uint32), np.empty(count, np.uint32)
     for k in range(len(drawn)):
-        key = stream(seed, np.uint64(first + k))
+        key = stream_key(seed, np.uint64(first + k))
         for t in range(2 * rounds):
-            keys[t] = U(mixed(key + np.uint64(t)) >> np.uint64(32))
+            keys[t] = U(splitmix64(key + np.uint64(t)) >> np.uint64(32))
         for j in range(count):
             x[j], y[j] = j % a, j // a
         for t in range(rounds):
