@@ -64,8 +64,8 @@ for _name, _more in STEPS.items():
     _before = next(reversed(SWITCHES.values()))[1] if SWITCHES else []
     SWITCHES[_name] = ("edge-paper", [*_before, *_more])
 SWITCHES |= {
-    "memory, constant weights": ("memory", ["model.gate=0"]),
-    "memory, nothing reshaped": ("memory", ["model.reshape=0"]),
+    "memory, constant weights": ("memory", ["model.gating_hidden=0"]),
+    "memory, nothing reshaped": ("memory", ["model.rescaling_hidden=0"]),
     "memory without pair": ("memory", ["model.contexts=user,last,own,near"]),
     "memory without own": ("memory", ["model.contexts=user,last,pair,near"]),
     "memory without near": ("memory", ["model.contexts=user,last,pair,own"]),

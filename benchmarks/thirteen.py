@@ -36,7 +36,7 @@ from dynedge.runs.run_config import recipe_config
 
 LOGS = "wikipedia,ml-100k,online_retail,globo-300k"
 PROTOCOLS = "full", "sampled-499"
-OURS = "edge", "memory", "counts", "recurrence", "edge-paper", "rule"
+OURS = "edge", "memory", "counts", "recurrence", "edge-paper", "heuristic"
 GRAPHS = "jodie", "deepcoevolve", "ctdne", "dynaernn", "tgat", "gcmc", "gcmc-sage", "gcmc-gat"
 THIRTEEN = *GRAPHS, "sum-pooling", "gru4rec", "sasrec", "dien", "mimn"
 HEAD = ("model", "seeds", "MRR", "less the best", "Recall@10", "s/epoch", "peak MiB", "parameters")
@@ -106,7 +106,7 @@ def run(args: argparse.Namespace) -> None:
     chains: list[Chain] = []
     for seed in range(args.seeds):
         for log, model in _pairs(args):
-            if model == "rule":  # learns nothing: one seed, and the best of its recipes
+            if model == "heuristic":  # learns nothing: one seed, and the best of its recipes
                 if not seed:
                     chains.append((_place(args, log), [_compare(args, log, [model], one) for one in PROTOCOLS]))
                 continue

@@ -149,12 +149,12 @@ def test_names_in_a_page_are_text(verb, log, recipe, tmp_path):
 def test_of_a_plain_entry_the_best_by_validation_is_shown(verb, log, tmp_path):
     from dynedge.models import registry
 
-    all_rules = MODELS["rule"]
+    all_rules = MODELS["heuristic"]
     rule = replace(all_rules, recipes={name: all_rules.recipes[name] for name in ("recent", "popular-unseen")})
-    registry.use_only({**toy.MODELS, "rule": rule})
+    registry.use_only({**toy.MODELS, "heuristic": rule})
     rows = rows_of(verb, log, "--models", "all", "--seeds", "2", "--epochs", "2")
-    assert set(rows) == {"toy", "toy-wide", "best rule (recent)"}
-    best = rows["best rule (recent)"]
+    assert set(rows) == {"toy", "toy-wide", "best heuristic (recent)"}
+    best = rows["best heuristic (recent)"]
     assert (best["recipe"], len(best["seeds"]), len(best["seeds"][0]["valid"])) == ("recent", 1, 1)
     kept = {path.name for path in (tmp_path / "log-runs").iterdir()}
     assert kept == {"toy-0", "toy-1", "toy-wide-0", "toy-wide-1", "recent-0", "popular-unseen-0"}

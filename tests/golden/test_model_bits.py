@@ -23,8 +23,8 @@ SMALL = {
     "neighbours": 5,
     "hidden": 16,
     "snapshots": 3,
-    "examples": 300,
-    "span": 900,
+    "training_examples": 300,
+    "counted_events": 900,
 }
 # Beside every recipe as it is: what only some settings reach.
 VARIANTS = {
@@ -38,7 +38,7 @@ VARIANTS = {
     "jodie, sampled": ("jodie", {"full_softmax_up_to": 0, "negatives": 16}),
     "gru4rec, bpr-max": ("gru4rec", {"loss": "bpr-max", "full_softmax_up_to": 0, "negatives": 16}),
     "gru4rec, top1-max": ("gru4rec", {"loss": "top1-max", "shuffled": "false"}),
-    "memory, plain": ("memory", {"gate": 0, "reshape": 0, "longest": 8}),
+    "memory, plain": ("memory", {"gating_hidden": 0, "rescaling_hidden": 0, "max_list_length": 8}),
     "tgat, sampled": ("tgat", {"full_softmax_up_to": 0, "negatives": 16}),
 }
 RECIPES = {recipe: (recipe, {}) for name, entry in entries().items() for recipe in entry.names(name)}

@@ -30,7 +30,7 @@ def trained(
 ) -> tuple[Edge, Course, TrainingConfig]:
     config = TrainingConfig(epochs=3, patience=0, device=device, precision=precision, valid_events=500, **more)
     events, _ = config.ranges(log)
-    told = EdgeConfig(RecurrenceConfig(windows=20, dropout=0.0), MemoryConfig(examples=2000))
+    told = EdgeConfig(RecurrenceConfig(windows=20, dropout=0.0), MemoryConfig(training_examples=2000))
     model = edge.create(told, log, events.stop, 0).to(device)
     return model, fit(model, log, config), config
 

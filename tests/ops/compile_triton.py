@@ -25,8 +25,7 @@ from dynedge.data.log import EventLog
 from dynedge.data.windows import Window
 from dynedge.models import window_index as prepared
 from dynedge.models.base import Step
-from dynedge.models.edge import recurrence
-from dynedge.models.edge import repeat_bonus as had
+from dynedge.models.edge import recurrence, repeat_bonus
 from dynedge.models.edge.config import PAPER, RecurrenceConfig
 from dynedge.ops import adam, all_scores, candidate_scores, gather_linear, read_states
 from dynedge.training.optimizer import Adam
@@ -105,7 +104,9 @@ def main() -> None:
         with torch.autocast("cpu", torch.bfloat16):
             for number, planned in enumerate(model.plan):
                 window = Window(log, planned.events)
-                lists = had.before(window, had.nothing(), model.xi.device) if model.bonus is not None else None
+                lists = None
+                if model.bonus is not None:
+                    lists = repeat_bonus.lists_before_events(window, repeat_bonus.empty_lists(), model.xi.device)
                 ready = model._index(window, planned.schedule, model._past(window), number, lists)
                 loss = model.loss(ready, state, Step(0, 0, number))
                 optimiser.zero_grad()

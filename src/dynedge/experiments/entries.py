@@ -36,7 +36,7 @@ def entrants(names: Sequence[str], epochs: int | None = None) -> list[Entrant]:
             entry = find_entry(config.name)
             found[name] = Entrant(name, {name: config}, plain=entry.heuristic)
     if not found:
-        raise UsageError("--models names nobody; for example: --models all, or --models edge,counts,rule")
+        raise UsageError("--models names nobody; for example: --models all, or --models edge,counts,heuristic")
     return list(found.values())
 
 

@@ -265,7 +265,7 @@ class Live:
         if seen is None:
             raise UsageError(
                 f"{self.folder}: the model {self.config.name} does not remember which items a user has had, so they "
-                "cannot be left out; edge, memory, counts and the rules recent and …-unseen do."
+                "cannot be left out; edge, memory, counts and the heuristics recent and …-unseen do."
             )
         return seen.to(users.device)
 

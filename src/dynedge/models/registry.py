@@ -17,7 +17,7 @@ from typing import Any
 from dynedge.config import unknown_key
 from dynedge.errors import DataError, UsageError
 from dynedge.models.base import Model
-from dynedge.models.baselines import heuristics as rules
+from dynedge.models.baselines import heuristics
 from dynedge.models.baselines.dynamic import deepcoevolve, gcmc, jodie, tgat
 from dynedge.models.baselines.sequential.base import LEARNING, VECTOR_SEARCH, SequenceConfig, SequenceModel
 from dynedge.models.baselines.sequential.dien import DIEN, DIENConfig
@@ -80,7 +80,7 @@ BUILT_IN: dict[str, Entry] = {
         memory_config.MemoryConfig,
         memory.create,
         memory.restore,
-        {"memory": memory_config.MemoryConfig(), "counts": rules.COUNTS},
+        {"memory": memory_config.MemoryConfig(), "counts": heuristics.COUNTS},
         search=memory_config.SEARCH,
     ),
     "jodie": Entry(jodie.JodieConfig, jodie.create, jodie.restore, devices=CPU_FIRST),
@@ -98,8 +98,13 @@ BUILT_IN: dict[str, Entry] = {
     ),
     "gcmc": Entry(gcmc.GCMCConfig, gcmc.create, gcmc.restore, gcmc.RECIPES, devices=GPU_FIRST, search=gcmc.SEARCH),
     "tgat": Entry(tgat.TGATConfig, tgat.create, tgat.restore, devices=GPU_FIRST),
-    "rule": Entry(
-        rules.RuleConfig, rules.create, rules.restore, rules.RECIPES, training=rules.TRAINING, heuristic=True
+    "heuristic": Entry(
+        heuristics.HeuristicConfig,
+        heuristics.create,
+        heuristics.restore,
+        heuristics.RECIPES,
+        training=heuristics.TRAINING,
+        heuristic=True,
     ),
 }
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from dynedge.data.windows import Window
-from dynedge.models.edge.repeat_bonus import Had
+from dynedge.models.edge.repeat_bonus import RepeatLists
 from dynedge.ops.dispatch import uses_triton
 from dynedge.ops.host_to_device import to_device
 from dynedge.plan.schedule import NO_ROW, Schedule
@@ -62,7 +62,7 @@ class Prepared:
     place: Tensor  # [W]: 2 · where its event's features are (`item_place` if by item, else the event) + side
     past: tuple[Tensor, Tensor]  # [n]: the previous event of the same user and item, active or not; below 0: none
     last: tuple[Last, Last]
-    had: Had | None  # for training: what the events' users had had before
+    had: RepeatLists | None  # for training: what the events' users had had before
 
 
 def alone(other: Prepared, window: Window) -> Prepared:
@@ -93,7 +93,7 @@ def index(
     number: int = -1,
     first_phi: int = 0,
     plain: bool = False,
-    had: Had | None = None,
+    had: RepeatLists | None = None,
 ) -> Prepared:
     """`by_item`: an event's features are its item's alone, and so made once an item; `like` says where and in what.
 

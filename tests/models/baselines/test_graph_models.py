@@ -334,7 +334,7 @@ def mrr_of_tastes(name, recipe, log, **more):
 @pytest.fixture(scope="module")
 def best_rule():
     log = tastes()
-    return log, max(mrr_of_tastes("rule", rule, log, epochs=1) for rule in CONTEXTS)
+    return log, max(mrr_of_tastes("heuristic", rule, log, epochs=1) for rule in CONTEXTS)
 
 
 LEARNERS = {
@@ -369,6 +369,6 @@ def two_waits(events=3000, users=12, seed=0):
 
 def test_deepcoevolve_knows_items_by_how_long_they_are_waited_for():
     log = two_waits()
-    rule = max((1 / ranks("rule", rule, log, epochs=1)).mean() for rule in CONTEXTS)
+    rule = max((1 / ranks("heuristic", rule, log, epochs=1)).mean() for rule in CONTEXTS)
     found = (1 / ranks("deepcoevolve", "deepcoevolve", log, epochs=6, windows=40, dim=16, negatives=24)).mean()
     assert found > rule + 0.05

@@ -85,7 +85,7 @@ def small(name, log, end, **more):
 
 
 def rule_mrr(name, log, events):
-    model = MODELS["rule"].create(RECIPES[name], log, events.start, 0)
+    model = MODELS["heuristic"].create(RECIPES[name], log, events.start, 0)
     state = model.start()
     model.observe(Window(log, range(events.start)), state)
     return mean("mrr", walk(model, log, events, state))

@@ -12,8 +12,7 @@ from dynedge.data.log import EventLog
 from dynedge.data.windows import Window
 from dynedge.models import window_index as prepared
 from dynedge.models.base import Step
-from dynedge.models.edge import recurrence
-from dynedge.models.edge import repeat_bonus as had
+from dynedge.models.edge import recurrence, repeat_bonus
 from dynedge.models.edge.config import PAPER, RecurrenceConfig
 from dynedge.models.edge.recurrence import Recurrence, create
 from dynedge.ops import adam, gather_linear, read_states
@@ -46,10 +45,12 @@ def two_windows(
 ) -> tuple[list[float], dict[str, Tensor], dict[str, Tensor]]:
     """(losses, gradients of the last window, all parameters after it)."""
     state, optimiser, losses = model.start(), Adam(model.named_parameters(), 1e-3, 1e-2), []
-    known = had.nothing()
+    known = repeat_bonus.empty_lists()
     for number, planned in enumerate(model.plan):
         window = Window(log, planned.events)
-        lists = had.before(window, known, model.xi.device) if model.bonus is not None else None
+        lists = None
+        if model.bonus is not None:
+            lists = repeat_bonus.lists_before_events(window, known, model.xi.device)
         ready = model._index(window, planned.schedule, model._past(window), number, lists)
         assert (ready.levels is not None) == by_triton
         loss = model.loss(ready, state, Step(0, 0, number))

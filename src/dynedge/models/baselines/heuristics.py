@@ -1,15 +1,16 @@
-"""The plain rules: what anyone would try first, as models of the same contract, and `counts`, their learned mixture.
+"""Heuristics: the simplest recommenders, as models without parameters; and `counts`, a learned mixture of them.
 
-All of them read the memory's counts (models/memory/store.py); a rule is a fixed weight for a few of its sources.
+All of them read the counts of the count memory (models/count_memory/contexts.py): a heuristic is the memory with
+fixed weights on a few of its sources.
 
-    popular       the items met most often; with a half-life in events, lately
-    recent        the user's own items, the latest first, then by popularity
-    next          what followed the user's last item, by share; fading: the log's newer events count more
-    next-five     what came within five events of the last five items, the older the lighter
-    near          what stands near the last ten items, before or after
+    popular       the most frequent items; with a half-life in events, the most frequent recently
+    recent        the user's own items, most recent first, then all others by popularity
+    next          what followed the user's last item, by its share; with a half-life, newer events count more
+    next-five     what came within five events after the last five items, with less weight for older ones
+    near          what occurred near the last ten items, before or after
 
-Each is there with all items and, as NAME-unseen, with the user's own items last. `counts` mixes them all, seen and
-unseen, with weights learned on the training events.
+Each exists with all items and, as NAME-unseen, with the user's own items ranked last. `counts` mixes the sources of
+`recent`, `next` and `near` with popularity at several half-lives, by constant weights learned on the training events.
 """
 
 from __future__ import annotations
@@ -23,80 +24,89 @@ from torch import Tensor
 from dynedge.config import option
 from dynedge.data.log import EventLog
 from dynedge.models.count_memory.config import MemoryConfig
-from dynedge.models.count_memory.contexts import BY_LOG_EVENTS, FIRST, LATELY, PLAIN, SOURCES
-from dynedge.models.count_memory.hash_table import fading
+from dynedge.models.count_memory.contexts import CONTEXT_SOURCES, FIRST_SOURCE, LOG_DECAYED, PLAIN, RECENCY
+from dynedge.models.count_memory.hash_table import decay_factors
 from dynedge.models.count_memory.model import Memory
 from dynedge.models.modules import Shape
 
-CONTEXTS = {"popular": None, "recent": "user", "next": "last", "next-five": "near", "near": "near"}  # of each kind
-LITTLE = 1e-6  # weight of popularity where it only breaks ties
-LEAST = 1e-12  # weight of an item no one has met
-UNSEEN = -60.0  # what the user's own items' logarithm is lowered by: below all others
+CONTEXTS = {"popular": None, "recent": "user", "next": "last", "next-five": "near", "near": "near"}  # by kind
+TIE_BREAK = 1e-6  # weight of popularity where it only breaks ties
+UNIFORM = 1e-12  # weight of the uniform source: items without events rank last
+SEEN = -60.0  # log factor of seen items where they are ranked last
+UNLIMITED = 1 << 30
 
 
 @dataclass(frozen=True)
-class RuleConfig:
-    """One plain rule."""
+class HeuristicConfig:
+    """Settings of a heuristic."""
 
-    kind: str = option("popular", "which rule", choices=tuple(CONTEXTS))
-    half_life: float = option(0.0, "in events of the log; 0: nothing fades", least=0)
-    unseen: bool = option(False, "the user's own items come last")
+    kind: str = option("popular", "Name of the heuristic.", choices=tuple(CONTEXTS))
+    half_life: float = option(0.0, "Half-life of counts in events of the log; 0: no decay.", least=0)
+    unseen: bool = option(False, "Whether the user's own items are ranked last.")
 
 
-class Rule(Memory):
-    """Nothing is learned: it only remembers."""
+class Heuristic(Memory):
+    """A count memory with fixed weights: it counts events and learns nothing."""
 
-    def __init__(self, config: RuleConfig, shape: Shape) -> None:
+    def __init__(self, config: HeuristicConfig, shape: Shape) -> None:
         context = CONTEXTS[config.kind]
-        kept = tuple(name for name in (context, "user" if config.unseen else None) if name)
-        fades = config.half_life if context is None and config.half_life else 1e12
-        config_of = MemoryConfig(
-            contexts=kept, half_lives=(fades,), gate=0, reshape=0, longest=1 << 30, span=1 << 62, examples=0
+        contexts = tuple(name for name in (context, "user" if config.unseen else None) if name)
+        half_life = config.half_life if context is None and config.half_life else 1e12
+        memory = MemoryConfig(
+            contexts=contexts,
+            half_lives=(half_life,),
+            gating_hidden=0,
+            rescaling_hidden=0,
+            max_list_length=UNLIMITED,
+            counted_events=1 << 62,
+            training_examples=0,
         )
-        super().__init__(config_of, shape)
+        super().__init__(memory, shape)
         if config.half_life and context:
-            self.fading = self.fading._replace(by_log=fading(config.half_life))
+            self.settings = self.settings._replace(log_decay=decay_factors(config.half_life))
         if config.kind == "next-five":
-            after = self.fading.after
-            self.fading = self.fading._replace(after=np.ones_like(after), before=np.zeros_like(after), near=5)
-        weight = np.zeros(2 + SOURCES, np.float32)
-        weight[0], weight[1] = LEAST, LITTLE if context else 1.0
+            ones = np.ones_like(self.settings.near_after)
+            self.settings = self.settings._replace(near_after=ones, near_before=np.zeros_like(ones), near_items=5)
+        weight = np.zeros(2 + CONTEXT_SOURCES, np.float32)
+        weight[0], weight[1] = UNIFORM, TIE_BREAK if context else 1.0
         if context:
-            way = LATELY if config.kind == "recent" else BY_LOG_EVENTS if config.half_life else PLAIN
-            weight[2 + FIRST[context] + way] = 1.0
+            source = RECENCY if config.kind == "recent" else LOG_DECAYED if config.half_life else PLAIN
+            weight[2 + FIRST_SOURCE[context] + source] = 1.0
         with np.errstate(divide="ignore"):
-            self.mixture.start.data = torch.from_numpy(np.log(weight))
-        self.mixture.seen.data.fill_(UNSEEN if config.unseen else 0.0)
+            self.mixture.logits.data = torch.from_numpy(np.log(weight))
+        self.mixture.rescaling_seen.data.fill_(SEEN if config.unseen else 0.0)
         self.requires_grad_(False)
 
 
-COUNTS = MemoryConfig(contexts=("user", "last", "near"), gate=0, reshape=0, longest=1 << 30)
+COUNTS = MemoryConfig(
+    contexts=("user", "last", "near"), gating_hidden=0, rescaling_hidden=0, max_list_length=UNLIMITED
+)
 
 
-def _recipes() -> dict[str, RuleConfig]:
-    lives = {
+def _recipes() -> dict[str, HeuristicConfig]:
+    half_lives_of = {
         "popular": (0, 50, 300, 2000, 20_000),
         "recent": (0,),
         "next": (0, 300, 1000),
         "next-five": (0, 300, 1000),
         "near": (0,),
     }
-    found = {}
-    for kind, half_lives in lives.items():
+    recipes = {}
+    for kind, half_lives in half_lives_of.items():
         for half_life in half_lives:
             for unseen in (False, True):
                 name = kind + (f"-{half_life}" if half_life else "") + ("-unseen" if unseen else "")
-                found[name] = RuleConfig(kind, float(half_life), unseen)
-    return found
+                recipes[name] = HeuristicConfig(kind, float(half_life), unseen)
+    return recipes
 
 
 RECIPES = _recipes()
-TRAINING = {name: {"epochs": 1} for name in RECIPES}  # once through the events is all there is to do
+TRAINING = {name: {"epochs": 1} for name in RECIPES}  # one pass to count the events
 
 
-def create(config: RuleConfig, log: EventLog, train_end: int, seed: int) -> Rule:
-    return Rule(config, Shape.of(log))
+def create(config: HeuristicConfig, log: EventLog, train_end: int, seed: int) -> Heuristic:
+    return Heuristic(config, Shape.of(log))
 
 
-def restore(config: RuleConfig, log: EventLog, tensors: dict[str, Tensor]) -> Rule:
-    return Rule(config, Shape.of(log))
+def restore(config: HeuristicConfig, log: EventLog, tensors: dict[str, Tensor]) -> Heuristic:
+    return Heuristic(config, Shape.of(log))

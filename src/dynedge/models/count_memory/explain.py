@@ -1,84 +1,91 @@
-"""Why the memory says what it says of an item: the contexts its probability comes from, and the item it is near."""
+"""Explanations of scores: the sources of an item's probability, and the recent item that it is nearest to.
+
+Legend: n items to explain, M sources (see scoring.py).
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
+from dynedge.models.count_memory.candidates import CandidateBuffer, clear, collect_candidates
 from dynedge.models.count_memory.contexts import (
-    FIRST,
-    NEAR_FADE,
-    RING,
-    SOURCES,
-    Fading,
-    Found,
-    Store,
-    forget,
-    look,
+    CONTEXT_SOURCES,
+    FIRST_SOURCE,
+    NEAR_DECAY,
+    RECENT_ITEMS,
+    ContextCounts,
+    CountSettings,
 )
 from dynedge.models.count_memory.hash_table import COUNT, NONE, find_entry, find_row
-from dynedge.models.count_memory.scoring import Weights, gate
+from dynedge.models.count_memory.scoring import NetworkWeights, source_weights
 from dynedge.utils.arrays import Array
 from dynedge.utils.compile import compiled
 
-NAMES = {"user": "history", "last": "followed", "pair": "followed", "own": "followed", "five": "near", "near": "near"}
+REASON_OF_CONTEXT = {
+    "user": "history",
+    "last": "followed",
+    "last_two": "followed",
+    "user_last": "followed",
+    "earlier": "near",
+    "near": "near",
+}
 
 
 @compiled
-def explain(
-    store: Store,
-    fading: Fading,
-    keep: Array,
-    weights: Weights,
+def explain_items(
+    counts: ContextCounts,
+    settings: CountSettings,
+    weights: NetworkWeights,
     user: int,
     time: float,
     items: Array,
-    found: Found,
+    buffer: CandidateBuffer,
     out: Array,
-    near: Array,
+    nearest: Array,
 ) -> None:
-    """out[k, m]: what source m gives of item k's probability; near[k]: the last item it is nearest to, or -1.
-
-    Sources are every item alike, the half-lives, the contexts'.
-    """
-    half_lives = len(store.popular_total)
-    size = look(store, fading, keep, user, time, found)
-    weight = np.zeros(len(weights.gate_start), np.float32)
-    gate(weights, found, half_lives, weight)
+    """Writes out[n, M]: what each source adds to the probability; nearest[n]: the nearest recent item, or -1."""
+    half_lives = len(counts.popularity_total)
+    size = collect_candidates(counts, settings, user, time, buffer)
+    weight = np.zeros(len(weights.gating_logits), np.float32)
+    source_weights(weights, buffer, half_lives, weight)
     for k in range(len(items)):
         item = items[k]
-        out[k, 0] = weight[0] / store.items
+        out[k, 0] = weight[0] / counts.num_items
         for h in range(half_lives):
-            out[k, 1 + h] = weight[1 + h] * store.popular[h, item] / max(store.popular_total[h], 1e-30)
-        if found.slot[item] != NONE:
-            for s in range(SOURCES):
-                out[k, 1 + half_lives + s] = weight[1 + half_lives + s] * found.share[found.slot[item], s]
-        near[k] = _nearest(store, user, item)
-    forget(found, size)
+            out[k, 1 + h] = weight[1 + h] * counts.popularity[h, item] / max(counts.popularity_total[h], 1e-30)
+        if buffer.slot[item] != NONE:
+            for s in range(CONTEXT_SOURCES):
+                m = 1 + half_lives + s
+                out[k, m] = weight[m] * buffer.probability[buffer.slot[item], s]
+        nearest[k] = _nearest(counts, user, item)
+    clear(buffer, size)
 
 
 @compiled
-def _nearest(store: Store, user: int, item: int) -> int:
-    best, nearest, fade = 0.0, NONE, 1.0
-    for r in range(RING):
-        other = store.ring[user, r]
+def _nearest(counts: ContextCounts, user: int, item: int) -> int:
+    """Returns the recent item whose `near` counts have the largest share of `item`; older ones weigh less."""
+    best, nearest, decay = 0.0, NONE, 1.0
+    for r in range(RECENT_ITEMS):
+        other = counts.recent_items[user, r]
         if other == NONE:
             break
-        row = find_row(store.near, other)
+        row = find_row(counts.near, other)
         if row != NONE and other != item:
-            entry = find_entry(store.near, row, item)
+            entry = find_entry(counts.near, row, item)
             if entry != NONE:
-                share = fade * store.near.entry_count[entry, COUNT] / store.near.row_count[row, COUNT]
+                share = decay * counts.near.entry_counts[entry, COUNT] / counts.near.row_counts[row, COUNT]
                 if share > best:
                     best, nearest = share, other
-        fade *= NEAR_FADE
+        decay *= NEAR_DECAY
     return nearest
 
 
-def by_name(shares: Array, half_lives: int) -> dict[str, float]:
-    """Shares of the probability under names for people, which sum to one."""
-    found = {"history": 0.0, "followed": 0.0, "near": 0.0, "popular": float(shares[: 1 + half_lives].sum())}
-    ends = [*list(FIRST.values())[1:], SOURCES]
-    for (context, start), end in zip(FIRST.items(), ends, strict=True):
-        found[NAMES[context]] += float(shares[1 + half_lives + start : 1 + half_lives + end].sum())
-    total = sum(found.values()) or 1.0
-    return {name: share / total for name, share in found.items()}
+def shares_by_reason(contributions: Array, half_lives: int) -> dict[str, float]:
+    """Groups the contributions [M] of an item's sources into named shares that sum to one."""
+    first = 1 + half_lives
+    shares = {"history": 0.0, "followed": 0.0, "near": 0.0, "popular": float(contributions[:first].sum())}
+    ends = [*list(FIRST_SOURCE.values())[1:], CONTEXT_SOURCES]
+    for (context, start), end in zip(FIRST_SOURCE.items(), ends, strict=True):
+        shares[REASON_OF_CONTEXT[context]] += float(contributions[first + start : first + end].sum())
+    total = sum(shares.values()) or 1.0
+    return {name: share / total for name, share in shares.items()}

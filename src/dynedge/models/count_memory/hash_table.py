@@ -1,11 +1,13 @@
-"""Counts of what followed what: for any context, the items seen in it, how often and how lately.
+"""Hash tables of decayed counts: for each context, the items that occurred in it, how often and how recently.
 
-A context is a number (a user, an item, a pair of them). Its row lists the items that came in it as entries, each with
-a count that never fades, one that fades with every event of the context, and one that fades with every event of the
-log. Fading is lazy: an entry is brought up to date when it is touched or read, so that an event costs O(1).
+A context is an integer key (a user, an item, a pair of them). Its row holds a linked list of entries, one per item,
+each with three counts: plain, decayed with every event of the context, and decayed with every event of the log. Decay
+is lazy: a count is brought up to date when it is written or read, so that counting an event costs O(1).
 
-Both look-ups are open hashing into arrays that grow by doubling, so that a table is plain arrays: it can be cloned,
-saved and loaded like any other part of a model's state.
+Rows and entries are both found by open addressing in arrays that grow by doubling. A table is therefore plain arrays,
+which are cloned, saved and loaded like the rest of a model's state.
+
+Legend: R rows and N entries, as capacities.
 """
 
 from __future__ import annotations
@@ -20,79 +22,82 @@ from dynedge.utils.arrays import Array
 from dynedge.utils.compile import compiled
 
 NONE = -1
-ASIDE = -2  # in the place of an entry's next one: it is in no list now
-ROOM = 1024  # rows and entries a new table has room for
+UNLISTED = -2  # in the column NEXT: the entry was pruned from its row's list
+INITIAL_CAPACITY = 1024  # rows and entries of a new table
+
+# Columns of a row. A clock is a number of events so far: of the context, or of the log at the context's last event.
+HEAD, LENGTH, CONTEXT_CLOCK, LOG_CLOCK = 0, 1, 2, 3
+# Columns of an entry. Its clocks are those of its row and of the log when the item last occurred.
+ROW, ITEM, NEXT, ENTRY_CONTEXT_CLOCK, ENTRY_LOG_CLOCK = 0, 1, 2, 3, 4
+# Columns of both, as float32: of a row they are the sums over its entries.
+COUNT, CONTEXT_DECAYED_COUNT, LOG_DECAYED_COUNT = 5, 6, 7
 
 
-class Table(NamedTuple):
-    """R rows and N entries, hash arrays of twice their room. A record's numbers stand together, half a cache line:
+class CountTable(NamedTuple):
+    """The arrays of a table. Columns are named above; a record of eight numbers is half a cache line."""
 
-    `row` int32[R, 8]: the first entry of its list and how long that is, events of the context so far, the log's
-    clock at its last event; then, as float32 in `row_count`, the sums of its entries' counts: plain, fading by
-    context, fading by log. `entry` int32[N, 8]: row, item, next entry of the row's list or ASIDE, the row's clock and
-    the log's when the item last came; then its counts in `entry_count`.
-    """
-
-    used: Array  # int64[2]: rows and entries in use
-    row_slots: Array  # int32: row of a context, by its hash
-    row_key: Array  # int64[R]: the context
-    row: Array
-    row_count: Array  # the same memory as float32
-    entry_slots: Array  # int32: entry of a row and item, by their hash
-    entry: Array
-    entry_count: Array
-    entry_time: Array  # float64[N]: when the item last came
+    used: Array  # int64[2]: numbers of rows and entries in use
+    row_slots: Array  # int32[2R]: row of a context, by the hash of its key
+    row_keys: Array  # int64[R]: key of the context
+    rows: Array  # int32[R, 8]
+    row_counts: Array  # float32[R, 8]: the same memory
+    entry_slots: Array  # int32[2N]: entry of a row and an item, by their hash
+    entries: Array  # int32[N, 8]
+    entry_counts: Array  # float32[N, 8]: the same memory
+    entry_times: Array  # float64[N]: time of the item's last event
 
 
-STORED = tuple(name for name in Table._fields if not name.endswith("_count"))
-HEAD, SIZE, CLOCK, EVENT = 0, 1, 2, 3  # of a row
-ROW, ITEM, NEXT, CLOCK_THEN, EVENT_THEN = 0, 1, 2, 3, 4  # of an entry
-COUNT = 5  # where the three counts begin, in both
+STORED = tuple(name for name in CountTable._fields if not name.endswith("_counts"))
 
 
 def empty(prefix: str) -> State:
-    """An empty table's tensors, each named prefix.field."""
+    """Returns the tensors of an empty table, each named prefix.field."""
     state = State()
     state[f"{prefix}.used"] = torch.zeros(2, dtype=torch.int64)
-    for kind in ("row", "entry"):
-        state[f"{prefix}.{kind}_slots"] = torch.full((2 * ROOM,), NONE, dtype=torch.int32)
-        state[f"{prefix}.{kind}"] = torch.zeros(ROOM, 8, dtype=torch.int32)
-    state[f"{prefix}.row_key"] = torch.zeros(ROOM, dtype=torch.int64)
-    state[f"{prefix}.entry_time"] = torch.zeros(ROOM, dtype=torch.float64)
+    for slots, records in (("row_slots", "rows"), ("entry_slots", "entries")):
+        state[f"{prefix}.{slots}"] = torch.full((2 * INITIAL_CAPACITY,), NONE, dtype=torch.int32)
+        state[f"{prefix}.{records}"] = torch.zeros(INITIAL_CAPACITY, 8, dtype=torch.int32)
+    state[f"{prefix}.row_keys"] = torch.zeros(INITIAL_CAPACITY, dtype=torch.int64)
+    state[f"{prefix}.entry_times"] = torch.zeros(INITIAL_CAPACITY, dtype=torch.float64)
     return state
 
 
-def of(state: State, prefix: str) -> Table:
-    """The table whose tensors are in the state; it shares their memory."""
+def view_of(state: State, prefix: str) -> CountTable:
+    """Returns the table whose tensors are in the state; both share their memory."""
     stored = {name: state[f"{prefix}.{name}"].numpy() for name in STORED}
-    return Table(row_count=stored["row"].view(np.float32), entry_count=stored["entry"].view(np.float32), **stored)
+    row_counts, entry_counts = stored["rows"].view(np.float32), stored["entries"].view(np.float32)
+    return CountTable(row_counts=row_counts, entry_counts=entry_counts, **stored)
 
 
-def make_room(state: State, prefix: str, events: int) -> None:
-    """Grow the state's table, where needed, so that `events` more counts fit."""
-    used = state[f"{prefix}.used"].tolist()
-    for number, (kind, beside) in enumerate((("row", "row_key"), ("entry", "entry_time"))):
-        before = state[f"{prefix}.{kind}"].shape[0]
-        room = double(before, used[number] + events)
-        if room == before:
+def reserve(state: State, prefix: str, additional: int) -> None:
+    """Grows the table in the state, where needed, so that `additional` more counts fit."""
+    used_rows, used_entries = state[f"{prefix}.used"].tolist()
+    for names, slots, used, rehash in (
+        (("rows", "row_keys"), "row_slots", used_rows, _rehash_rows),
+        (("entries", "entry_times"), "entry_slots", used_entries, _rehash_entries),
+    ):
+        before = state[f"{prefix}.{names[0]}"].shape[0]
+        capacity = doubled_capacity(before, used + additional)
+        if capacity == before:
             continue
-        for name in (kind, beside):
+        for name in names:
             old = state[f"{prefix}.{name}"]
-            grown = old.new_zeros((room, *old.shape[1:]))
+            grown = old.new_zeros((capacity, *old.shape[1:]))
             grown[:before] = old
             state[f"{prefix}.{name}"] = grown
-        state[f"{prefix}.{kind}_slots"] = torch.full((2 * room,), NONE, dtype=torch.int32)
-        (_rehash_rows if kind == "row" else _rehash_entries)(of(state, prefix))
+        state[f"{prefix}.{slots}"] = torch.full((2 * capacity,), NONE, dtype=torch.int32)
+        rehash(view_of(state, prefix))
 
 
-def double(room: int, needed: int) -> int:
-    while room < needed:
-        room *= 2
-    return room
+def doubled_capacity(capacity: int, needed: int) -> int:
+    """Returns the capacity, doubled until it is at least `needed`."""
+    while capacity < needed:
+        capacity *= 2
+    return capacity
 
 
 @compiled(inline="always")
-def _mix(key: int) -> np.uint64:
+def _hash(key: int) -> np.uint64:
     x = np.uint64(key) * np.uint64(0x9E3779B97F4A7C15)
     x ^= x >> np.uint64(29)
     x *= np.uint64(0xBF58476D1CE4E5B9)
@@ -100,143 +105,146 @@ def _mix(key: int) -> np.uint64:
 
 
 @compiled
-def find_row(table: Table, key: int) -> int:
-    """The row of a context, or -1."""
+def find_row(table: CountTable, key: int) -> int:
+    """Returns the row of a context, or -1."""
     mask = len(table.row_slots) - 1
-    slot = np.int64(_mix(key) & np.uint64(mask))
+    slot = np.int64(_hash(key) & np.uint64(mask))
     while True:
         row = table.row_slots[slot]
-        if row == NONE or table.row_key[row] == key:
+        if row == NONE or table.row_keys[row] == key:
             return row
         slot = (slot + 1) & mask
 
 
 @compiled
-def find_entry(table: Table, row: int, item: int) -> int:
-    """The entry of an item in a row, or -1."""
+def find_entry(table: CountTable, row: int, item: int) -> int:
+    """Returns the entry of an item in a row, listed or not, or -1."""
     mask = len(table.entry_slots) - 1
-    slot = np.int64(_mix((np.int64(row) << 32) | item) & np.uint64(mask))
+    slot = np.int64(_hash((np.int64(row) << 32) | item) & np.uint64(mask))
     while True:
         entry = table.entry_slots[slot]
-        if entry == NONE or (table.entry[entry, ROW] == row and table.entry[entry, ITEM] == item):
+        if entry == NONE or (table.entries[entry, ROW] == row and table.entries[entry, ITEM] == item):
             return entry
         slot = (slot + 1) & mask
 
 
 @compiled
-def _place(slots: Array, key: int, value: int) -> None:
+def _insert(slots: Array, key: int, value: int) -> None:
     mask = len(slots) - 1
-    slot = np.int64(_mix(key) & np.uint64(mask))
+    slot = np.int64(_hash(key) & np.uint64(mask))
     while slots[slot] != NONE:
         slot = (slot + 1) & mask
     slots[slot] = value
 
 
 @compiled
-def slot_of(slots: Array, key: int, value: int) -> np.int64:
-    """Where `_place` has put a value that is there."""
+def find_slot(slots: Array, key: int, value: int) -> np.int64:
+    """Returns the slot that holds `value`, which must have been inserted under `key`."""
     mask = len(slots) - 1
-    slot = np.int64(_mix(key) & np.uint64(mask))
+    slot = np.int64(_hash(key) & np.uint64(mask))
     while slots[slot] != value:
         slot = (slot + 1) & mask
     return slot
 
 
 @compiled
-def _rehash_rows(table: Table) -> None:
+def _rehash_rows(table: CountTable) -> None:
     for row in range(table.used[0]):
-        _place(table.row_slots, table.row_key[row], row)
+        _insert(table.row_slots, table.row_keys[row], row)
 
 
 @compiled
-def _rehash_entries(table: Table) -> None:
+def _rehash_entries(table: CountTable) -> None:
     for entry in range(table.used[1]):
-        key = (np.int64(table.entry[entry, ROW]) << 32) | table.entry[entry, ITEM]
-        _place(table.entry_slots, key, entry)
+        key = (np.int64(table.entries[entry, ROW]) << 32) | table.entries[entry, ITEM]
+        _insert(table.entry_slots, key, entry)
 
 
 @compiled
-def add(
-    table: Table,
+def add_count(
+    table: CountTable,
     key: int,
     item: int,
     weight: float,
-    event: int,
+    log_clock: int,
     time: float,
-    by_context: Array,
-    by_log: Array,
-    longest: int,
+    context_decay: Array,
+    log_decay: Array,
+    max_length: int,
 ) -> None:
-    """Count an item in a context. `by_context` and `by_log`: what a count has faded to after so many events.
+    """Counts an item in a context. The decays are tables of `decay_factors`.
 
-    A list that grows to `longest` (0: any length) is cut to the half that matters most; what is set aside keeps its
-    counts and is back in the list when the item comes again.
+    A list that reaches `max_length` entries (0: unlimited) is pruned to its most important half. A pruned entry keeps
+    its counts and is listed again when its item next occurs.
     """
     row = find_row(table, key)
     if row == NONE:
         row = table.used[0]
         table.used[0] += 1
-        table.row_key[row], table.row[row, HEAD], table.row[row, EVENT] = key, NONE, event
-        _place(table.row_slots, key, row)
-    own, total = table.row[row], table.row_count[row]
-    own[CLOCK] += 1
+        table.row_keys[row], table.rows[row, HEAD], table.rows[row, LOG_CLOCK] = key, NONE, log_clock
+        _insert(table.row_slots, key, row)
+    record, total = table.rows[row], table.row_counts[row]
+    record[CONTEXT_CLOCK] += 1
     total[COUNT] += weight
-    total[COUNT + 1] = total[COUNT + 1] * by_context[1] + weight
-    total[COUNT + 2] = total[COUNT + 2] * faded(by_log, event - own[EVENT]) + weight
-    own[EVENT] = event
+    total[CONTEXT_DECAYED_COUNT] = total[CONTEXT_DECAYED_COUNT] * context_decay[1] + weight
+    log_age = log_clock - record[LOG_CLOCK]
+    total[LOG_DECAYED_COUNT] = total[LOG_DECAYED_COUNT] * decay_factor(log_decay, log_age) + weight
+    record[LOG_CLOCK] = log_clock
     entry = find_entry(table, row, item)
     if entry == NONE:
         entry = table.used[1]
         table.used[1] += 1
-        new = table.entry[entry]
-        new[ROW], new[ITEM], new[NEXT], new[CLOCK_THEN], new[EVENT_THEN] = row, item, ASIDE, own[CLOCK], event
-        _place(table.entry_slots, (np.int64(row) << 32) | item, entry)
-    then, count = table.entry[entry], table.entry_count[entry]
+        new = table.entries[entry]
+        new[ROW], new[ITEM], new[NEXT] = row, item, UNLISTED
+        new[ENTRY_CONTEXT_CLOCK], new[ENTRY_LOG_CLOCK] = record[CONTEXT_CLOCK], log_clock
+        _insert(table.entry_slots, (np.int64(row) << 32) | item, entry)
+    of_item, count = table.entries[entry], table.entry_counts[entry]
+    context_age, log_age = record[CONTEXT_CLOCK] - of_item[ENTRY_CONTEXT_CLOCK], log_clock - of_item[ENTRY_LOG_CLOCK]
     count[COUNT] += weight
-    count[COUNT + 1] = count[COUNT + 1] * faded(by_context, own[CLOCK] - then[CLOCK_THEN]) + weight
-    count[COUNT + 2] = count[COUNT + 2] * faded(by_log, event - then[EVENT_THEN]) + weight
-    then[CLOCK_THEN], then[EVENT_THEN] = own[CLOCK], event
-    table.entry_time[entry] = time
-    if then[NEXT] == ASIDE:
-        then[NEXT] = own[HEAD]
-        own[HEAD] = entry
-        own[SIZE] += 1
-        if own[SIZE] == longest:
-            _cut(table, row, event, by_log)
+    count[CONTEXT_DECAYED_COUNT] = count[CONTEXT_DECAYED_COUNT] * decay_factor(context_decay, context_age) + weight
+    count[LOG_DECAYED_COUNT] = count[LOG_DECAYED_COUNT] * decay_factor(log_decay, log_age) + weight
+    of_item[ENTRY_CONTEXT_CLOCK], of_item[ENTRY_LOG_CLOCK] = record[CONTEXT_CLOCK], log_clock
+    table.entry_times[entry] = time
+    if of_item[NEXT] == UNLISTED:
+        of_item[NEXT] = record[HEAD]
+        record[HEAD] = entry
+        record[LENGTH] += 1
+        if record[LENGTH] == max_length:
+            _prune_list(table, row, log_clock, log_decay)
 
 
 @compiled
-def _cut(table: Table, row: int, event: int, by_log: Array) -> None:
-    """Keep the half of a row's list with the largest shares of its counts, plain and fading, and the newest entry."""
-    own, total = table.row[row], table.row_count[row]
-    size = own[SIZE]
-    listed, matters = np.empty(size, np.int32), np.empty(size, np.float32)
-    entry = own[HEAD]
-    for k in range(size):
-        then, count = table.entry[entry], table.entry_count[entry]
-        fresh = count[COUNT + 2] * faded(by_log, event - then[EVENT_THEN])
-        listed[k], matters[k] = entry, count[COUNT] / total[COUNT] + fresh / total[COUNT + 2]
-        entry = then[NEXT]
-    matters[0] = np.inf
-    order = np.argsort(-matters, kind="mergesort")
-    own[HEAD], own[SIZE] = NONE, 0
-    for k in range(size):
+def _prune_list(table: CountTable, row: int, log_clock: int, log_decay: Array) -> None:
+    """Keeps half of a list: the newest entry and those with the largest shares of plain and log-decayed counts."""
+    record, total = table.rows[row], table.row_counts[row]
+    length = record[LENGTH]
+    listed, importance = np.empty(length, np.int32), np.empty(length, np.float32)
+    entry = record[HEAD]
+    for k in range(length):
+        of_item, count = table.entries[entry], table.entry_counts[entry]
+        decayed = count[LOG_DECAYED_COUNT] * decay_factor(log_decay, log_clock - of_item[ENTRY_LOG_CLOCK])
+        listed[k], importance[k] = entry, count[COUNT] / total[COUNT] + decayed / total[LOG_DECAYED_COUNT]
+        entry = of_item[NEXT]
+    importance[0] = np.inf
+    order = np.argsort(-importance, kind="mergesort")
+    record[HEAD], record[LENGTH] = NONE, 0
+    for k in range(length):
         entry = listed[order[k]]
-        if k < size // 2:
-            table.entry[entry, NEXT] = own[HEAD]
-            own[HEAD] = entry
-            own[SIZE] += 1
+        if k < length // 2:
+            table.entries[entry, NEXT] = record[HEAD]
+            record[HEAD] = entry
+            record[LENGTH] += 1
         else:
-            table.entry[entry, NEXT] = ASIDE
+            table.entries[entry, NEXT] = UNLISTED
 
 
 @compiled(inline="always")
-def faded(by: Array, gap: int) -> float:
-    """What a count has faded to after `gap` events; in the end, nothing."""
-    return by[min(gap, len(by) - 1)]
+def decay_factor(factors: Array, age: int) -> float:
+    """Returns the factor for an age in events; past the end of the table it is 0."""
+    return factors[min(age, len(factors) - 1)]
 
 
-def fading(half_life: float) -> Array:
-    """float32: 2^(-gap / half-life), and 0 once it is below a millionth."""
-    gaps = np.arange(int(20 * half_life) + 2)
-    return np.append(2.0 ** (-gaps[:-1] / half_life), 0.0).astype(np.float32)
+def decay_factors(half_life: float) -> Array:
+    """Returns float32[ages]: 2^(-age / half-life), and 0 from where that is below a millionth."""
+    ages = np.arange(int(20 * half_life) + 2)
+    return np.append(2.0 ** (-ages[:-1] / half_life), 0.0).astype(np.float32)

@@ -1,10 +1,13 @@
-"""From what the contexts say to one score for every item.
+"""Scores of items: the probabilities of all sources, mixed by the gating network and rescaled item by item.
 
-The gate weighs the sources by the facts of the question (how much each context has seen, how long ago the user was
-last here), and the mixture of the sources is a probability. A second, small network then looks at each item that any
-context knows of, with all that the sources say of it, and reshapes its probability: whatever no context knows keeps
-its own. Both are evaluated here, event by event while the store moves, with plain loops; learning.py has them as
-torch modules.
+The gating network turns the query's features into a weight for every source; the weighted sum of the sources is a
+probability. The rescaling network then multiplies the probability of each candidate (an item that any context has
+seen) by a factor, from the candidate's features and its probability under every source; all other items keep theirs.
+Both networks are evaluated here with plain loops, event by event as the counts change; gating.py has them as torch
+modules.
+
+Legend: n events or queries, C items to score given by the caller, I items, H half-lives, M = 1 + H + CONTEXT_SOURCES
+sources: uniform, popularity by half-life, contexts.
 """
 
 from __future__ import annotations
@@ -13,47 +16,48 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dynedge.models.count_memory.contexts import ABOUT, SOURCES, Fading, Found, Store, forget, look, take_in
+from dynedge.models.count_memory.candidates import ITEM_FEATURES, CandidateBuffer, clear, collect_candidates
+from dynedge.models.count_memory.contexts import CONTEXT_SOURCES, ContextCounts, CountSettings, count_event
 from dynedge.models.count_memory.hash_table import NONE
 from dynedge.ops.spin_pair import fetch_increment
 from dynedge.utils.arrays import Array
 from dynedge.utils.compile import compiled
 
-INPUTS = SOURCES + ABOUT + 2  # of the reshaping network, for each item; and the facts
-FLOOR = 1e-3  # a source's share below this is as good as none
-PIECE = 2048  # items
-SEEN = SOURCES  # where the inputs say that the item is one of the user's own
+RESCALING_INPUTS = CONTEXT_SOURCES + ITEM_FEATURES + 2  # per item, beside the query features
+SEEN_INPUT = CONTEXT_SOURCES  # the input that is 1 for the user's own items
+NEGLIGIBLE = 1e-3  # a probability under a source far below this is close to an input of 0
+CHUNK = 2048  # items
 
 
-class Weights(NamedTuple):
-    """The two networks' weights as float32 arrays; hidden sizes may be 0."""
+class NetworkWeights(NamedTuple):
+    """The weights of both networks as float32 arrays; hidden sizes may be 0."""
 
-    gate_in: Array  # [hidden, FACTS]
-    gate_bias: Array  # [hidden]
-    gate_out: Array  # [sources, hidden]
-    gate_start: Array  # [sources]: uniform, the half-lives, the contexts'
-    shape_in: Array  # [INPUTS, hidden]
-    shape_facts: Array  # [hidden, FACTS]
-    shape_bias: Array  # [hidden]
-    shape_out: Array  # [hidden]
-    shape_seen: Array  # [1]: added for the user's own items
+    gating_in: Array  # [hidden, QUERY_FEATURES]
+    gating_bias: Array  # [hidden]
+    gating_out: Array  # [M, hidden]
+    gating_logits: Array  # [M]: without the hidden layer
+    rescaling_in: Array  # [RESCALING_INPUTS, hidden]
+    rescaling_query: Array  # [hidden, QUERY_FEATURES]
+    rescaling_bias: Array  # [hidden]
+    rescaling_out: Array  # [hidden]
+    rescaling_seen: Array  # [1]: added to the log factor of the user's own items
 
 
 @compiled
-def gate(weights: Weights, found: Found, half_lives: int, out: Array) -> None:
-    """The sources' weights, which sum to one over those that have something to say."""
-    hidden = np.zeros(len(weights.gate_bias), np.float32)
+def source_weights(weights: NetworkWeights, buffer: CandidateBuffer, half_lives: int, out: Array) -> None:
+    """Evaluates the gating network into out[M]: a softmax over the sources that the mask allows."""
+    hidden = np.zeros(len(weights.gating_bias), np.float32)
     for a in range(len(hidden)):
-        total = weights.gate_bias[a]
-        for b in range(len(found.facts)):
-            total += weights.gate_in[a, b] * found.facts[b]
+        total = weights.gating_bias[a]
+        for b in range(len(buffer.query_features)):
+            total += weights.gating_in[a, b] * buffer.query_features[b]
         hidden[a] = max(total, np.float32(0))
     top = np.float32(-np.inf)
     for m in range(len(out)):
-        total = weights.gate_start[m]
+        total = weights.gating_logits[m]
         for a in range(len(hidden)):
-            total += weights.gate_out[m, a] * hidden[a]
-        if m > half_lives and not found.there[m - 1 - half_lives]:
+            total += weights.gating_out[m, a] * hidden[a]
+        if m > half_lives and not buffer.source_mask[m - 1 - half_lives]:
             total = np.float32(-np.inf)
         out[m] = total
         top = max(top, total)
@@ -66,163 +70,170 @@ def gate(weights: Weights, found: Found, half_lives: int, out: Array) -> None:
 
 
 @compiled
-def inputs(store: Store, found: Found, slot: int, out: Array) -> None:
-    """What the reshaping network sees of an item."""
-    for s in range(SOURCES):
-        share = found.share[slot, s]
-        out[s] = 0.3 * (np.log(FLOOR + share) - np.log(FLOOR)) if share > 0 else 0.0
-    for s in range(ABOUT):
-        out[SOURCES + s] = found.about[slot, s]
-    items = store.items
+def rescaling_inputs(counts: ContextCounts, buffer: CandidateBuffer, slot: int, out: Array) -> None:
+    """Writes out[RESCALING_INPUTS]: log probabilities by source, item features, popularity at two half-lives."""
+    for s in range(CONTEXT_SOURCES):
+        probability = buffer.probability[slot, s]
+        out[s] = 0.3 * (np.log(NEGLIGIBLE + probability) - np.log(NEGLIGIBLE)) if probability > 0 else 0.0
+    for s in range(ITEM_FEATURES):
+        out[CONTEXT_SOURCES + s] = buffer.item_features[slot, s]
+    items = counts.num_items
     for s in range(2):
-        h = 0 if s == 0 else len(store.popular_total) // 2
-        share = store.popular[h, found.items[slot]] / max(store.popular_total[h], 1e-30)
-        out[SOURCES + ABOUT + s] = 0.3 * np.log1p(items * share)
+        h = 0 if s == 0 else len(counts.popularity_total) // 2
+        share = counts.popularity[h, buffer.items[slot]] / max(counts.popularity_total[h], 1e-30)
+        out[CONTEXT_SOURCES + ITEM_FEATURES + s] = 0.3 * np.log1p(items * share)
 
 
 @compiled
-def _factors(store: Store, weight: Array) -> Array:
-    """float32[H]: what a count of each half-life adds to its item's probability."""
-    factor = np.zeros(len(store.popular_total), np.float32)
+def _popularity_factors(counts: ContextCounts, weight: Array) -> Array:
+    """Returns float32[H]: what one unit of popularity adds to the probability of its item."""
+    factor = np.zeros(len(counts.popularity_total), np.float32)
     for h in range(len(factor)):
-        if store.popular_total[h] > 0:
-            factor[h] = weight[1 + h] / store.popular_total[h]
+        if counts.popularity_total[h] > 0:
+            factor[h] = weight[1 + h] / counts.popularity_total[h]
     return factor
 
 
 @compiled
-def _popular(store: Store, weight: Array, out: Array) -> None:
-    """out[i]: what is the same for every context."""
-    items, factor = len(out), _factors(store, weight)
-    for start in range(0, items, PIECE):  # a piece of `out` stays in the first-level cache
-        stop = min(start + PIECE, items)
+def _mix_global_sources(counts: ContextCounts, weight: Array, out: Array) -> None:
+    """Writes out[I]: the mixture of the sources that do not depend on the context."""
+    items, factor = len(out), _popularity_factors(counts, weight)
+    for start in range(0, items, CHUNK):  # a chunk of `out` stays in the first-level cache
+        stop = min(start + CHUNK, items)
         for i in range(start, stop):
             out[i] = weight[0] / items
         for h in range(len(factor)):
-            row, of_row = store.popular[h], factor[h]
+            row, of_row = counts.popularity[h], factor[h]
             for i in range(start, stop):
                 out[i] += of_row * row[i]
 
 
 @compiled
-def _add_known(
-    store: Store, weights: Weights, found: Found, weight: Array, slots: Array, places: Array, out: Array
+def _add_context_sources(
+    counts: ContextCounts,
+    weights: NetworkWeights,
+    buffer: CandidateBuffer,
+    weight: Array,
+    slots: Array,
+    places: Array,
+    out: Array,
 ) -> None:
-    """To out[places[j]], where items stand as if no context knew of them, what is known of those in slots[j]."""
-    half_lives, hidden = len(store.popular_total), len(weights.shape_bias)
-    base, units, seen = np.zeros(hidden, np.float32), np.zeros(hidden, np.float32), np.zeros(INPUTS, np.float32)
+    """Adds the context sources to out[places[j]] for the candidate in slots[j], and rescales the sum."""
+    half_lives, hidden = len(counts.popularity_total), len(weights.rescaling_bias)
+    base, units = np.zeros(hidden, np.float32), np.zeros(hidden, np.float32)
+    inputs = np.zeros(RESCALING_INPUTS, np.float32)
     for a in range(hidden):
-        base[a] = weights.shape_bias[a]
-        for b in range(len(found.facts)):
-            base[a] += weights.shape_facts[a, b] * found.facts[b]
+        base[a] = weights.rescaling_bias[a]
+        for b in range(len(buffer.query_features)):
+            base[a] += weights.rescaling_query[a, b] * buffer.query_features[b]
     for j in range(len(slots)):
         slot, place = slots[j], places[j]
-        share = found.share[slot]
-        for s in range(SOURCES):
-            if share[s] != 0:
-                out[place] += weight[1 + half_lives + s] * share[s]
-        change = weights.shape_seen[0] * found.about[slot, 0]
+        probability = buffer.probability[slot]
+        for s in range(CONTEXT_SOURCES):
+            if probability[s] != 0:
+                out[place] += weight[1 + half_lives + s] * probability[s]
+        log_factor = weights.rescaling_seen[0] * buffer.item_features[slot, 0]
         if hidden:
-            inputs(store, found, slot, seen)
+            rescaling_inputs(counts, buffer, slot, inputs)
             units[:] = base
-            for b in range(INPUTS):
-                if seen[b] != 0:  # most contexts know little of most items
-                    row, value = weights.shape_in[b], seen[b]
+            for b in range(RESCALING_INPUTS):
+                if inputs[b] != 0:  # most sources have not seen most candidates
+                    row, value = weights.rescaling_in[b], inputs[b]
                     for a in range(hidden):
                         units[a] += value * row[a]
             for a in range(hidden):
-                change += weights.shape_out[a] * max(units[a], np.float32(0))
-        if change != 0:
-            out[place] *= np.exp(change)
+                log_factor += weights.rescaling_out[a] * max(units[a], np.float32(0))
+        if log_factor != 0:
+            out[place] *= np.exp(log_factor)
 
 
 @compiled
-def answer(
-    store: Store,
-    fading: Fading,
-    keep: Array,
-    weights: Weights,
+def score_all_items(
+    counts: ContextCounts,
+    settings: CountSettings,
+    weights: NetworkWeights,
     user: int,
     time: float,
-    found: Found,
+    buffer: CandidateBuffer,
     weight: Array,
     out: Array,
 ) -> None:
-    """out[i]: the probability of every item, up to a factor."""
-    size = look(store, fading, keep, user, time, found)
-    gate(weights, found, len(store.popular_total), weight)
-    _popular(store, weight, out)
-    _add_known(store, weights, found, weight, np.arange(size), found.items[:size], out)
-    forget(found, size)
+    """Writes out[I]: the unnormalised probability of every item. `weight` float32[M] is scratch."""
+    size = collect_candidates(counts, settings, user, time, buffer)
+    source_weights(weights, buffer, len(counts.popularity_total), weight)
+    _mix_global_sources(counts, weight, out)
+    _add_context_sources(counts, weights, buffer, weight, np.arange(size), buffer.items[:size], out)
+    clear(buffer, size)
 
 
 @compiled
-def answer_some(
-    store: Store,
-    fading: Fading,
-    keep: Array,
-    weights: Weights,
+def score_candidates(
+    counts: ContextCounts,
+    settings: CountSettings,
+    weights: NetworkWeights,
     user: int,
     time: float,
-    found: Found,
+    buffer: CandidateBuffer,
     weight: Array,
     candidates: Array,
     out: Array,
 ) -> None:
-    """out[c]: the same of the candidates alone; what it costs does not grow with the number of items."""
-    size = look(store, fading, keep, user, time, found)
-    gate(weights, found, len(store.popular_total), weight)
-    factor = _factors(store, weight)
-    slots, places, known = np.empty(len(out), np.int64), np.empty(len(out), np.int32), 0
+    """Writes out[C] for the given items, as `score_all_items` does, at a cost that does not depend on I."""
+    size = collect_candidates(counts, settings, user, time, buffer)
+    source_weights(weights, buffer, len(counts.popularity_total), weight)
+    factor = _popularity_factors(counts, weight)
+    slots, places, seen = np.empty(len(out), np.int64), np.empty(len(out), np.int32), 0
     for c in range(len(out)):
         item = candidates[c]
-        out[c] = weight[0] / store.items
+        out[c] = weight[0] / counts.num_items
         for h in range(len(factor)):
-            out[c] += factor[h] * store.popular[h, item]
-        if found.slot[item] != NONE:
-            slots[known], places[known] = found.slot[item], c
-            known += 1
-    _add_known(store, weights, found, weight, slots[:known], places[:known], out)
-    forget(found, size)
+            out[c] += factor[h] * counts.popularity[h, item]
+        if buffer.slot[item] != NONE:
+            slots[seen], places[seen] = buffer.slot[item], c
+            seen += 1
+    _add_context_sources(counts, weights, buffer, weight, slots[:seen], places[:seen], out)
+    clear(buffer, size)
 
 
 @compiled
-def walk(
-    store: Store,
-    fading: Fading,
-    keep: Array,
-    weights: Weights,
+def score_and_count_events(
+    counts: ContextCounts,
+    settings: CountSettings,
+    weights: NetworkWeights,
     user: Array,
     item: Array,
     time: Array,
     taken: Array,
-    found: Found,
+    buffer: CandidateBuffer,
     candidates: Array,
     out: Array,
 ) -> None:
-    """Score, then advance, event by event: out[n, C] of candidates [n, C], or out[n, I] where there are none of them;
-    of the events those that no other thread has taken [n]."""
-    weight = np.zeros(len(weights.gate_start), np.float32)
+    """Scores each event, then counts it: out[n, C] for candidates [n, C], or out[n, I] where candidates are empty.
+
+    Several threads may do so, each with its own counts. `taken` int64[n] is shared: every thread counts all events,
+    and scores those that no other thread has taken.
+    """
+    weight = np.zeros(len(weights.gating_logits), np.float32)
     for k in range(len(user)):
         if fetch_increment(taken, k) == 0:
             if len(candidates):
-                answer_some(store, fading, keep, weights, user[k], time[k], found, weight, candidates[k], out[k])
+                score_candidates(counts, settings, weights, user[k], time[k], buffer, weight, candidates[k], out[k])
             else:
-                answer(store, fading, keep, weights, user[k], time[k], found, weight, out[k])
-        take_in(store, fading, keep, user[k], item[k], time[k])
+                score_all_items(counts, settings, weights, user[k], time[k], buffer, weight, out[k])
+        count_event(counts, settings, user[k], item[k], time[k])
 
 
 @compiled
-def follow(store: Store, fading: Fading, keep: Array, user: Array, item: Array, time: Array) -> None:
-    """Advance alone."""
-    for k in range(len(user)):
-        take_in(store, fading, keep, user[k], item[k], time[k])
-
-
-@compiled
-def peek(
-    store: Store, fading: Fading, keep: Array, weights: Weights, user: Array, time: Array, found: Found, out: Array
+def score_queries(
+    counts: ContextCounts,
+    settings: CountSettings,
+    weights: NetworkWeights,
+    user: Array,
+    time: Array,
+    buffer: CandidateBuffer,
+    out: Array,
 ) -> None:
-    weight = np.zeros(len(weights.gate_start), np.float32)
+    """Writes out[n, I] for queries; nothing is counted."""
+    weight = np.zeros(len(weights.gating_logits), np.float32)
     for k in range(len(user)):
-        answer(store, fading, keep, weights, user[k], time[k], found, weight, out[k])
+        score_all_items(counts, settings, weights, user[k], time[k], buffer, weight, out[k])

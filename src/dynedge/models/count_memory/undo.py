@@ -1,7 +1,7 @@
-"""What one event changes in a table of counts, put aside, so that an event that did not happen leaves no trace.
+"""Undoing an event: the rows and entries of a count table that it changes are saved first and restored after.
 
-An event counts an item in a few contexts. That changes the context's row, the entries listed in it, and what is
-appended: all of it is small, and kept here before; undoing puts it back, to the bit.
+Counting an item in a context changes the context's row and the entries listed in it, and appends at most one of each.
+All of that is small, and restoring it gives the table back to the bit.
 """
 
 from __future__ import annotations
@@ -13,66 +13,71 @@ import numpy as np
 from dynedge.models.count_memory.hash_table import (
     HEAD,
     ITEM,
+    LENGTH,
     NEXT,
     NONE,
     ROW,
-    SIZE,
-    Table,
+    CountTable,
     find_entry,
     find_row,
-    slot_of,
+    find_slot,
 )
 from dynedge.utils.arrays import Array
 from dynedge.utils.compile import compiled
 
 
-class Kept(NamedTuple):
+class SavedRows(NamedTuple):
+    """Copies of r rows and e entries of a table."""
+
     used: Array  # int64[2]
-    rows: Array  # int64[r]: which, and what they were
-    row: Array  # int32[r, 8]
-    entries: Array  # int64[e]
-    entry: Array  # int32[e, 8]
-    entry_time: Array  # float64[e]
+    row_numbers: Array  # int64[r]
+    rows: Array  # int32[r, 8]
+    entry_numbers: Array  # int64[e]
+    entries: Array  # int32[e, 8]
+    entry_times: Array  # float64[e]
 
 
 @compiled
-def keep(table: Table, keys: Array, items: Array) -> Kept:
-    """Before items[k] is counted in context keys[k], both int64."""
+def save_rows(table: CountTable, keys: Array, items: Array) -> SavedRows:
+    """Copies what counting items[k] in context keys[k], both int64, will change."""
     rows, entries = np.empty(len(keys), np.int64), np.empty(0, np.int64)
-    found = 0
+    num_rows = 0
     for k in range(len(keys)):
         row = find_row(table, keys[k])
         if row == NONE:
             continue
-        rows[found] = row
-        found += 1
-        listed, size = np.empty(table.row[row, SIZE] + 1, np.int64), 0
-        entry = table.row[row, HEAD]
+        rows[num_rows] = row
+        num_rows += 1
+        listed, size = np.empty(table.rows[row, LENGTH] + 1, np.int64), 0
+        entry = table.rows[row, HEAD]
         while entry != NONE:
             listed[size] = entry
             size += 1
-            entry = table.entry[entry, NEXT]
-        entry = find_entry(table, row, items[k])  # it may be in no list now
+            entry = table.entries[entry, NEXT]
+        entry = find_entry(table, row, items[k])  # a pruned entry is in no list
         if entry != NONE:
             listed[size] = entry
             size += 1
         entries = np.concatenate((entries, listed[:size]))
-    rows = rows[:found]
-    return Kept(table.used.copy(), rows, table.row[rows], entries, table.entry[entries], table.entry_time[entries])
+    rows = rows[:num_rows]
+    return SavedRows(
+        table.used.copy(), rows, table.rows[rows], entries, table.entries[entries], table.entry_times[entries]
+    )
 
 
 @compiled
-def undo(table: Table, kept: Kept) -> None:
-    for entry in range(table.used[1] - 1, kept.used[1] - 1, -1):  # the last to come is the first to go
-        key = (np.int64(table.entry[entry, ROW]) << 32) | table.entry[entry, ITEM]
-        table.entry_slots[slot_of(table.entry_slots, key, entry)] = NONE
-        table.entry[entry] = 0
-        table.entry_time[entry] = 0
-    for row in range(table.used[0] - 1, kept.used[0] - 1, -1):
-        table.row_slots[slot_of(table.row_slots, table.row_key[row], row)] = NONE
-        table.row[row] = 0
-        table.row_key[row] = 0
-    table.used[:] = kept.used
-    table.row[kept.rows] = kept.row
-    table.entry[kept.entries] = kept.entry
-    table.entry_time[kept.entries] = kept.entry_time
+def restore_rows(table: CountTable, saved: SavedRows) -> None:
+    """Removes what was appended since `save_rows` and restores what was copied."""
+    for entry in range(table.used[1] - 1, saved.used[1] - 1, -1):  # newest first, as open addressing requires
+        key = (np.int64(table.entries[entry, ROW]) << 32) | table.entries[entry, ITEM]
+        table.entry_slots[find_slot(table.entry_slots, key, entry)] = NONE
+        table.entries[entry] = 0
+        table.entry_times[entry] = 0
+    for row in range(table.used[0] - 1, saved.used[0] - 1, -1):
+        table.row_slots[find_slot(table.row_slots, table.row_keys[row], row)] = NONE
+        table.rows[row] = 0
+        table.row_keys[row] = 0
+    table.used[:] = saved.used
+    table.rows[saved.row_numbers] = saved.rows
+    table.entries[saved.entry_numbers] = saved.entries
+    table.entry_times[saved.entry_numbers] = saved.entry_times

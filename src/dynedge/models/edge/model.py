@@ -22,7 +22,7 @@ from dynedge.data.log import EventLog
 from dynedge.data.windows import Window
 from dynedge.models.base import Among, Loss, Model, Reason, State, Step, all_items
 from dynedge.models.count_memory import model as memory
-from dynedge.models.count_memory.examples import Lesson
+from dynedge.models.count_memory.example_cache import WindowExamples
 from dynedge.models.count_memory.model import Memory
 from dynedge.models.edge import recurrence
 from dynedge.models.edge.config import EdgeConfig
@@ -41,7 +41,7 @@ class Both:
     """A training window, for each expert."""
 
     evolved: Prepared
-    counted: Lesson
+    counted: WindowExamples
 
 
 class Edge(Model):

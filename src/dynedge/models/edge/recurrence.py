@@ -24,10 +24,11 @@ from dynedge.data.windows import Window
 from dynedge.errors import UsageError
 from dynedge.models.base import Loss, Model, State, Step, told
 from dynedge.models.candidate_rows import find, rows_and_moves
-from dynedge.models.edge import repeat_bonus as had
+from dynedge.models.edge import repeat_bonus
 from dynedge.models.edge.config import RecurrenceConfig
 from dynedge.models.edge.dnode_constraint import Ties
 from dynedge.models.edge.gpu_window_cache import Resident, check_memory, working_memory
+from dynedge.models.edge.repeat_bonus import RepeatLists
 from dynedge.models.growable import grown, wide
 from dynedge.models.modules import CoupledGRU, Head, ItemFeatures, Shape
 from dynedge.models.window_index import Prepared, alone, index
@@ -81,7 +82,7 @@ class Recurrence(Model):
         if config.candidate_id:
             self.candidate = nn.Parameter(torch.zeros(shape.items, d + 1))  # an id's vector, and its bias
         # What is added for items the user has had, by bucket: few numbers with much to say, which learn faster.
-        self.bonus = nn.Parameter(torch.zeros(had.BUCKETS)) if config.history and self._full else None
+        self.bonus = nn.Parameter(torch.zeros(repeat_bonus.BUCKETS)) if config.history and self._full else None
         if self.bonus is not None:
             self.bonus.pace = 10.0  # type: ignore[attr-defined]
         self.ties = Ties(dnodes, self.xi.detach()[0].expand(dnodes, d), config.solver, config.alpha)
@@ -109,20 +110,20 @@ class Recurrence(Model):
         return self.config.windows
 
     def windows(self, log: EventLog, train_end: int, first: int = 0) -> Iterator[Prepared]:
-        def indexed(planned: tuple[int, Planned, had.Had | None]) -> Prepared:
+        def indexed(planned: tuple[int, Planned, RepeatLists | None]) -> Prepared:
             window = Window(log, planned[1].events)
             return self._index(window, planned[1].schedule, self._past(window), planned[0], planned[2])
 
-        def planned(first: int) -> Iterator[tuple[int, Planned, had.Had | None]]:
-            known, begun = had.nothing(), False
+        def planned(first: int) -> Iterator[tuple[int, Planned, RepeatLists | None]]:
+            known, begun = repeat_bonus.empty_lists(), False
             for number, one in enumerate(self.plan.since(first), first):
                 if self.bonus is None:
                     yield number, one, None
                     continue
                 if not begun:
-                    had.take_in(Window(log, range(one.events.start)), known)
+                    repeat_bonus.count_events(Window(log, range(one.events.start)), known)
                     begun = True
-                yield number, one, had.before(Window(log, one.events), known, self.xi.device)
+                yield number, one, repeat_bonus.lists_before_events(Window(log, one.events), known, self.xi.device)
 
         if not uses_triton(self.xi):
             return prefetch_map(indexed, planned(first), threads=1)
@@ -144,7 +145,7 @@ class Recurrence(Model):
         return self._index(window, build(window.user, window.item, linked, NO_CUT), past)
 
     def _index(
-        self, window: Window, schedule: Schedule, past: Array, number: int = -1, lists: had.Had | None = None
+        self, window: Window, schedule: Schedule, past: Array, number: int = -1, lists: RepeatLists | None = None
     ) -> Prepared:
         by_item = self.event is None and not self.config.time_gaps
         first_phi = self._first_phi[number] if number >= 0 else 0
@@ -183,7 +184,7 @@ class Recurrence(Model):
             state[f"{name}_time"] = torch.full((count,), -1.0, dtype=torch.float64, device=device)
         state["last_item"] = torch.full((self.shape.users,), -1, device=device)
         if self.bonus is not None:
-            state.update(had.nothing())
+            state.update(repeat_bonus.empty_lists())
         return state
 
     @torch.no_grad()
@@ -362,7 +363,7 @@ class Recurrence(Model):
 
     def passed(self, prepared: Prepared, state: State) -> None:
         if self.bonus is not None:
-            had.take_in(prepared.window, state)
+            repeat_bonus.count_events(prepared.window, state)
 
     def score(self, prepared: Prepared, candidates: Tensor | None, state: State) -> Tensor:
         arena, _, wanted = self._run(prepared, state)
@@ -377,7 +378,7 @@ class Recurrence(Model):
             states = read_states([(self._side(1, state), self._numbers(self.shape.items))])
             found = all_scores(wanted, states, self._ids, prepared.item, prepared.after, arena)
             if self.bonus is not None:
-                _add(had.before(prepared.window, state, found.device).bonus(self.bonus), found)
+                _add(repeat_bonus.lists_before_events(prepared.window, state, found.device).bonus(self.bonus), found)
             found = found if candidates is None else found.gather(1, candidates)
         self._advance(prepared, arena, state)
         return found
@@ -394,7 +395,7 @@ class Recurrence(Model):
         for name, row in zip(SIDES, (int(window.user[0]), int(window.item[0])), strict=True):
             columns = [name, f"{name}_moved", f"{name}_time", *(["last_item"] if name == "user" else [])]
             kept += [(state[column][row], state[column][row].clone()) for column in columns]
-        forget = had.suppose(window, state) if self.bonus is not None else None
+        forget = repeat_bonus.save_for_undo(window, state) if self.bonus is not None else None
         self.observe(window, state)
 
         def undo() -> None:
@@ -418,7 +419,7 @@ class Recurrence(Model):
         added = self.xi.new_zeros(1, self.shape.items)
         if self.bonus is not None:
             users = torch.tensor([user])
-            _add(had.now(users, moment, state, added.device).bonus(self.bonus.detach()), added)
+            _add(repeat_bonus.lists_now(users, moment, state, added.device).bonus(self.bonus.detach()), added)
         return added[0], torch.cat([wanted, wanted.new_ones(1)])
 
     def vectors(self, state: State) -> tuple[Tensor, Tensor]:
@@ -443,7 +444,7 @@ class Recurrence(Model):
             if self.config.candidate_id:
                 found = found + torch.addmm(self.candidate[:, -1], wanted[:, d:], self.candidate[:, :-1].T)
         if self.bonus is not None:
-            _add(had.now(users, times, state, found.device).bonus(self.bonus), found)
+            _add(repeat_bonus.lists_now(users, times, state, found.device).bonus(self.bonus), found)
         return found if candidates is None else found.gather(1, candidates)
 
 

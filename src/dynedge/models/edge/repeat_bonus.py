@@ -1,10 +1,11 @@
-"""What each user has had: a bonus for those items, learned by how lately, how often and how long ago they came.
+"""Repeat-consumption bonus: learned score offsets for items the user already interacted with.
 
-Legend: n events of a window, L items that their users have had, all events together.
+The offset of an item depends on its bucket: how many of the user's events ago, how often, and how long ago it
+occurred. A recurrent state forgets and cannot list items, and a recurrence that had to remember them would have less
+capacity for the rest. So the lists are a separate growable hash table on the host (count_memory/hash_table.py).
+Buckets depend on no parameter, so for training the lists are made ahead of the step.
 
-States forget, and cannot list: a recurrence that must also remember who had what has less room for the rest. So the
-list is kept beside it, as a table that grows (memory/table.py), on the host. For training it is walked ahead: which
-bucket an item is in depends on no parameter.
+Legend: n events of a window, L listed items of all their users together.
 """
 
 from __future__ import annotations
@@ -18,32 +19,36 @@ from torch import Tensor
 
 from dynedge.data.windows import Window
 from dynedge.models.base import State
-from dynedge.models.count_memory import hash_table as tables
+from dynedge.models.count_memory import hash_table
 from dynedge.models.count_memory.hash_table import (
-    CLOCK,
-    CLOCK_THEN,
+    CONTEXT_CLOCK,
     COUNT,
+    ENTRY_CONTEXT_CLOCK,
     HEAD,
     ITEM,
     NEXT,
     NONE,
-    Table,
-    add,
+    CountTable,
+    add_count,
     find_row,
 )
-from dynedge.models.count_memory.undo import keep, undo
+from dynedge.models.count_memory.undo import restore_rows, save_rows
 from dynedge.ops.sampled_softmax import ScoreBonus
 from dynedge.utils.arrays import Array
 from dynedge.utils.compile import compiled
 
-NAME = "had"
-LAGS, COUNTS, SINCE = 12, 4, 8  # half-octaves of the user's own events; 1 to 4 times or more; decades of seconds
-BUCKETS = LAGS * COUNTS * SINCE
-NEVER_FADES = np.ones(2, np.float32)
+TABLE = "user_items"  # prefix of the table's tensors in the state
+EVENT_AGES, COUNTS, TIME_AGES = (
+    12,
+    4,
+    8,
+)  # steps of 2/3 octave in the user's events; 1 to 4 or more; decades of seconds
+BUCKETS = EVENT_AGES * COUNTS * TIME_AGES
+NO_DECAY = np.ones(2, np.float32)
 
 
-class Had(NamedTuple):
-    """Event k's user has had the items from start[k] to start[k + 1] − 1."""
+class RepeatLists(NamedTuple):
+    """The items that the user of each event has interacted with; event k has start[k] to start[k + 1] - 1."""
 
     start: Tensor  # int64[n + 1]
     event: Tensor  # int64[L]
@@ -51,75 +56,79 @@ class Had(NamedTuple):
     bucket: Tensor  # int64[L]
 
     def bonus(self, values: Tensor) -> ScoreBonus:
+        """Returns the score offsets, given the learned value of each bucket."""
         return ScoreBonus(self.start, self.event, self.item, values[self.bucket])
 
 
-def nothing() -> State:
-    return State(tables.empty(NAME))
+def empty_lists() -> State:
+    """Returns the state before the first event."""
+    return State(hash_table.empty(TABLE))
 
 
-def before(window: Window, state: State, device: torch.device) -> Had:
-    """What the users of a window's events had had before each; the state moves past the window."""
-    tables.make_room(state, NAME, len(window))
+def lists_before_events(window: Window, state: State, device: torch.device) -> RepeatLists:
+    """Returns the lists as they are before each event of the window, and counts its events in the state."""
+    hash_table.reserve(state, TABLE, len(window))
     return _lists(window.user, window.item, window.time, state, device)
 
 
-def now(users: Tensor, times: Tensor, state: State, device: torch.device) -> Had:
-    """The same for questions: nothing moves."""
+def lists_now(users: Tensor, times: Tensor, state: State, device: torch.device) -> RepeatLists:
+    """Returns the current lists of these users; the state stays as it is."""
     return _lists(users.cpu().numpy(), np.zeros(0, np.int32), times.double().cpu().numpy(), state, device)
 
 
-def take_in(window: Window, state: State) -> None:
-    tables.make_room(state, NAME, len(window))
-    _take_in(tables.of(state, NAME), window.user, window.item, window.time)
+def count_events(window: Window, state: State) -> None:
+    """Counts the events of a window in the state."""
+    hash_table.reserve(state, TABLE, len(window))
+    _count_events(hash_table.view_of(state, TABLE), window.user, window.item, window.time)
 
 
-def suppose(window: Window, state: State) -> Callable[[], None]:
-    """Before an event is taken in that is to be undone: what undoes it."""
-    tables.make_room(state, NAME, 1)
-    table = tables.of(state, NAME)
-    kept = keep(table, window.user.astype(np.int64), window.item.astype(np.int64))
-    return lambda: undo(table, kept)
+def save_for_undo(window: Window, state: State) -> Callable[[], None]:
+    """Saves what counting a window of one event will change, and returns the function that restores it."""
+    hash_table.reserve(state, TABLE, 1)
+    table = hash_table.view_of(state, TABLE)
+    saved = save_rows(table, window.user.astype(np.int64), window.item.astype(np.int64))
+    return lambda: restore_rows(table, saved)
 
 
-def _lists(user: Array, item: Array, time: Array, state: State, device: torch.device) -> Had:
-    start, items, bucket = _walk(tables.of(state, NAME), user, item, time)
+def _lists(user: Array, item: Array, time: Array, state: State, device: torch.device) -> RepeatLists:
+    start, items, bucket = _list_and_count(hash_table.view_of(state, TABLE), user, item, time)
     event = np.repeat(np.arange(len(user)), np.diff(start))
-    return Had(*(torch.from_numpy(part).to(device) for part in (start, event, items, bucket)))
+    return RepeatLists(*(torch.from_numpy(part).to(device) for part in (start, event, items, bucket)))
 
 
 @compiled
-def _take_in(table: Table, user: Array, item: Array, time: Array) -> None:
+def _count_events(table: CountTable, user: Array, item: Array, time: Array) -> None:
     for k in range(len(user)):
-        add(table, user[k], item[k], 1.0, 0, time[k], NEVER_FADES, NEVER_FADES, 0)
+        add_count(table, user[k], item[k], 1.0, 0, time[k], NO_DECAY, NO_DECAY, 0)
 
 
 @compiled
-def _walk(table: Table, user: Array, item: Array, time: Array) -> tuple[Array, Array, Array]:
-    """(start, item, bucket) of Had; events are taken in, where there are items."""
+def _list_and_count(table: CountTable, user: Array, item: Array, time: Array) -> tuple[Array, Array, Array]:
+    """Returns (start, item, bucket) of RepeatLists; counts the events too, unless `item` is empty."""
     start = np.zeros(len(user) + 1, np.int64)
     items, bucket, size = np.empty(1024, np.int64), np.empty(1024, np.int64), 0
     for k in range(len(user)):
         row = find_row(table, user[k])
-        entry = table.row[row, HEAD] if row != NONE else NONE
+        entry = table.rows[row, HEAD] if row != NONE else NONE
         while entry != NONE:
             if size == len(items):
                 items = np.concatenate((items, np.empty_like(items)))
                 bucket = np.concatenate((bucket, np.empty_like(bucket)))
-            then = table.entry[entry]
-            lag, times = table.row[row, CLOCK] - then[CLOCK_THEN], int(table.entry_count[entry, COUNT])
-            items[size] = then[ITEM]
-            bucket[size] = _bucket(lag, times, time[k] - table.entry_time[entry])
+            of_item = table.entries[entry]
+            age = table.rows[row, CONTEXT_CLOCK] - of_item[ENTRY_CONTEXT_CLOCK]
+            count = int(table.entry_counts[entry, COUNT])
+            items[size] = of_item[ITEM]
+            bucket[size] = _bucket(age, count, time[k] - table.entry_times[entry])
             size += 1
-            entry = then[NEXT]
+            entry = of_item[NEXT]
         start[k + 1] = size
         if len(item):
-            add(table, user[k], item[k], 1.0, 0, time[k], NEVER_FADES, NEVER_FADES, 0)
+            add_count(table, user[k], item[k], 1.0, 0, time[k], NO_DECAY, NO_DECAY, 0)
     return start, items[:size].copy(), bucket[:size].copy()
 
 
 @compiled
-def _bucket(lag: int, times: int, since: float) -> int:
-    late = min(int(1.5 * np.log2(lag + 1.0)), LAGS - 1)
-    long_ago = 0 if since <= 0 else min(1 + int(np.log10(1.0 + since)), SINCE - 1)
-    return (late * COUNTS + min(times, COUNTS) - 1) * SINCE + long_ago
+def _bucket(age: int, count: int, seconds: float) -> int:
+    event_age = min(int(1.5 * np.log2(age + 1.0)), EVENT_AGES - 1)
+    time_age = 0 if seconds <= 0 else min(1 + int(np.log10(1.0 + seconds)), TIME_AGES - 1)
+    return (event_age * COUNTS + min(count, COUNTS) - 1) * TIME_AGES + time_age

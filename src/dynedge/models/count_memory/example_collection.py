@@ -1,0 +1,180 @@
+"""Training examples of the gating and rescaling networks, sampled from the events in order.
+
+An example has the probability under every source of the true item, of the candidates that the current mixture ranks
+highest, of a sample of the remaining candidates, and of all items together that no context has seen. That is close to
+the full softmax: a sampled candidate is weighted by the number of candidates it represents.
+
+Legend: m sampled events, K candidates of each (the true item first), M sources in all.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dynedge.models.count_memory.candidates import QUERY_FEATURES, CandidateBuffer, clear, collect_candidates
+from dynedge.models.count_memory.contexts import CONTEXT_SOURCES, ContextCounts, CountSettings, count_event
+from dynedge.models.count_memory.scoring import RESCALING_INPUTS, NetworkWeights, rescaling_inputs, source_weights
+from dynedge.utils.arrays import Array
+from dynedge.utils.compile import compiled
+
+TOP, SAMPLED = 38, 24
+CANDIDATES = 2 + TOP + SAMPLED  # K: the true item, the items no context has seen, the top, a sample of the rest
+NO_CANDIDATE = np.float32(-1e9)  # log weight of an unused place
+
+
+class Examples(NamedTuple):
+    """Numpy arrays while they are collected, then tensors."""
+
+    query_features: Any  # float32[m, QUERY_FEATURES]
+    source_mask: Any  # bool[m, M]
+    probability: Any  # float32[m, K, M]: of each candidate under each source
+    inputs: Any  # float32[m, K, RESCALING_INPUTS]
+    log_weight: Any  # float32[m, K]: logarithm of how many candidates this one represents
+
+
+def allocate_examples(events: int, sources: int) -> Examples:
+    """Returns empty arrays for `events` examples."""
+    return Examples(
+        np.zeros((events, QUERY_FEATURES), np.float32),
+        np.zeros((events, sources), np.bool_),
+        np.zeros((events, CANDIDATES, sources), np.float32),
+        np.zeros((events, CANDIDATES, RESCALING_INPUTS), np.float32),
+        np.full((events, CANDIDATES), NO_CANDIDATE),
+    )
+
+
+def to_tensors(examples: Examples, like: Tensor) -> Examples:
+    """Moves examples to the device of a parameter.
+
+    They stay there for all epochs, so the two large arrays are stored as bfloat16, except for a float64 parameter.
+    """
+    moved = Examples(*(torch.from_numpy(part).to(like.device) for part in examples))
+    dtype = like.dtype if like.dtype == torch.float64 else torch.bfloat16
+    return moved._replace(probability=moved.probability.to(dtype), inputs=moved.inputs.to(dtype))
+
+
+@compiled
+def collect_examples(
+    counts: ContextCounts,
+    settings: CountSettings,
+    weights: NetworkWeights,
+    user: Array,
+    item: Array,
+    time: Array,
+    is_sampled: Array,
+    offsets: Array,
+    buffer: CandidateBuffer,
+    out: Examples,
+) -> None:
+    """Counts n events in order and writes the m sampled ones (bool[n]) to `out`, each as it was before being counted.
+
+    `offsets` float64[m] in [0, 1) are the random starts of the systematic samples of candidates.
+    """
+    m, half_lives = 0, len(counts.popularity_total)
+    weight = np.zeros(len(weights.gating_logits), np.float32)
+    for k in range(len(user)):
+        if is_sampled[k]:
+            size = collect_candidates(counts, settings, user[k], time[k], buffer)
+            source_weights(weights, buffer, half_lives, weight)
+            out.query_features[m] = buffer.query_features
+            out.source_mask[m, : 1 + half_lives] = True
+            out.source_mask[m, 1 + half_lives :] = buffer.source_mask
+            _write_candidates(counts, buffer, size, item[k], weight, offsets[m], out, m)
+            clear(buffer, size)
+            m += 1
+        count_event(counts, settings, user[k], item[k], time[k])
+
+
+@compiled
+def _write_candidate(
+    counts: ContextCounts, buffer: CandidateBuffer, item: int, out: Examples, m: int, place: int, log_weight: float
+) -> None:
+    half_lives, items = len(counts.popularity_total), counts.num_items
+    probability = out.probability[m, place]
+    probability[0] = 1.0 / items
+    for h in range(half_lives):
+        probability[1 + h] = counts.popularity[h, item] / max(counts.popularity_total[h], 1e-30)
+    if buffer.slot[item] >= 0:
+        probability[1 + half_lives :] = buffer.probability[buffer.slot[item]]
+        rescaling_inputs(counts, buffer, buffer.slot[item], out.inputs[m, place])
+    out.log_weight[m, place] = log_weight
+
+
+@compiled
+def _write_candidates(
+    counts: ContextCounts,
+    buffer: CandidateBuffer,
+    size: int,
+    true_item: int,
+    weight: Array,
+    offset: float,
+    out: Examples,
+    m: int,
+) -> None:
+    """Writes the true item, the unseen items as one candidate, the top candidates and a sample of the rest."""
+    _write_candidate(counts, buffer, true_item, out, m, 0, 0.0)
+    mixed = np.zeros(size, np.float32)
+    _mix_candidates(counts, buffer, size, true_item, weight, out, m, mixed)
+    threshold = np.float32(-1)
+    if size > TOP:
+        threshold = np.partition(mixed, size - TOP)[size - TOP]
+    place, top, rest = 2, 0, 0
+    is_top = np.zeros(size, np.bool_)
+    for slot in range(size):
+        if buffer.items[slot] == true_item:
+            continue
+        if mixed[slot] >= threshold and top < TOP:
+            is_top[slot] = True
+            top += 1
+            _write_candidate(counts, buffer, buffer.items[slot], out, m, place, 0.0)
+            place += 1
+        else:
+            rest += 1
+    sample = min(rest, SAMPLED)
+    passed, taken = 0, 0
+    for slot in range(size):
+        if is_top[slot] or buffer.items[slot] == true_item:
+            continue
+        if taken < sample and passed >= int((taken + offset) * rest / sample):
+            _write_candidate(counts, buffer, buffer.items[slot], out, m, place, np.log(rest / sample))
+            place += 1
+            taken += 1
+        passed += 1
+
+
+@compiled
+def _mix_candidates(
+    counts: ContextCounts,
+    buffer: CandidateBuffer,
+    size: int,
+    true_item: int,
+    weight: Array,
+    out: Examples,
+    m: int,
+    mixed: Array,
+) -> None:
+    """Writes the mixture's probability of each candidate to `mixed`, and what each source leaves to unseen items."""
+    half_lives, items = len(counts.popularity_total), counts.num_items
+    unseen = out.probability[m, 1]
+    unseen[0] = 1.0
+    for h in range(half_lives):
+        unseen[1 + h] = 1.0 if counts.popularity_total[h] > 0 else 0.0
+    if buffer.slot[true_item] < 0:
+        unseen[: 1 + half_lives] -= out.probability[m, 0, : 1 + half_lives]
+    for slot in range(size):
+        item = buffer.items[slot]
+        unseen[0] -= 1.0 / items
+        mixed[slot] = weight[0] / items
+        for h in range(half_lives):
+            share = counts.popularity[h, item] / max(counts.popularity_total[h], 1e-30)
+            unseen[1 + h] -= share
+            mixed[slot] += weight[1 + h] * share
+        for s in range(CONTEXT_SOURCES):
+            mixed[slot] += weight[1 + half_lives + s] * buffer.probability[slot, s]
+    for h in range(1 + half_lives):
+        unseen[h] = max(unseen[h], np.float32(0))
+    out.log_weight[m, 1] = 0.0

@@ -1,0 +1,90 @@
+"""`edge` adds the scores of its two experts, with a weight chosen on the validation events."""
+
+import numpy as np
+import torch
+from models.count_memory.reference_counts import HALF_LIVES
+from models.every_model import make_log
+
+from dynedge.data.windows import Window
+from dynedge.evaluation.protocol import walk
+from dynedge.models.count_memory.config import MemoryConfig
+from dynedge.models.edge.config import EdgeConfig, RecurrenceConfig
+from dynedge.models.edge.model import Edge, create
+from dynedge.training.config import TrainingConfig
+from dynedge.training.loop import fit
+from dynedge.utils.tensor_io import select_prefix
+
+
+def make_edge(log, train_end):
+    config = EdgeConfig(RecurrenceConfig(dim=4, windows=3), MemoryConfig(half_lives=HALF_LIVES))
+    return create(config, log, train_end, 0).eval()
+
+
+def test_fused_scores_are_the_weighted_sum_of_the_experts():
+    log = make_log()
+    model, window = make_edge(log, 90), Window(log, range(len(log)))
+    model.weight.fill_(0.7)
+    counted = model.memory.score(window, None, model.memory.start())
+    evolved = model.recurrence.score(model.recurrence.prepare(window), None, model.recurrence.start())
+    with torch.no_grad():
+        fused = model.score(model.prepare(window), None, model.start())
+    assert torch.allclose(fused, counted + 0.7 * evolved, atol=1e-5)
+
+
+def test_the_best_epoch_is_calibrated_again_on_more_events(monkeypatch):
+    log = make_log(events=400)
+    config = TrainingConfig(epochs=2, patience=0, split="0.6,0.3,0.1", valid_events=10, device="cpu")
+    calls, original = [], Edge.calibrate
+
+    def calibrate(model, log, events, state, among):
+        chosen = original(model, log, events, state, among)
+        model.weight.fill_(len(events) / 100)
+        calls.append((events, {name: tensor.clone() for name, tensor in model.state_dict().items()}))
+        return chosen
+
+    monkeypatch.setattr(Edge, "calibrate", calibrate)
+    course = fit(make_edge(log, 240), log, config)
+    assert [events for events, _ in calls] == [range(240, 250)] * 2 + [range(240, 290)]
+    best = select_prefix(course.best.tensors, "model")
+    assert best["weight"] == 0.5
+    assert all(
+        torch.equal(tensor, calls[course.best.epoch][1][name]) for name, tensor in best.items() if name != "weight"
+    )
+    assert all(torch.equal(tensor, calls[1][1][name]) for name, tensor in course.model.state_dict().items())
+
+
+def test_with_many_items_the_weight_is_chosen_by_sampled_ranks():
+    log = make_log(events=400)
+    epochs = []
+    for most in (3, 1000):
+        config = TrainingConfig(epochs=1, split="0.6,0.3,0.1", full_ranking_up_to=most, device="cpu")
+        epochs.append(fit(make_edge(log, 300), log, config).history[0])
+    assert [epoch["valid_protocol"] for epoch in epochs] == ["sampled-9999", "full"]
+    for name in ("weight", "valid_mrr"):
+        assert epochs[0][name] == epochs[1][name], "with fewer than 9,999 other items all are sampled"
+
+
+def test_a_recurrence_that_only_hurts_gets_no_weight():
+    log = make_log(events=400)
+    model = make_edge(log, 300)
+    state = model.start()
+    with torch.no_grad():
+        model.score(model.prepare(Window(log, range(300))), None, state)
+    original = model.recurrence.score
+
+    def misleading(prepared, candidates, states):
+        scores = original(prepared, candidates, states)
+        scores[torch.arange(len(scores)), torch.from_numpy(prepared.window.item).long()] -= 100.0
+        return scores
+
+    model.weight.fill_(1.0)
+    model.recurrence.score = misleading
+    assert model.calibrate(log, range(300, 400), state.clone())[0] == {"weight": 0.0}
+
+    def leading(prepared, candidates, states):
+        return -misleading(prepared, candidates, states)
+
+    model.recurrence.score = leading
+    chosen, ranks = model.calibrate(log, range(300, 400), state.clone())
+    assert chosen["weight"] > 0
+    assert np.array_equal(ranks, walk(model, log, range(300, 400), state.clone()))
