@@ -61,3 +61,9 @@ def dynedge():
         return done
 
     return run
+
+
+@pytest.fixture(scope="session")
+def place(tmp_path_factory):
+    """Where runs are made, once each."""
+    return tmp_path_factory.mktemp("runs")

@@ -179,7 +179,7 @@ def test_mistakes(verb, log, tmp_path):
     refused(2, "--report DIR writes a page", log, "--plot", tmp_path / "x.png")
     refused(2, "there is no folder", log, "--report", tmp_path / "not" / "there")
     refused(2, "should be one of: full, sampled-499, sampled-9999", log, "--protocol", "half")
-    refused(3, "there is no such config file", log, "--models", tmp_path / "none.toml")
+    refused(3, "No such file or directory", log, "--models", tmp_path / "none.toml")
     (tmp_path / "runs" / "toy-0").mkdir(parents=True)
     refused(3, "toy-0 exists and is not a run folder", log, "--runs", tmp_path / "runs")
     assert verb("train", toy.write_log(tmp_path / "two", seed=1), "--out", tmp_path / "other" / "toy-0")[0] == 3

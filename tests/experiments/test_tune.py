@@ -13,7 +13,7 @@ from training import toy_model as toy
 from dynedge.config import flatten
 from dynedge.experiments.search_space import space_of
 from dynedge.models.registry import BUILT_IN as MODELS  # all of them: tests here put others in their place
-from dynedge.models.registry import find_entry
+from dynedge.models.registry import find_entry, use_only
 from dynedge.runs.run_config import recipe_config
 
 SHORT = ["--model", "toy", "--epochs", "2"]
@@ -119,6 +119,7 @@ def test_mistakes(tune, verb, log, tmp_path):
 
 
 def test_whatever_a_model_states_can_be_set():
+    use_only(MODELS)
     assert len(MODELS) > 3
     for model, entry in MODELS.items():
         for name in entry.names(model):
@@ -131,6 +132,7 @@ def test_whatever_a_model_states_can_be_set():
 
 
 def test_where_all_items_are_candidates_the_number_of_negatives_is_not_searched():
+    use_only(MODELS)
     entry, recipe = find_entry("recurrence"), recipe_config("recurrence")
     few, many = (space_of(entry, recipe, items).values for items in (4096, 4097))
     assert many.keys() - few.keys() == {"model.negatives"}
