@@ -1,11 +1,11 @@
 """`compiled`: numba's njit with a disk cache that is never stale.
 
-Numba caches a function by the text of its own file, so that a change in another file's kernel, or in a constant that
-was frozen into the code, goes unnoticed. Here the cache entry is keyed by all that the machine code follows from: the
-function's byte code and constants, the constants it reads, and the same of every compiled function it calls. A change
-anywhere gives another key; a change of comments, docstrings or line numbers gives the same one.
+Numba's own cache is keyed by a function's source file, so it misses a change of a kernel in another file, or of a
+constant compiled into the code. Here the key covers everything the machine code depends on: the function's byte code,
+its constants, the globals it reads, and the same for every compiled function it calls. Editing comments or docstrings
+or moving code to other lines does not change the key.
 
-Entries are in $DYNEDGE_CACHE_DIR, else in ~/.cache/dynedge/kernels, and outlive the checkout they were made from.
+The cache folder is $DYNEDGE_CACHE_DIR, else ~/.cache/dynedge/kernels; checkouts of the same code share its entries.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from numba.core.dispatcher import Dispatcher
 
 from dynedge.errors import DataError
 
-KEPT_DAYS = 30  # an older entry of the same function under another key is removed
+MAX_AGE_DAYS = 30  # older entries of a function under other keys are removed
 
 
 def compiled(function: Any = None, **options: Any) -> Any:
-    """Compile a function to machine code that runs without the interpreter lock; options are those of numba.njit."""
+    """Decorator: compiles a function to machine code that runs without the GIL; takes the options of numba.njit."""
 
     def wrap(function: Any) -> Any:
         dispatcher = numba.njit(nogil=True, **options)(function)
-        if isinstance(dispatcher, Dispatcher):  # a plain function where NUMBA_DISABLE_JIT is set
+        if isinstance(dispatcher, Dispatcher):  # with NUMBA_DISABLE_JIT it is a plain function
             dispatcher._cache = _LazyCache(dispatcher)  # type: ignore[attr-defined]
         return dispatcher
 
@@ -44,20 +44,20 @@ def compiled(function: Any = None, **options: Any) -> Any:
 
 @cache
 def cache_folder() -> Path:
-    """$DYNEDGE_CACHE_DIR, else a folder of the user's; where neither can be written, a temporary one."""
-    wanted = os.environ.get("DYNEDGE_CACHE_DIR") or Path.home() / ".cache" / "dynedge" / "kernels"
-    for folder in (Path(wanted), Path(tempfile.gettempdir()) / f"dynedge-kernels-{os.getuid()}"):
+    """Returns $DYNEDGE_CACHE_DIR or the default in the home folder; a temporary folder if that is not writable."""
+    preferred = os.environ.get("DYNEDGE_CACHE_DIR") or Path.home() / ".cache" / "dynedge" / "kernels"
+    for folder in (Path(preferred), Path(tempfile.gettempdir()) / f"dynedge-kernels-{os.getuid()}"):
         try:
             folder.mkdir(parents=True, exist_ok=True)
             tempfile.TemporaryFile(dir=folder).close()
             return folder
         except OSError:
             continue
-    raise DataError(f"{wanted} cannot be written; set DYNEDGE_CACHE_DIR to a folder for compiled code.")
+    raise DataError(f"{preferred} is not writable; set DYNEDGE_CACHE_DIR to a folder for compiled code.")
 
 
 def source_key(dispatcher: Any) -> str:
-    """Names all that the compiled code follows from, but for the types of the arguments."""
+    """Returns a hash of everything the compiled code depends on, except for the argument types."""
     digest = hashlib.sha256()
     _add_function(dispatcher, digest, set())
     return digest.hexdigest()[:24]
@@ -68,20 +68,21 @@ def _add_function(dispatcher: Any, digest: Any, seen: set[int]) -> None:
         return
     seen.add(id(dispatcher))
     function = dispatcher.py_func
-    # The module: argument types are stored by reference to it.
-    digest.update(f"{function.__module__}.{function.__qualname__}{_written(dispatcher.targetoptions)}".encode())
+    # The module's name: numba stores argument types by reference to it.
+    name = f"{function.__module__}.{function.__qualname__}"
+    digest.update(f"{name}{_stable_repr(dispatcher.targetoptions)}".encode())
     for value in (function.__defaults__, *(cell.cell_contents for cell in function.__closure__ or ())):
         _add_value(value, digest, seen)
-    _add_code(function.__code__, function.__globals__, digest, seen)
+    _add_code(function.__code__, function.__globals__, digest, seen, function.__doc__)
 
 
-def _add_code(code: CodeType, names: dict[str, Any], digest: Any, seen: set[int]) -> None:
+def _add_code(code: CodeType, names: dict[str, Any], digest: Any, seen: set[int], docstring: str | None) -> None:
     digest.update(code.co_code)
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            _add_code(constant, names, digest, seen)
-        elif not isinstance(constant, str):  # docstrings, and messages that nobody sees
-            digest.update(_written(constant).encode())
+            _add_code(constant, names, digest, seen, None)
+        elif docstring is None or constant != docstring:
+            digest.update(_stable_repr(constant).encode())
     for name in code.co_names:
         digest.update(name.encode())
         if name in names:
@@ -89,7 +90,7 @@ def _add_code(code: CodeType, names: dict[str, Any], digest: Any, seen: set[int]
 
 
 def _add_value(value: Any, digest: Any, seen: set[int]) -> None:
-    """A global that a function reads."""
+    """Adds a global, default or closure variable that a function reads."""
     definition = getattr(value, "_defn", None)  # of a numba intrinsic
     if isinstance(value, Dispatcher):
         _add_function(value, digest, seen)
@@ -101,27 +102,31 @@ def _add_value(value: Any, digest: Any, seen: set[int]) -> None:
         digest.update(_module_text(definition.__module__))
     elif isinstance(value, type):
         digest.update(f"{value.__module__}.{value.__qualname__}{getattr(value, '_fields', '')}".encode())
-    elif callable(value):  # of this package: a stand-in that numba's `overload` gives a body elsewhere in its module
+    elif isinstance(value, tuple):
+        digest.update(f"{type(value).__qualname__}{len(value)}".encode())
+        for element in value:
+            _add_value(element, digest, seen)
+    elif callable(value):  # of this package: a stub that numba's `overload` implements elsewhere in its module
         digest.update(_module_text(str(getattr(value, "__module__", value))))
     else:
-        digest.update(_written(value).encode())
+        digest.update(_stable_repr(value).encode())
 
 
-def _written(value: Any) -> str:
-    """As repr, but for sets and dicts, whose order may differ from process to process."""
+def _stable_repr(value: Any) -> str:
+    """Returns repr(value), with the elements of sets and dicts sorted: their order may differ between processes."""
     if isinstance(value, dict):
-        value = sorted((key, _written(one)) for key, one in value.items())
-    return repr(sorted(value) if isinstance(value, set | frozenset) else value)
+        value = sorted((key, _stable_repr(element)) for key, element in value.items())
+    return repr(sorted(value, key=repr) if isinstance(value, set | frozenset) else value)
 
 
 def _module_text(name: str) -> bytes:
-    """The source of a module of this package; of another the name will do, since numba's key has its own version."""
+    """Returns the source of a module of this package, or the name of any other: numba's key has numba's version."""
     file = getattr(sys.modules.get(name), "__file__", None)
     return Path(file).read_bytes() if file and name.split(".", maxsplit=1)[0] == "dynedge" else name.encode()
 
 
 class _Locator:
-    """Where numba keeps the entries of one function."""
+    """Tells numba where the cache entries of one function are and what they depend on."""
 
     def __init__(self, dispatcher: Any) -> None:
         self._key = source_key(dispatcher)
@@ -140,6 +145,8 @@ class _Locator:
 
 
 class _Entries(CompileResultCacheImpl):  # type: ignore[misc]
+    """Cache entries of one function."""
+
     def __init__(self, dispatcher: Any) -> None:
         function = dispatcher.py_func
         self._locator, self._lineno = _Locator(dispatcher), function.__code__.co_firstlineno
@@ -147,14 +154,16 @@ class _Entries(CompileResultCacheImpl):  # type: ignore[misc]
         self._filename_base = self.get_filename_base(name, sys.abiflags)
 
     def remove_old(self) -> None:
-        """Entries of this function under another key that were written long ago."""
-        oldest = time.time() - 86400 * KEPT_DAYS
+        """Removes the entries of this function under other keys that are older than MAX_AGE_DAYS."""
+        oldest = time.time() - 86400 * MAX_AGE_DAYS
         for path in cache_folder().glob(f"{self.filename_base.rpartition('-')[0]}-*"):
             if not path.name.startswith(self.filename_base) and path.stat().st_mtime < oldest:
                 path.unlink(missing_ok=True)
 
 
 class _Cache(FunctionCache):  # type: ignore[misc]
+    """Numba's function cache with our keys."""
+
     def __init__(self, dispatcher: Any) -> None:
         self._impl_class = lambda _: _Entries(dispatcher)
         super().__init__(dispatcher.py_func)
@@ -165,7 +174,7 @@ class _Cache(FunctionCache):  # type: ignore[misc]
 
 
 class _LazyCache:
-    """The cache of a function, opened when first used: only then is everything that the function names defined."""
+    """Opens a function's cache on first use: only then are all the globals that the function reads defined."""
 
     def __init__(self, dispatcher: Any) -> None:
         self._dispatcher = dispatcher
