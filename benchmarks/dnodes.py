@@ -26,13 +26,12 @@ from dynedge.data.log import read_log
 from dynedge.data.splits import Split
 from dynedge.data.statistics import degrees
 from dynedge.data.windows import cut_windows
-from dynedge.plan.dnodes import select
-from dynedge.plan.dnodes.longest_path import choose
+from dynedge.plan.dnodes import select_dnodes
+from dynedge.plan.dnodes.longest_path import cut_longest_paths
 from dynedge.plan.levels import longest_path
-from dynedge.plan.links import Linker, active
-from dynedge.report.plan import LOOKS
+from dynedge.plan.links import Linker, active_mask
+from dynedge.report.plan import METHOD_STYLES
 from dynedge.report.style import figure, log_scales, save, tidy
-from dynedge.runs.run_config import recipe_config
 from dynedge.utils.arrays import Array
 
 Threshold = tuple[int | None, int | None]
@@ -67,8 +66,8 @@ class Events(NamedTuple):
     items: int
 
     def linker(self, threshold: Threshold) -> Linker:
-        user = active(degrees(self.user, self.users), threshold[0])
-        return Linker(user, active(degrees(self.item, self.items), threshold[1]))
+        user = active_mask(degrees(self.user, self.users), threshold[0])
+        return Linker(user, active_mask(degrees(self.item, self.items), threshold[1]))
 
     def windows(self, threshold: Threshold, count: int, sample: int) -> list[Array]:
         """The links of `sample` windows, evenly spread over the log."""
@@ -111,7 +110,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--split", default="0.8,0.1,0.1", help="training is the first part (default: %(default)s)")
     parser.add_argument("--gap", action="store_true", help="the gap to the exact optimum on small windows")
     parser.add_argument("--csv", type=Path, help="write the first table there")
-    parser.add_argument("--plot", type=Path, help="draw it: a panel a log")
+    parser.add_argument("--plot", type=Path, help="draw it: one panel per log")
     args = parser.parse_args()
     args.thresholds = [_threshold(text) for text in args.thresholds.split(";")]
     return args
@@ -152,33 +151,36 @@ def _training(name: str, user: Array, item: Array, users: int, items: int, split
 
 def _table(found: list[Array], label: str, *, paper: bool) -> list[dict[str, Any]]:
     """Method × K: mean longest path, d-nodes and milliseconds a window; `depth` is asked for Algorithm 2's depth."""
-    print(f"{'method':14}{'asked':>14}{'longest path':>14}{'d-nodes':>10}{'ms/window':>11}" + "   paper" * paper)
+    print(f"{'method':14}{'limit':>20}{'longest path':>14}{'d-nodes':>10}{'ms/window':>11}" + "   paper" * paper)
     rows = []
     for method, way, asked in _questions(found):
         start = time.perf_counter()
-        cuts = [select(prev, method, **{way: number}) for prev, number in zip(found, asked, strict=True)]
+        cuts = [select_dnodes(prev, method, **{way: number}) for prev, number in zip(found, asked, strict=True)]
         seconds = (time.perf_counter() - start) / len(found)
         row = {
             "log": label,
             "method": method,
-            "by": way,
-            "asked": round(float(np.mean(asked)), 2),
+            "limit": way,
+            "value": round(float(np.mean(asked)), 2),
             "longest_path": round(float(np.mean([longest_path(p, c) for p, c in zip(found, cuts, strict=True)])), 3),
             "dnodes": round(float(np.mean([len(cut) for cut in cuts])), 2),
             "ms": round(1e3 * seconds, 3),
         }
         rows.append(row)
-        beside = f"{row['asked']:>8g} {way:5}{row['longest_path']:14.2f}{row['dnodes']:10.1f}{row['ms']:11.2f}"
+        beside = f"{row['value']:>8g} {way:11}{row['longest_path']:14.2f}{row['dnodes']:10.1f}{row['ms']:11.2f}"
         print(f"{method:14}{beside}   {_paper(method, way, asked[0]) if paper else ''}")
     return rows
 
 
 def _questions(found: list[Array]) -> Iterator[tuple[str, str, list[int]]]:
-    select(found[0], "best", k=1), select(found[0], "best", depth=1)  # compiled before the clock runs
+    (
+        select_dnodes(found[0], "best", max_dnodes=1),
+        select_dnodes(found[0], "best", max_depth=1),
+    )  # compiled before the clock runs
     for k in DNODES:
-        yield "longest-path", "k", [k] * len(found)
-        yield "best", "k", [k] * len(found)
-        yield "depth", "depth", [max(1, recipe_config(prev, k, 1)) for prev in found]
+        yield "longest-path", "max_dnodes", [k] * len(found)
+        yield "best", "max_dnodes", [k] * len(found)
+        yield "depth", "max_depth", [max(1, cut_longest_paths(prev, k, 1)[1]) for prev in found]
     for parts in PARTS:
         yield "cut-by-time", "parts", [parts] * len(found)
 
@@ -207,15 +209,15 @@ def _needed(found: list[Array], label: str) -> list[dict[str, Any]]:
             "windows": 0,
         }
         for prev in found:
-            chosen, reached = choose(prev, k, 1)
+            chosen, reached = cut_longest_paths(prev, k, 1)
             if reached <= 1:  # every link is cut: all methods do the same
                 row["alike"] += len(chosen)
                 continue
             row["windows"] += 1
             row["own"] += len(chosen)
-            row["fewest"] += len(choose(prev, k, reached)[0])
-            row["depth"] += len(select(prev, "depth", depth=reached))
-            row["best"] += len(select(prev, "best", depth=reached))
+            row["fewest"] += len(cut_longest_paths(prev, k, reached)[0])
+            row["depth"] += len(select_dnodes(prev, "depth", max_depth=reached))
+            row["best"] += len(select_dnodes(prev, "best", max_depth=reached))
         rows.append(row)
     return rows
 
@@ -249,23 +251,23 @@ def _shares(share: list[float]) -> str:
 def _add_gaps(events: Events, threshold: Threshold, gaps: dict[str, list[tuple[int, int, int, int]]]) -> None:
     """(d-nodes, fewest for that longest path, longest path, least for that many d-nodes) on windows of 60 events."""
     sys.path.append(str(ROOT / "tests" / "plan"))
-    from brute import fewest_dnodes, shortest_longest_path
+    from brute_force import fewest_dnodes, shortest_longest_path
 
     for prev in events.windows(threshold, max(1, len(events.user) // 60), 12):
         for k in (2, 5, 10):
-            depth = longest_path(prev, select(prev, "best", k=k))
+            depth = longest_path(prev, select_dnodes(prev, "best", max_dnodes=k))
             if depth <= 1:
                 continue
             cuts = {
-                "longest-path": select(prev, "longest-path", k=k),
-                "depth": select(prev, "depth", depth=depth),
-                "best, by k": select(prev, "best", k=k),
-                "best, by depth": select(prev, "best", depth=depth),
-                "cut-by-time": select(prev, "cut-by-time", parts=3),
+                "longest-path": select_dnodes(prev, "longest-path", max_dnodes=k),
+                "depth": select_dnodes(prev, "depth", max_depth=depth),
+                "best, by k": select_dnodes(prev, "best", max_dnodes=k),
+                "best, by depth": select_dnodes(prev, "best", max_depth=depth),
+                "cut-by-time": select_dnodes(prev, "cut-by-time", parts=3),
             }
             for method, cut in cuts.items():
                 longest = longest_path(prev, cut)
-                reached = longest_path(prev, select(prev, "best", k=len(cut)))
+                reached = longest_path(prev, select_dnodes(prev, "best", max_dnodes=len(cut)))
                 least = shortest_longest_path(prev, len(cut), min(longest, reached))
                 gaps[method].append((len(cut), fewest_dnodes(prev, longest), longest, least))
 
@@ -292,7 +294,7 @@ def _draw(rows: list[dict[str, Any]], path: Path) -> None:
     fig = figure(16, 3.2 * -(-len(labels) // 4))
     panels = fig.subplots(-(-len(labels) // 4), 4, squeeze=False).ravel()
     for axes, label in zip(panels, labels, strict=False):
-        for method, (color, marker, dashes) in LOOKS.items():
+        for method, (color, marker, dashes) in METHOD_STYLES.items():
             points = [
                 (row["dnodes"], row["longest_path"])
                 for row in rows
@@ -305,7 +307,7 @@ def _draw(rows: list[dict[str, Any]], path: Path) -> None:
         log_scales(axes)
     for axes in panels[len(labels) :]:
         axes.set_visible(False)
-    panels[0].set(xlabel="d-nodes a window", ylabel="longest path")
+    panels[0].set(xlabel="d-nodes per window", ylabel="longest path (levels)")
     panels[0].legend(frameon=False, fontsize=8)
     save(fig, path)
 

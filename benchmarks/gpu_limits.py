@@ -54,11 +54,11 @@ def one_level(dim: int, levels: int = 2000, width: int = 1) -> float:
     """Seconds of a level of `width` events, forward and backward."""
     from dynedge.ops.level_gru.triton import Levels, level_gru
     from dynedge.plan.links import Linker
-    from dynedge.plan.schedule import build
+    from dynedge.plan.schedule import build_schedule
 
     ids = np.tile(np.arange(width, dtype=np.int32), levels)
     linker = Linker(np.zeros(width, bool), np.zeros(width, bool))
-    chain = Levels.of(build(ids, ids, linker(ids, ids), np.zeros(0, np.int64)), "cuda")
+    chain = Levels.of(build_schedule(ids, ids, linker(ids, ids), np.zeros(0, np.int64)), "cuda")
     shapes = (2 * width, dim), (4, 3 * dim), (2, 3 * dim, dim), (2, 3 * dim, dim), (2, 3 * dim)
     roots, pre, *weights = (0.1 * torch.randn(shape, device="cuda") for shape in shapes)
     source = torch.zeros(2 * levels * width, dtype=torch.int32, device="cuda")

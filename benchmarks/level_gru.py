@@ -30,7 +30,7 @@ from dynedge.data.ingest.readers import Schema
 from dynedge.data.log import EventLog
 from dynedge.data.synthetic import synthesize
 from dynedge.ops.level_gru import level_gru, reference
-from dynedge.plan.planner import plan
+from dynedge.plan.planner import plan_log
 from dynedge.plan.schedule import Schedule
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -73,8 +73,8 @@ def read(name: str, folder: Path) -> EventLog:
 def pieces(log: EventLog, thresholds: tuple[int, int] | None, args: argparse.Namespace) -> list[Piece]:
     """Windows spread evenly over the log, about args.events events of it together."""
     users, items = thresholds or (None, None)
-    whole = plan(log, windows=args.windows, active_users=users, active_items=items, cache=False)
-    count = max(1, min(args.windows, round(args.events * args.windows / whole.setting.train_end)))
+    whole = plan_log(log, windows=args.windows, active_users=users, active_items=items, cache=False)
+    count = max(1, min(args.windows, round(args.events * args.windows / whole.config.train_end)))
     chosen = {args.windows * (2 * i + 1) // (2 * count) for i in range(count)}
     return [
         piece(log, whole.linker.active_user, whole.linker.active_item, planned.events, planned.schedule, args.dim)

@@ -28,7 +28,7 @@ from machine import machine, peak_mib
 from dynedge.data.log import EventLog, read_log
 from dynedge.data.synthetic import RECIPES, synthesize
 from dynedge.plan.dnodes import METHODS
-from dynedge.plan.planner import Plan, Planned, plan
+from dynedge.plan.planner import Plan, PlannedWindow, plan_log
 from dynedge.utils.progress import clock
 
 NAIVE_EVENTS, NAIVE_ROUNDS = 2000, 5
@@ -78,13 +78,13 @@ def show(log: Path) -> None:
 def measure(log: EventLog, args: argparse.Namespace) -> dict[str, Any]:
     def whole(source: EventLog, windows: int) -> Plan:
         thresholds = [None if n == "inf" else int(n) for n in (args.active_users, args.active_items)]
-        return plan(
+        return plan_log(
             source,
             windows=windows,
             active_users=thresholds[0],
             active_items=thresholds[1],
             method=args.method,
-            k=args.k,
+            max_dnodes=args.k,
             threads=args.threads,
             cache=False,
         )
@@ -94,7 +94,7 @@ def measure(log: EventLog, args: argparse.Namespace) -> dict[str, Any]:
 
     start = time.perf_counter()
     epochs = whole(log, args.windows)
-    kept: list[Planned] = []
+    kept: list[PlannedWindow] = []
     for window in epochs:
         if args.keep:
             kept.append(window)
@@ -102,7 +102,7 @@ def measure(log: EventLog, args: argparse.Namespace) -> dict[str, Any]:
     for _ in epochs:
         pass
     end = time.perf_counter()
-    events = epochs.setting.train_end
+    events = epochs.config.train_end
     return {
         "events": events,
         "seconds": first - start,

@@ -14,7 +14,7 @@ from dynedge.models.window_index import index
 from dynedge.ops.all_scores import reference
 from dynedge.ops.all_scores.triton import all_scores
 from dynedge.plan.links import Linker
-from dynedge.plan.schedule import build
+from dynedge.plan.schedule import build_schedule
 
 
 @pytest.mark.parametrize("ids", [False, True], ids=["states", "ids"])
@@ -36,7 +36,7 @@ def test_rows_before(active: float) -> None:
     rng = np.random.default_rng(0)
     user, item = rng.integers(0, 8, 60).astype(np.int32), rng.integers(0, 10, 60).astype(np.int32)
     linker = Linker(rng.random(8) < active, rng.random(10) < active)
-    schedule = build(user, item, linker(user, item), np.zeros(0, np.int64))
+    schedule = build_schedule(user, item, linker(user, item), np.zeros(0, np.int64))
     log = EventLog.from_arrays(user, item, np.arange(60.0), num_users=8, num_items=14)
     past = Linker(np.zeros(8, bool), np.zeros(14, bool))(user, item)
     ready = index(Window(log, range(60)), schedule, past, True, torch.zeros(1))

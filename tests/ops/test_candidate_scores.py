@@ -14,7 +14,7 @@ from dynedge.ops.candidate_scores.triton import candidate_scores as by_triton
 from dynedge.ops.read_states import EntityTable
 from dynedge.ops.read_states.reference import read_states
 from dynedge.plan.links import Linker
-from dynedge.plan.schedule import NO_ROW, build
+from dynedge.plan.schedule import NO_ROW, build_schedule
 
 
 def window(n: int, items: int, d: int, active: float) -> tuple[EntityTable, ItemUpdates, Tensor, Tensor]:
@@ -22,7 +22,7 @@ def window(n: int, items: int, d: int, active: float) -> tuple[EntityTable, Item
     rng, generator = np.random.default_rng(n), torch.Generator().manual_seed(n)
     user, item = rng.integers(0, 7, n).astype(np.int32), rng.integers(0, items, n).astype(np.int32)
     static = rng.random(items) < active
-    schedule = build(user, item, Linker(np.zeros(7, bool), static)(user, item), np.zeros(0, np.int64))
+    schedule = build_schedule(user, item, Linker(np.zeros(7, bool), static)(user, item), np.zeros(0, np.int64))
     row = np.full(n, NO_ROW, np.int32)
     row[schedule.item_events] = schedule.item_rows
     lists = schedule.entry_items, schedule.item_starts, schedule.item_events, row

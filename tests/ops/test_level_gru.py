@@ -11,13 +11,13 @@ from torch import Tensor
 
 from dynedge.ops import thread_pool as parallel
 from dynedge.ops.level_gru import level_gru, reference
-from dynedge.plan import dnodes
+from dynedge.plan.dnodes import select_dnodes
 from dynedge.plan.links import Linker
-from dynedge.plan.schedule import Schedule, build
+from dynedge.plan.schedule import Schedule, build_schedule
 
 Array = np.ndarray[Any, Any]
 NAMES = ("roots", "pre", "w_own", "w_other", "b_own")
-NO_CUT = np.zeros(0, np.int64)
+NO_DNODES = np.zeros(0, np.int64)
 
 
 pytestmark = pytest.mark.usefixtures("poisoned")
@@ -32,7 +32,7 @@ class Window:
         users: int = 6,
         items: int = 5,
         active: float = 0.0,
-        cut: dict[str, Any] | None = None,
+        limit: dict[str, Any] | None = None,
         d: int = 3,
         dtype: torch.dtype = torch.float64,
         seed: int = 0,
@@ -42,7 +42,9 @@ class Window:
         self.active = rng.random(users) < active, rng.random(items) < active
         self.user, self.item = np.ascontiguousarray(self.pairs.T)
         prev = Linker(*self.active)(self.user, self.item)
-        self.schedule = build(self.user, self.item, prev, dnodes.select(prev, **cut) if cut else NO_CUT)
+        self.schedule = build_schedule(
+            self.user, self.item, prev, select_dnodes(prev, **limit) if limit else NO_DNODES
+        )
         self.d, self.written = d, len(self.schedule.event)
         shapes = (self.schedule.first_written, d), (self.written, 3 * d), (2, 3 * d, d), (2, 3 * d, d), (2, 3 * d)
         torch.manual_seed(seed)
@@ -70,7 +72,7 @@ class Window:
         for side, ids in ((0, s.entry_users), (1, s.entry_items), (0, s.psi_users), (1, s.psi_items)):
             start[side] = start[side].index_put((torch.from_numpy(ids).long(),), roots[begin : begin + len(ids)])
             begin += len(ids)
-        phi = dict(zip(s.codes.tolist(), roots[begin:], strict=True))
+        phi = dict(zip(s.dnodes.tolist(), roots[begin:], strict=True))
         by_code = torch.full((2 * len(self.pairs), 3 * self.d), torch.nan, dtype=pre.dtype)
         by_code = by_code.index_put((torch.from_numpy(codes).long(),), pre).view(-1, 2, 3 * self.d)
         states = reference.event_by_event(self.pairs, self.active, (start[0], start[1]), phi, by_code, *weights)
@@ -90,17 +92,17 @@ def test_memory_is_poisoned() -> None:
 WINDOWS: dict[str, dict[str, Any]] = {
     "plain": {},
     "active": {"active": 0.4},
-    "d-nodes": {"cut": {"k": 7}},
-    "active and d-nodes": {"active": 0.3, "cut": {"method": "depth", "depth": 2}},
-    "depth 1": {"cut": {"depth": 1}},
+    "d-nodes": {"limit": {"max_dnodes": 7}},
+    "active and d-nodes": {"active": 0.3, "limit": {"method": "depth", "max_depth": 2}},
+    "depth 1": {"limit": {"max_depth": 1}},
     "users active": {"n": 60, "users": 1, "active": 0.9, "items": 30, "seed": 4},
     "one event": {"n": 1},
     "one long chain": {"n": 300, "users": 1, "items": 1},
     "one wide level": {"n": 1100, "users": 1_000_000, "items": 1_000_000},
     "narrow and wide levels": {"n": 2500, "users": 1500, "items": 1200, "active": 0.1},
     "d = 1": {"d": 1, "active": 0.3},
-    "d = 7": {"d": 7, "active": 0.3, "cut": {"k": 5}},
-    "d = 64": {"d": 64, "active": 0.3, "cut": {"k": 5}},
+    "d = 7": {"d": 7, "active": 0.3, "limit": {"max_dnodes": 5}},
+    "d = 64": {"d": 64, "active": 0.3, "limit": {"max_dnodes": 5}},
     "d = 65": {"d": 65, "active": 0.3},
 }
 
@@ -125,12 +127,13 @@ def test_windows_cover_what_they_are_meant_to() -> None:
         widths["narrow and wide levels"] < parallel.WIDE
     ).any()
     assert len(made["users active"].schedule.psi_users) and len(made["users active"].schedule.psi_readers)
-    assert len(made["active and d-nodes"].schedule.codes) and len(made["active and d-nodes"].schedule.psi_items)
+    assert len(made["active and d-nodes"].schedule.dnodes) and len(made["active and d-nodes"].schedule.psi_items)
     assert made["depth 1"].schedule.depth == 1
 
 
 @pytest.mark.parametrize(
-    "settings", [{}, {"active": 0.4}, {"cut": {"k": 4}}, {"d": 1}, {"active": 0.3, "cut": {"k": 3}}]
+    "settings",
+    [{}, {"active": 0.4}, {"limit": {"max_dnodes": 4}}, {"d": 1}, {"active": 0.3, "limit": {"max_dnodes": 3}}],
 )
 def test_gradcheck(settings: dict[str, Any]) -> None:
     """Against finite differences, in every input: entry, ψ and φ rows, pre, weights, biases."""
@@ -139,7 +142,7 @@ def test_gradcheck(settings: dict[str, Any]) -> None:
 
 
 def test_gradcheck_of_the_sequential_reference() -> None:
-    window = Window(n=8, users=3, items=3, d=2, active=0.3, cut={"k": 2})
+    window = Window(n=8, users=3, items=3, d=2, active=0.3, limit={"max_dnodes": 2})
     torch.testing.assert_close(
         torch.autograd.grad(window.event_by_event(), window.inputs, window.grad),
         window.gradients()[1:],
@@ -178,7 +181,7 @@ def test_float32_stays_within_bounds_of_float64(name: str, d: int) -> None:
 def test_float32_activations() -> None:
     """tanh within 3.5e-7 of the truth, never past 1, and a NaN stays one: seen through a state of one number."""
     x = torch.cat((torch.linspace(-12, 12, 20_001), torch.tensor([torch.inf, -torch.inf, torch.nan])))
-    window = Window(n=len(x), users=100_000, items=100_000, d=1, dtype=torch.float32, cut={"depth": 1})
+    window = Window(n=len(x), users=100_000, items=100_000, d=1, dtype=torch.float32, limit={"max_depth": 1})
     pre = torch.full((window.written, 3), -100.0)  # z = 0: the new state is n
     pre[: len(x), 2] = x
     nought = [torch.zeros_like(tensor) for tensor in window.inputs]
@@ -206,7 +209,7 @@ def test_same_bits_every_time_and_with_any_number_of_threads(
 
 
 def test_inputs_need_not_be_contiguous() -> None:
-    window = Window(active=0.3, cut={"k": 5})
+    window = Window(active=0.3, limit={"max_dnodes": 5})
     expected = window.gradients()
     window.inputs = [
         torch.stack((tensor.detach(), torch.full_like(tensor, torch.nan)), -1)[..., 0].requires_grad_()
@@ -219,7 +222,7 @@ def test_inputs_need_not_be_contiguous() -> None:
 
 
 def test_only_the_gradients_asked_for() -> None:
-    window = Window(active=0.3, cut={"k": 5})
+    window = Window(active=0.3, limit={"max_dnodes": 5})
     _, *expected = window.gradients()
     for i, right in enumerate(expected):
         inputs = [tensor.detach().requires_grad_(i == j) for j, tensor in enumerate(window.inputs)]

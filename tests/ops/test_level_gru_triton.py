@@ -12,9 +12,9 @@ from ops.triton_interpreter import DEVICE
 from torch import Tensor
 
 from dynedge.ops.level_gru import reference, triton
-from dynedge.plan import dnodes
+from dynedge.plan.dnodes import select_dnodes
 from dynedge.plan.links import Linker
-from dynedge.plan.schedule import build
+from dynedge.plan.schedule import build_schedule
 
 FLOAT32, BFLOAT16 = 1e-4, 2e-2  # of the greatest number: what the project promises
 
@@ -31,7 +31,7 @@ class Window:
         users: int = 6,
         items: int = 5,
         active: tuple[float, float] = (0.0, 0.0),
-        cut: dict[str, Any] | None = None,
+        limit: dict[str, Any] | None = None,
         d: int = 16,
         seed: int = 0,
     ) -> None:
@@ -39,7 +39,9 @@ class Window:
         user, item = (rng.integers(0, most, n).astype(np.int32) for most in (users, items))
         masks = [rng.random(most) < share for most, share in zip((users, items), active, strict=True)]
         prev = Linker(*masks)(user, item)
-        self.schedule = build(user, item, prev, dnodes.select(prev, **cut) if cut else np.zeros(0, np.int64))
+        self.schedule = build_schedule(
+            user, item, prev, select_dnodes(prev, **limit) if limit else np.zeros(0, np.int64)
+        )
         torch.manual_seed(seed)
         scale, written = d**-0.5, len(self.schedule.event)
         self.source = torch.randint(max(1, written // 2), (written,)).int()
@@ -79,16 +81,16 @@ class Window:
 WINDOWS: dict[str, dict[str, Any]] = {
     "plain": {"n": 15},
     "active": {"n": 30, "active": (0.4, 0.4)},
-    "d-nodes": {"n": 20, "cut": {"k": 7}},
-    "active and d-nodes": {"active": (0.3, 0.3), "cut": {"method": "depth", "depth": 2}},
-    "depth 1": {"cut": {"depth": 1}},
+    "d-nodes": {"n": 20, "limit": {"max_dnodes": 7}},
+    "active and d-nodes": {"active": (0.3, 0.3), "limit": {"method": "depth", "max_depth": 2}},
+    "depth 1": {"limit": {"max_depth": 1}},
     "one event": {"n": 1},
     "one long chain": {"n": 8, "users": 1, "items": 1},
     "many readers of one": {"n": 90, "users": 60, "items": 1, "active": (0.0, 1.0)},
     "one wide level": {"n": 90, "users": 10**6, "items": 10**6},
     "d = 1": {"d": 1, "n": 20, "active": (0.3, 0.3)},
-    "d = 7": {"d": 7, "n": 20, "active": (0.3, 0.3), "cut": {"k": 5}},
-    "d = 64": {"d": 64, "n": 20, "cut": {"k": 5}},
+    "d = 7": {"d": 7, "n": 20, "active": (0.3, 0.3), "limit": {"max_dnodes": 5}},
+    "d = 64": {"d": 64, "n": 20, "limit": {"max_dnodes": 5}},
     "d = 65": {"d": 65, "n": 8, "users": 3, "items": 3, "active": (0.3, 0.3)},
     "d = 160": {"d": 160, "n": 6, "users": 3, "items": 3, "active": (0.3, 0.0)},
 }
@@ -157,6 +159,6 @@ def test_few_narrow_levels_stay_with_their_neighbours() -> None:
 
 
 def test_same_bits_every_time() -> None:
-    window = Window(n=15, active=(0.2, 0.2), cut={"k": 5})
+    window = Window(n=15, active=(0.2, 0.2), limit={"max_dnodes": 5})
     first, second = window.run(low=True), window.run(low=True)
     assert all(torch.equal(one, two) for one, two in zip(first, second, strict=True))

@@ -5,16 +5,16 @@ import pytest
 import torch
 
 from dynedge.ops.level_rnn import cpu, reference
-from dynedge.plan.levels import NO_CUT
+from dynedge.plan.levels import NO_DNODES
 from dynedge.plan.links import Linker
-from dynedge.plan.schedule import build
+from dynedge.plan.schedule import build_schedule
 
 
 def window(n, users, items, seed=0):
     rng = np.random.default_rng(seed)
     user, item = rng.integers(0, users, n).astype(np.int32), rng.integers(0, items, n).astype(np.int32)
     prev = Linker(np.zeros(users, bool), np.zeros(items, bool))(user, item)
-    return user, item, build(user, item, prev, NO_CUT)
+    return user, item, build_schedule(user, item, prev, NO_DNODES)
 
 
 def inputs(schedule, d, seed=0):

@@ -8,7 +8,7 @@ from dynedge.models.candidate_rows import find
 from dynedge.ops import thread_pool as parallel
 from dynedge.ops.sampled_softmax import CHUNK, ScoreBonus, cpu, reference, sampled_softmax
 from dynedge.plan.links import Linker
-from dynedge.plan.schedule import build
+from dynedge.plan.schedule import build_schedule
 
 pytestmark = pytest.mark.usefixtures("poisoned")
 
@@ -29,14 +29,14 @@ def make(negatives, n=300, items=12, d=4, ids=False, active=0, dtype=torch.float
     rng = np.random.default_rng(seed)
     user, item = rng.integers(0, 9, n).astype(np.int32), rng.integers(0, items, n).astype(np.int32)
     active_item = np.arange(items + 3) < active  # three items never happen
-    schedule = build(user, item, Linker(np.zeros(9, bool), active_item)(user, item), np.zeros(0, np.int64))
+    schedule = build_schedule(user, item, Linker(np.zeros(9, bool), active_item)(user, item), np.zeros(0, np.int64))
     chunks, every = -(-n // CHUNK), np.arange(items + 3)
     drawn = np.tile(every, (chunks, 1)) if negatives is None else rng.integers(0, items + 3, (chunks, negatives))
     columns = find(schedule, item, drawn.astype(np.int32), items + 3)
     torch.manual_seed(seed)
     shapes = [(n, 2 * d if ids else d), (schedule.rows, d), (len(columns.outside), d), (items + 3, d + 1)]
     tensors = [torch.randn(shape, dtype=dtype, requires_grad=True) for shape in shapes[: 4 if ids else 3]]
-    true = torch.from_numpy(item).long(), torch.from_numpy(schedule.reads[:, 1]).long()
+    true = torch.from_numpy(item).long(), torch.from_numpy(schedule.read_rows[:, 1]).long()
     return tensors, columns, true
 
 

@@ -16,7 +16,7 @@ from dynedge.models.candidate_rows import find
 from dynedge.ops.sampled_softmax import CHUNK, ScoreBonus, reference
 from dynedge.ops.sampled_softmax.triton import ChunkCandidates, sampled_softmax
 from dynedge.plan.links import Linker
-from dynedge.plan.schedule import NO_ROW, build
+from dynedge.plan.schedule import NO_ROW, build_schedule
 
 pytestmark = pytest.mark.usefixtures("poisoned_anywhere")
 FLOAT32, BFLOAT16 = 1e-4, 2e-2  # of the greatest number: what the project promises
@@ -27,7 +27,7 @@ def window(n: int, count: int, items: int, active: float, share: int = 1) -> tup
     rng = np.random.default_rng(0)
     user, item = rng.integers(0, 9, n).astype(np.int32), rng.integers(0, items, n).astype(np.int32)
     prev = Linker(np.zeros(9, bool), rng.random(items) < active)(user, item)
-    schedule = build(user, item, prev, np.zeros(0, np.int64))
+    schedule = build_schedule(user, item, prev, np.zeros(0, np.int64))
     chunks = -(-n // CHUNK)
     every = np.broadcast_to(np.arange(items, dtype=np.int32), (chunks, items))
     some = rng.integers(0, items, (-(-chunks // share), count)).astype(np.int32)
@@ -37,7 +37,7 @@ def window(n: int, count: int, items: int, active: float, share: int = 1) -> tup
     drawn = ChunkCandidates(*(part[:, :count].contiguous() for part in parts), count == items, share)
     after = np.full(n, NO_ROW, np.int32)
     after[schedule.item_events] = schedule.item_rows
-    lists = item.astype(np.int64), schedule.reads[:, 1].astype(np.int64), after
+    lists = item.astype(np.int64), schedule.read_rows[:, 1].astype(np.int64), after
     return columns, drawn, *(torch.from_numpy(part).to(DEVICE) for part in lists), schedule.rows
 
 

@@ -1,4 +1,4 @@
-"""Plain references for the planner: slow, literal, easy to believe."""
+"""Reference implementations for the planner: slow and literal."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ State = tuple[int, int]
 
 
 def link(events: list[tuple[int, int]]) -> Array:
-    """prev of a few events given as (user, item), none active."""
+    """The links of events given as (user, item) pairs, with no active entities."""
     user, item = np.array(events, np.int32).reshape(-1, 2).T
     inactive = np.zeros(max(user.max(initial=0), item.max(initial=0)) + 1, np.bool_)
     return Linker(inactive, inactive)(user, item)
 
 
 def random_window(rng: np.random.Generator, most: int = 60) -> Array:
-    """prev of a random window: few or many entities, even or heavy-tailed, some of them active."""
+    """The links of a random window: few or many entities, uniform or heavy-tailed, some of them active."""
     n, users, items = int(rng.integers(0, most + 1)), int(rng.integers(1, 20)), int(rng.integers(1, 20))
     skew = rng.choice([0.0, 1.0, 2.0])
     ids = [rng.choice(size, n, p=_weights(size, skew)).astype(np.int32) for size in (users, items)]
@@ -43,7 +43,7 @@ def _weights(size: int, skew: float) -> Array:
 
 
 def links_by_search(user: Array, item: Array, active_user: Array, active_item: Array) -> Array:
-    """Look back through the window for each event and side."""
+    """The links, by a search back through the window for each event and side."""
     prev = np.empty((len(user), 2), np.int32)
     for side, (ids, is_active) in enumerate(((user, active_user), (item, active_item))):
         for k in range(len(ids)):
@@ -52,21 +52,21 @@ def links_by_search(user: Array, item: Array, active_user: Array, active_item: A
     return prev
 
 
-def state_graph(prev: Array, cut: Array | None = None) -> nx.DiGraph:
-    """The computational DAG of the paper's Algorithm 1: states (k, s); the readers of a d-node read another root."""
-    severed = set() if cut is None else set(np.asarray(cut).tolist())
+def state_graph(prev: Array, dnodes: Array | None = None) -> nx.DiGraph:
+    """The computation graph of the paper's Algorithm 1 over the states (k, s), without the links out of d-nodes."""
+    is_dnode = set() if dnodes is None else set(np.asarray(dnodes).tolist())
     graph = nx.DiGraph()
     for k, s in np.argwhere(prev != ACTIVE).tolist():
         graph.add_node((k, s))
         for t in range(2):
             p = int(prev[k, t])
-            if p >= 0 and 2 * p + t not in severed:
+            if p >= 0 and 2 * p + t not in is_dnode:
                 graph.add_edge((p, t), (k, s))
     return graph
 
 
-def levels_by_graph(prev: Array, cut: Array | None = None) -> Array:
-    graph = state_graph(prev, cut)
+def levels_by_graph(prev: Array, dnodes: Array | None = None) -> Array:
+    graph = state_graph(prev, dnodes)
     depth: dict[State, int] = {}
     for state in nx.topological_sort(graph):
         depth[state] = 1 + max((depth[p] for p in graph.predecessors(state)), default=0)
@@ -74,15 +74,15 @@ def levels_by_graph(prev: Array, cut: Array | None = None) -> Array:
 
 
 def algorithm_2(prev: Array, k: int) -> Iterator[int]:
-    """The paper's Algorithm 2, everything found anew after each choice. Tie rule as in by_longest_path.py."""
+    """The paper's Algorithm 2, recomputing all levels after each d-node. Ties as in dnodes/longest_path.py."""
     chosen: list[int] = []
     while len(chosen) < k:
         level = levels_by_graph(prev, np.array(chosen))
         longest = int(level.max(initial=0))
         if longest <= 1:
             return
-        event = int(np.argmax(level))  # the earliest of the greatest level
-        path: list[State] = []  # backward: the states through which the path goes
+        event = int(np.argmax(level))  # the earliest event of the highest level
+        path: list[State] = []  # the states along the path, backward
         while level[event] > 1:
             parents = [
                 (int(prev[event, s]), s)
@@ -91,7 +91,7 @@ def algorithm_2(prev: Array, k: int) -> Iterator[int]:
             ]
             path.append(next(p for p in parents if level[p[0]] == level[event] - 1))
             event = path[-1][0]
-        centre, side = path[::-1][(longest + 1) // 2 - 1]  # h1 is the first: of six, h3
+        centre, side = path[::-1][(longest + 1) // 2 - 1]  # the third of six
         chosen.append(2 * centre + side)
         yield chosen[-1]
 
@@ -99,19 +99,18 @@ def algorithm_2(prev: Array, k: int) -> Iterator[int]:
 def fewest_dnodes(prev: Array, depth: int) -> int:
     """The exact optimum: the fewest d-nodes that leave no path longer than `depth`.
 
-    The paper's integer program, with its levels written out: above[k, l] says that the level of k is greater than l.
-    A link has to be cut if for some l its parent is above l and its reader not above l + 1. That bounds better than
-    level[reader] ≥ level[parent] + 1 − depth · cut, and only the cuts need to be whole numbers.
+    The paper's integer program with unary levels: above[k, l] is 1 if the level of k is greater than l. A link is cut
+    if for some l its parent is above l and its reader is not above l + 1. This relaxation is tighter than
+    level[reader] ≥ level[parent] + 1 − depth · cut, and only the cuts have to be integers.
     """
     reader, side = np.nonzero(prev >= 0)
     links, n = len(reader), len(prev)
     if links == 0:
         return 0
-    above = np.arange(n * (depth + 1)).reshape(n, depth + 1)  # column numbers; above[k, 0] is 1, above[k, depth] is 0
+    above = np.arange(n * (depth + 1)).reshape(n, depth + 1)  # column indices; above[k, 0] is 1, above[k, depth] is 0
     cuts = above.size + np.arange(links)
-    step = np.repeat(
-        np.arange(depth), links
-    )  # one row for each link and l: cut − above[parent, l] + above[reader, l + 1] ≥ 0
+    # one row for each link and l: cut − above[parent, l] + above[reader, l + 1] ≥ 0
+    step = np.repeat(np.arange(depth), links)
     column = [
         np.tile(cuts, depth),
         above[np.tile(prev[reader, side], depth), step],
@@ -124,14 +123,16 @@ def fewest_dnodes(prev: Array, depth: int) -> int:
     )
     low, high = np.zeros(above.size + links), np.ones(above.size + links)
     low[above[:, 0]], high[above[:, depth]] = 1, 0
-    whole = np.r_[np.zeros(above.size), np.ones(links)]
-    found = milp(whole, constraints=LinearConstraint(rows.tocsr(), lb=0), integrality=whole, bounds=Bounds(low, high))
-    assert found.success, found.message
-    return round(found.fun)
+    is_integer = np.r_[np.zeros(above.size), np.ones(links)]
+    solution = milp(
+        is_integer, constraints=LinearConstraint(rows.tocsr(), lb=0), integrality=is_integer, bounds=Bounds(low, high)
+    )
+    assert solution.success, solution.message
+    return round(solution.fun)
 
 
 def shortest_longest_path(prev: Array, k: int, reached: int) -> int:
-    """The exact optimum the other way: the least longest path with at most k d-nodes, where `reached` is one."""
+    """The exact optimum for k d-nodes: the shortest longest path they can leave. `reached` is an upper bound."""
     while reached > 1 and fewest_dnodes(prev, reached - 1) <= k:
         reached -= 1
     return reached

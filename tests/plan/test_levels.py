@@ -1,4 +1,4 @@
-"""Levels against the computational DAG of the paper's Algorithm 1, built state by state."""
+"""Tests of levels against the explicit computation graph of the paper's Algorithm 1."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from dynedge.plan.levels import levels, longest_path
 from dynedge.plan.links import ACTIVE
 
 
-def random_cut(prev: Array, rng: np.random.Generator) -> Array:
+def random_dnodes(prev: Array, rng: np.random.Generator) -> Array:
     states = np.flatnonzero(prev != ACTIVE)
     return states[rng.random(len(states)) < rng.choice([0.05, 0.3, 1.0])]
 
 
-def test_levels_are_those_of_the_graph() -> None:
+def test_levels_equal_those_of_the_explicit_graph() -> None:
     rng = np.random.default_rng(0)
     for prev in random_windows(1000):
-        for cut in (np.zeros(0, np.int64), random_cut(prev, rng)):
-            found = levels(prev, cut)
-            assert found.dtype == np.int32
-            assert np.array_equal(found, levels_by_graph(prev, cut))
+        for dnodes in (np.zeros(0, np.int64), random_dnodes(prev, rng)):
+            level = levels(prev, dnodes)
+            assert level.dtype == np.int32
+            assert np.array_equal(level, levels_by_graph(prev, dnodes))
 
 
-def test_longest_path_is_that_of_the_graph() -> None:
+def test_longest_path_equals_that_of_the_explicit_graph() -> None:
     rng = np.random.default_rng(1)
     for prev in random_windows(300, seed=1):
-        cut = random_cut(prev, rng)
-        assert longest_path(prev, cut) == len(nx.dag_longest_path(state_graph(prev, cut)))
+        dnodes = random_dnodes(prev, rng)
+        assert longest_path(prev, dnodes) == len(nx.dag_longest_path(state_graph(prev, dnodes)))
 
 
-def test_a_cut_never_deepens_an_event() -> None:
+def test_more_dnodes_never_raise_a_level() -> None:
     rng = np.random.default_rng(2)
     for prev in random_windows(1000, seed=2):
-        cut = random_cut(prev, rng)
-        fewer = cut[rng.random(len(cut)) < 0.5]
-        assert (levels(prev, cut) <= levels(prev, fewer)).all()
+        dnodes = random_dnodes(prev, rng)
+        fewer = dnodes[rng.random(len(dnodes)) < 0.5]
+        assert (levels(prev, dnodes) <= levels(prev, fewer)).all()
         assert (levels(prev, fewer) <= levels(prev)).all()
 
 

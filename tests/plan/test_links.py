@@ -1,4 +1,4 @@
-"""Links against a search through the window, and scratch that a window leaves as it found it."""
+"""Tests of links against a brute-force search, and of the scratch arrays being restored."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from plan.brute_force import links_by_search
 
 from dynedge.data.statistics import degrees
-from dynedge.plan.links import ACTIVE, ENTRY, Linker, active, links
+from dynedge.plan.links import ACTIVE, ENTRY, Linker, active_mask, link_events
 
 EVENTS = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=40)
 FLAGS = st.lists(st.booleans(), min_size=7, max_size=7)
@@ -19,41 +19,41 @@ FLAGS = st.lists(st.booleans(), min_size=7, max_size=7)
 
 @given(EVENTS, FLAGS, FLAGS)
 @settings(max_examples=500, deadline=None)
-def test_links_are_those_found_by_looking_back(
+def test_links_equal_a_backward_search(
     events: list[tuple[int, int]], active_user: list[bool], active_item: list[bool]
 ) -> None:
     user, item = np.array(events, np.int32).reshape(-1, 2).T
     flags = np.array(active_user), np.array(active_item)
-    found = Linker(*flags)(user, item)
-    assert found.dtype == np.int32
-    assert np.array_equal(found, links_by_search(user, item, *flags))
+    prev = Linker(*flags)(user, item)
+    assert prev.dtype == np.int32
+    assert np.array_equal(prev, links_by_search(user, item, *flags))
 
 
-def test_scratch_is_left_clean() -> None:
+def test_scratch_arrays_are_restored() -> None:
     rng = np.random.default_rng(0)
     user, item = rng.integers(0, 9, (2, 100)).astype(np.int32)
     flags = rng.random((2, 9)) < 0.3
     scratch = np.full(9, ENTRY, np.int32), np.full(9, ENTRY, np.int32)
-    first = links(user, item, *flags, *scratch)
+    first = link_events(user, item, *flags, *scratch)
     assert all((last == ENTRY).all() for last in scratch)
-    assert np.array_equal(first, links(user, item, *flags, *scratch))
+    assert np.array_equal(first, link_events(user, item, *flags, *scratch))
 
 
-def test_one_linker_serves_many_threads() -> None:
+def test_a_linker_is_thread_safe() -> None:
     rng = np.random.default_rng(1)
     windows = rng.integers(0, 50, (200, 2, 3000)).astype(np.int32)
     linker = Linker(rng.random(50) < 0.1, rng.random(50) < 0.1)
     with ThreadPoolExecutor(8) as pool:
-        together = list(pool.map(lambda window: linker(*window), windows))
-    assert all(np.array_equal(prev, linker(*window)) for prev, window in zip(together, windows, strict=True))
+        parallel = list(pool.map(lambda window: linker(*window), windows))
+    assert all(np.array_equal(prev, linker(*window)) for prev, window in zip(parallel, windows, strict=True))
 
 
-def test_an_entity_is_active_above_the_threshold() -> None:
+def test_entities_above_the_threshold_are_active() -> None:
     counts = degrees(np.array([2, 0, 2, 2, 0], np.int32), 4)
     assert counts.tolist() == [2, 0, 3, 0]
-    assert active(counts, 2).tolist() == [False, False, True, False]
-    assert active(counts, 0).tolist() == [True, False, True, False]
-    assert not active(counts, None).any()
+    assert active_mask(counts, 2).tolist() == [False, False, True, False]
+    assert active_mask(counts, 0).tolist() == [True, False, True, False]
+    assert not active_mask(counts, None).any()
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_an_entity_is_active_above_the_threshold() -> None:
         ([1, 1], [2, 2], [[ACTIVE, ACTIVE], [ACTIVE, ACTIVE]]),
     ],
 )
-def test_small_windows(user: list[int], item: list[int], expected: list[list[int]]) -> None:
-    linker = Linker(np.array([False, True]), np.array([False, False, True, False]))  # item 3 is never seen
-    found = linker(np.array(user, np.int32), np.array(item, np.int32))
-    assert found.tolist() == expected
+def test_links_of_small_windows(user: list[int], item: list[int], expected: list[list[int]]) -> None:
+    linker = Linker(np.array([False, True]), np.array([False, False, True, False]))  # item 3 has no events
+    prev = linker(np.array(user, np.int32), np.array(item, np.int32))
+    assert prev.tolist() == expected

@@ -1,4 +1,4 @@
-"""Plans of whole logs: in parallel as in series, from the cache as fresh, and never from a bad cache."""
+"""Tests of the planner, the plan cache and the cost model."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ import pytest
 from dynedge.data.log import EventLog, LogWriter, read_log
 from dynedge.data.splits import Split
 from dynedge.errors import UsageError
-from dynedge.plan import planner
-from dynedge.plan.cost_model import H200, PASSES, Cost, depth_within, measure
-from dynedge.plan.planner import Plan, Planned, Question, Setting, plan
+from dynedge.plan import plan_cache, planner
+from dynedge.plan.cost_model import H200, PASSES, CostModel, max_depth_within, measure_cpu
+from dynedge.plan.plan_cache import PlanConfig
+from dynedge.plan.planner import DNodeRequest, Plan, PlannedWindow, plan_log
 
 
 def memory_log(events: int = 3000, seed: int = 0) -> EventLog:
@@ -40,7 +41,7 @@ def log(tmp_path: Path) -> EventLog:
     return write(memory_log(), tmp_path / "log")
 
 
-def assert_same(one: list[Planned], two: list[Planned]) -> None:
+def assert_same(one: list[PlannedWindow], two: list[PlannedWindow]) -> None:
     assert [p.events for p in one] == [p.events for p in two]
     assert [p.stats for p in one] == [p.stats for p in two]
     for a, b in zip(one, two, strict=True):
@@ -48,104 +49,107 @@ def assert_same(one: list[Planned], two: list[Planned]) -> None:
             np.testing.assert_array_equal(getattr(a.schedule, field.name), getattr(b.schedule, field.name))
 
 
-def test_windows_cover_the_training_events_and_numbers_are_right() -> None:
+def test_windows_cover_the_training_events_and_statistics_are_right() -> None:
     log = memory_log()
-    planned = list(plan(log, windows=7, k=5))
+    planned = list(plan_log(log, windows=7, max_dnodes=5))
     assert [k for p in planned for k in p.events] == list(range(2400))
     for p in planned:
-        assert p.stats.events == len(p.events) == len(p.schedule.reads)
+        assert p.stats.events == len(p.events) == len(p.schedule.read_rows)
         assert p.stats.longest_path == p.schedule.depth
-        assert p.stats.dnodes == len(p.schedule.codes) <= 5
+        assert p.stats.dnodes == len(p.schedule.dnodes) <= 5
         assert p.stats.rows == len(p.schedule.event) == 2 * len(p.events)
 
 
-def test_parallel_equals_serial() -> None:
+def test_parallel_planning_equals_serial_planning() -> None:
     log = memory_log()
-    asked: dict[str, Any] = {"windows": 13, "active_users": 60, "active_items": 90, "k": 6}
-    assert_same(list(plan(log, **asked, threads=0)), list(plan(log, **asked, threads=3)))
+    options: dict[str, Any] = {"windows": 13, "active_users": 60, "active_items": 90, "max_dnodes": 6}
+    assert_same(list(plan_log(log, **options, threads=0)), list(plan_log(log, **options, threads=3)))
 
 
 def test_thresholds_count_the_training_events_only() -> None:
     log = EventLog.from_arrays([0] * 8 + [1] * 8, [0, 1] * 8, range(16))
     half = Split.parse("0.5,0.25,0.25")
-    (window,) = plan(log, split=half, windows=1, active_users=7, active_items=4)
+    (window,) = plan_log(log, split=half, windows=1, active_users=7, active_items=4)
     assert window.schedule.psi_users.tolist() == [0]  # 8 > 7 events, all of them in training
     assert window.schedule.psi_items.tolist() == []  # 4 training events each, though 8 in all
-    (window,) = plan(log, split=half, windows=1, active_users=8, active_items=3)
+    (window,) = plan_log(log, split=half, windows=1, active_users=8, active_items=3)
     assert (window.schedule.psi_users.tolist(), window.schedule.psi_items.tolist()) == ([], [0, 1])
 
 
-def test_more_windows_than_events_leaves_some_empty() -> None:
-    planned = list(plan(memory_log(10), windows=20, k=3))
+def test_more_windows_than_events_leave_some_windows_empty() -> None:
+    planned = list(plan_log(memory_log(10), windows=20, max_dnodes=3))
     assert len(planned) == 20
     assert sum(p.stats.events for p in planned) == 8
 
 
-def test_an_empty_log() -> None:
-    planned = list(plan(memory_log(0), windows=3, k=3))
+def test_an_empty_log_has_empty_windows() -> None:
+    planned = list(plan_log(memory_log(0), windows=3, max_dnodes=3))
     assert [p.stats for p in planned] == [(0, 0, 0, 0)] * 3
 
 
-def test_stats_and_cuts_equal_those_of_a_pass(log: EventLog) -> None:
-    without = plan(log, windows=5, k=9, cache=False)
-    planned = list(plan(log, windows=5, k=9, cache=False))
+def test_stats_and_dnodes_equal_those_of_an_iteration(log: EventLog) -> None:
+    without = plan_log(log, windows=5, max_dnodes=9, cache=False)
+    planned = list(plan_log(log, windows=5, max_dnodes=9, cache=False))
     assert without.stats == [p.stats for p in planned]
-    for cut, p in zip(without.cuts, planned, strict=True):
-        np.testing.assert_array_equal(cut, p.schedule.codes)
+    for dnodes, p in zip(without.dnodes, planned, strict=True):
+        np.testing.assert_array_equal(dnodes, p.schedule.dnodes)
 
 
-def test_survey_answers_many_questions_and_chooses_nothing() -> None:
-    uncut = plan(memory_log(), windows=5)
-    found = list(uncut.survey([Question("best", k=0), Question("best", depth=4)], of=[1, 3]))
-    assert len(found) == 2
-    for plain, cut in found:
-        assert plain.dnodes == 0
-        assert cut.longest_path <= 4 < plain.longest_path
+def test_compare_methods_gives_statistics_for_each_request_and_leaves_the_plan_unchanged() -> None:
+    uncut = plan_log(memory_log(), windows=5)
+    requests = [DNodeRequest("best", max_dnodes=0), DNodeRequest("best", max_depth=4)]
+    stats = list(uncut.compare_methods(requests, windows=[1, 3]))
+    assert len(stats) == 2
+    for without, limited in stats:
+        assert without.dnodes == 0
+        assert limited.longest_path <= 4 < without.longest_path
     assert {window.dnodes for window in uncut.stats} == {0}
 
 
-@pytest.mark.parametrize("asked", [{"k": 0}, {"k": 8}, {"depth": 6}, {"method": "cut-by-time", "parts": 4}])
-def test_a_cached_plan_equals_a_fresh_one(log: EventLog, asked: dict[str, Any]) -> None:
-    first = plan(log, windows=6, active_items=100, **asked)
+@pytest.mark.parametrize(
+    "limit", [{"max_dnodes": 0}, {"max_dnodes": 8}, {"max_depth": 6}, {"method": "cut-by-time", "parts": 4}]
+)
+def test_a_cached_plan_equals_a_fresh_one(log: EventLog, limit: dict[str, Any]) -> None:
+    first = plan_log(log, windows=6, active_items=100, **limit)
     fresh = list(first)
     assert not first.from_cache
-    again = plan(log, windows=6, active_items=100, **asked)
+    again = plan_log(log, windows=6, active_items=100, **limit)
     assert again.from_cache
     assert_same(fresh, list(again))
     assert again.stats == first.stats
     read_log(log.path or "").verify()
 
 
-def test_the_second_epoch_chooses_nothing_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    epochs = plan(memory_log(), windows=4, k=8)
+def test_the_second_epoch_selects_no_dnodes_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    epochs = plan_log(memory_log(), windows=4, max_dnodes=8)
     first = list(epochs)
-    monkeypatch.setattr(planner.dnodes, "select", None)
+    monkeypatch.setattr(planner, "select_dnodes", None)
     assert_same(first, list(epochs))
 
 
-def test_a_pass_that_stops_early_caches_nothing(log: EventLog) -> None:
-    for _ in plan(log, windows=6, k=3):
+def test_an_iteration_that_stops_early_caches_nothing(log: EventLog) -> None:
+    for _ in plan_log(log, windows=6, max_dnodes=3):
         break
-    assert not plan(log, windows=6, k=3).from_cache
+    assert not plan_log(log, windows=6, max_dnodes=3).from_cache
 
 
-def spoil_codes(folder: Path) -> None:
-    raw = bytearray((folder / "codes.npy").read_bytes())
+def flip_bit_in_dnodes(folder: Path) -> None:
+    raw = bytearray((folder / "dnodes.npy").read_bytes())
     raw[-1] ^= 1
-    (folder / "codes.npy").write_bytes(raw)
+    (folder / "dnodes.npy").write_bytes(raw)
 
 
-def truncate_codes(folder: Path) -> None:
-    raw = (folder / "codes.npy").read_bytes()
-    (folder / "codes.npy").write_bytes(raw[: len(raw) // 2])
+def truncate_dnodes(folder: Path) -> None:
+    raw = (folder / "dnodes.npy").read_bytes()
+    (folder / "dnodes.npy").write_bytes(raw[: len(raw) // 2])
 
 
-def empty_codes(folder: Path) -> None:
-    (folder / "codes.npy").write_bytes(b"")
+def empty_dnodes(folder: Path) -> None:
+    (folder / "dnodes.npy").write_bytes(b"")
 
 
-def remove_codes(folder: Path) -> None:
-    (folder / "codes.npy").unlink()
+def remove_dnodes(folder: Path) -> None:
+    (folder / "dnodes.npy").unlink()
 
 
 def truncate_index(folder: Path) -> None:
@@ -158,133 +162,135 @@ def edit_index(folder: Path, **changes: Any) -> None:
     (folder / "plan.json").write_text(json.dumps(index | changes))
 
 
-def change_numbers(folder: Path) -> None:
+def change_stats(folder: Path) -> None:
     index = json.loads((folder / "plan.json").read_text())
     index["stats"][0][1] += 1
     edit_index(folder, stats=index["stats"])
 
 
-def older_version(folder: Path) -> None:
+def set_older_version(folder: Path) -> None:
     edit_index(folder, version=0)
 
 
-def another_log(folder: Path) -> None:
+def set_other_log(folder: Path) -> None:
     edit_index(folder, log="0" * 64)
 
 
-def not_an_index(folder: Path) -> None:
+def replace_index_by_list(folder: Path) -> None:
     (folder / "plan.json").write_text("[]")
 
 
 DAMAGES = [
-    spoil_codes,
-    truncate_codes,
-    empty_codes,
-    remove_codes,
+    flip_bit_in_dnodes,
+    truncate_dnodes,
+    empty_dnodes,
+    remove_dnodes,
     truncate_index,
-    change_numbers,
-    older_version,
-    another_log,
-    not_an_index,
+    change_stats,
+    set_older_version,
+    set_other_log,
+    replace_index_by_list,
 ]
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_cache_is_not_used_and_is_replaced(log: EventLog, damage: Callable[[Path], None]) -> None:
-    fresh = list(plan(log, windows=6, k=8))
+def test_a_damaged_cache_entry_is_ignored_and_replaced(log: EventLog, damage: Callable[[Path], None]) -> None:
+    fresh = list(plan_log(log, windows=6, max_dnodes=8))
     assert log.path
     (folder,) = (log.path / "plans").iterdir()
     damage(folder)
-    rebuilt = plan(log, windows=6, k=8)
+    rebuilt = plan_log(log, windows=6, max_dnodes=8)
     assert not rebuilt.from_cache
     assert_same(fresh, list(rebuilt))
-    assert plan(log, windows=6, k=8).from_cache
+    assert plan_log(log, windows=6, max_dnodes=8).from_cache
 
 
-def test_the_key_changes_with_every_setting_and_with_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    base = Setting(train_end=100)
+def test_the_cache_key_depends_on_every_option_and_on_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    base = PlanConfig(train_end=100)
     changed = [
         replace(base, train_end=101),
         replace(base, windows=301),
         replace(base, active_users=5),
         replace(base, active_items=5),
         replace(base, method="longest-path"),
-        replace(base, k=5),
-        replace(base, depth=5),
+        replace(base, max_dnodes=5),
+        replace(base, max_depth=5),
         replace(base, parts=5),
     ]
-    assert len(changed) == len(fields(Setting))
-    keys = {setting.key("log") for setting in [base, *changed]} | {base.key("another log")}
-    monkeypatch.setattr(planner, "VERSION", planner.VERSION + 1)
+    assert len(changed) == len(fields(PlanConfig))
+    keys = {config.key("log") for config in [base, *changed]} | {base.key("another log")}
+    monkeypatch.setattr(plan_cache, "VERSION", plan_cache.VERSION + 1)
     keys.add(base.key("log"))
     assert len(keys) == len(changed) + 3
 
 
-def test_another_log_in_the_same_place_is_planned_anew(log: EventLog) -> None:
-    list(plan(log, windows=6, k=8))
+def test_the_cache_of_a_replaced_log_is_ignored(log: EventLog) -> None:
+    list(plan_log(log, windows=6, max_dnodes=8))
     assert log.path
-    kept = log.path.parent / "kept"
-    (log.path / "plans").rename(kept)
+    saved = log.path.parent / "saved"
+    (log.path / "plans").rename(saved)
     other = write(memory_log(seed=1), log.path)
-    kept.rename(log.path / "plans")
-    assert not plan(other, windows=6, k=8).from_cache
+    saved.rename(log.path / "plans")
+    assert not plan_log(other, windows=6, max_dnodes=8).from_cache
 
 
-def test_no_cache_where_none_is_wanted_or_none_can_be(log: EventLog) -> None:
+def test_planning_works_without_a_cache_and_with_an_unwritable_one(log: EventLog) -> None:
     assert log.path
-    list(plan(log, windows=3, cache=False))
+    list(plan_log(log, windows=3, cache=False))
     assert not (log.path / "plans").exists()
-    (log.path / "plans").write_text("in the way")  # as good as read-only: root may write anywhere
-    list(plan(log, windows=3))
-    assert not plan(log, windows=3).from_cache
+    (log.path / "plans").write_text("")  # a file instead of the folder: root could write to a read-only folder
+    list(plan_log(log, windows=3))
+    assert not plan_log(log, windows=3).from_cache
 
 
-def test_one_way_of_asking() -> None:
+def test_invalid_limits_are_refused() -> None:
     log = memory_log(50)
-    with pytest.raises(UsageError, match="one way"):
-        plan(log, k=3, depth=4)
-    with pytest.raises(UsageError, match="no method 'worst'"):
-        plan(log, method="worst", k=0)
+    with pytest.raises(UsageError, match="only one of"):
+        plan_log(log, max_dnodes=3, max_depth=4)
+    with pytest.raises(UsageError, match="unknown d-node method 'worst'"):
+        plan_log(log, method="worst", max_dnodes=0)
     with pytest.raises(UsageError):
-        plan(log, depth=0)
-    assert plan(log).setting.k == 0
+        plan_log(log, max_depth=0)
+    assert plan_log(log).config.max_dnodes == 0
 
 
-COST = Cost("a machine", level_us=100.0, row_ns=1000.0)
+COST = CostModel("a machine", level_us=100.0, row_ns=1000.0)
 
 
-def test_the_predicted_time_of_an_epoch() -> None:
-    assert COST.seconds(levels=1000, rows=50_000) == pytest.approx(PASSES * (0.1 + 0.05))
-    assert H200.seconds(levels=300 * 3000, rows=0) == pytest.approx(11.34)  # the paper's 20-hour ML-25M epoch
+def test_predicted_epoch_time() -> None:
+    assert COST.epoch_seconds(levels=1000, rows=50_000) == pytest.approx(PASSES * (0.1 + 0.05))
+    assert H200.epoch_seconds(levels=300 * 3000, rows=0) == pytest.approx(
+        11.34
+    )  # ML-25M, whose epoch takes 20 hours in the paper
 
 
-def test_a_budget_is_met_by_the_greatest_depth_that_fits() -> None:
+def test_the_greatest_depth_within_the_budget_is_chosen() -> None:
     longest = [10, 40, 0, 25]
-    for budget in (COST.seconds(3, 500), COST.seconds(30, 500), COST.seconds(60, 500), 1e9):
-        depth = depth_within(budget, longest, 500, COST)
-        assert COST.seconds(np.minimum(longest, depth).sum(), 500) <= budget
-        assert depth == 40 or COST.seconds(np.minimum(longest, depth + 1).sum(), 500) > budget
+    for budget in (COST.epoch_seconds(3, 500), COST.epoch_seconds(30, 500), COST.epoch_seconds(60, 500), 1e9):
+        depth = max_depth_within(budget, longest, 500, COST)
+        assert COST.epoch_seconds(np.minimum(longest, depth).sum(), 500) <= budget
+        assert depth == 40 or COST.epoch_seconds(np.minimum(longest, depth + 1).sum(), 500) > budget
     with pytest.raises(UsageError, match=r"--budget .* cannot be met"):
-        depth_within(COST.seconds(2, 500), longest, 500, COST)
+        max_depth_within(COST.epoch_seconds(2, 500), longest, 500, COST)
 
 
-def test_a_plan_asked_by_budget_is_predicted_to_keep_it() -> None:
+def test_a_plan_with_a_budget_is_predicted_to_meet_it() -> None:
     log = memory_log()
-    uncut = plan(log, windows=5).stats
+    uncut = plan_log(log, windows=5).stats
     rows = sum(window.rows for window in uncut)
-    budget = COST.seconds(sum(window.longest_path for window in uncut) / 3, rows)
-    stats = plan(log, windows=5, budget=budget, cost=COST).stats
-    assert COST.seconds(sum(window.longest_path for window in stats), rows) <= budget
+    budget = COST.epoch_seconds(sum(window.longest_path for window in uncut) / 3, rows)
+    stats = plan_log(log, windows=5, budget=budget, cost=COST).stats
+    assert COST.epoch_seconds(sum(window.longest_path for window in stats), rows) <= budget
     assert any(window.dnodes for window in stats)
 
 
-def test_the_machine_at_hand_is_measured_quickly_and_once() -> None:
-    cost = measure()
+def test_the_cpu_cost_model_is_plausible_and_measured_once() -> None:
+    cost = measure_cpu()
     assert 0.1 < cost.level_us < 10_000
     assert 1 < cost.row_ns < 1_000_000
-    assert measure() is cost
+    assert measure_cpu() is cost
 
 
-def test_every_plan_is_iterable_again_and_has_a_length() -> None:
-    twice = Plan(memory_log(), Setting(2400, windows=4, k=2))
+def test_a_plan_has_a_length_and_can_be_iterated_twice() -> None:
+    twice = Plan(memory_log(), PlanConfig(2400, windows=4, max_dnodes=2))
     assert len(list(twice)) == len(list(twice)) == len(twice) == 4

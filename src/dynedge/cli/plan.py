@@ -15,18 +15,18 @@ from dynedge.cli import app
 from dynedge.errors import UsageError
 
 if TYPE_CHECKING:
-    from dynedge.plan.cost_model import Cost
+    from dynedge.plan.cost_model import CostModel
     from dynedge.plan.planner import Plan
 
 DNODES = (0, 10, 20, 40, 80, 160, 320, 640)  # the columns of the paper's Table 4
 PARTS = (1, 2, 4, 8, 16, 32, 64, 128)
 SURVEY_EVENTS = 5_000_000  # the table asks 24 questions a window; of a larger log it takes evenly spaced windows
 _TABLE = [
-    *(("best", "k", k) for k in DNODES),
-    *(("longest-path", "k", k) for k in DNODES),
+    *(("best", "max_dnodes", k) for k in DNODES),
+    *(("longest-path", "max_dnodes", k) for k in DNODES),
     *(("cut-by-time", "parts", parts) for parts in PARTS),
 ]
-FLAGS = {"k": "--dnodes", "depth": "--depth", "parts": "--parts"}
+FLAGS = {"max_dnodes": "--dnodes", "max_depth": "--depth", "parts": "--parts"}
 
 
 @app.command("plan")
@@ -59,12 +59,13 @@ def plan_verb(
     log: longest path and predicted time of an epoch for K = 0 to 640 beside cut-by-time. "seconds" in the JSON is
     the time planning took.
     """
-    asked = {name: value for name, value in (("k", dnodes), ("depth", depth), ("parts", parts)) if value is not None}
+    limits = {"max_dnodes": dnodes, "max_depth": depth, "parts": parts}
+    asked = {name: value for name, value in limits.items() if value is not None}
     _check(method, asked, budget, windows, active_users, active_items)
 
     from dynedge.data.log import read_log
     from dynedge.data.splits import Split
-    from dynedge.plan.planner import plan
+    from dynedge.plan.planner import plan_log
 
     machines = _machines()
     if machine not in machines:
@@ -75,7 +76,7 @@ def plan_verb(
         check_target(plot)
 
     start = time.monotonic()
-    planned = plan(
+    planned = plan_log(
         read_log(log),
         split=None if split is None else Split.parse(split),
         windows=windows,
@@ -107,14 +108,14 @@ def _check(
     active_items: int | None,
 ) -> None:
     """One clear sentence, naming the flag, for whatever cannot be planned."""
-    from dynedge.plan.dnodes import METHODS, TAKES
+    from dynedge.plan.dnodes import METHODS
 
     if method not in METHODS:
         raise UsageError(f"--method {method!r} is not known; there are: {', '.join(METHODS)}.")
     flags = [FLAGS[name] for name in asked] + (["--budget"] if budget is not None else [])
     if len(flags) > 1:
         raise UsageError(f"{' and '.join(flags)} cannot be given together: ask in one way.")
-    least = [(FLAGS[name], value, 0 if name == "k" else 1) for name, value in asked.items()]
+    least = [(FLAGS[name], value, 0 if name == "max_dnodes" else 1) for name, value in asked.items()]
     least += [("--windows", windows, 1)]
     least += [
         (f"--active-{side}", n, 0) for side, n in (("users", active_users), ("items", active_items)) if n is not None
@@ -124,23 +125,24 @@ def _check(
             raise UsageError(f"{flag} {value} should be at least {minimum}.")
     if budget is not None and not (budget > 0 and math.isfinite(budget)):
         raise UsageError(f"--budget {budget:g} should be a number of seconds above 0.")
-    takes = [FLAGS[name] for name in TAKES[method]] + (["--budget"] if "depth" in TAKES[method] else [])
+    limits = METHODS[method].limits
+    takes = [FLAGS[name] for name in limits] + (["--budget"] if "max_depth" in limits else [])
     if flags and flags[0] not in takes:
         raise UsageError(f"--method {method} is asked by {' or '.join(takes)}, not by {flags[0]}.")
 
 
-def _machines() -> dict[str, Cost]:
-    from dynedge.plan.cost_model import H200, measure
+def _machines() -> dict[str, CostModel]:
+    from dynedge.plan.cost_model import H200, measure_cpu
 
-    return {"cpu": measure(), "h200": H200}
+    return {"cpu": measure_cpu(), "h200": H200}
 
 
 def _summary(planned: Plan, start: float) -> dict[str, Any]:
     """Plan every window, with its schedule, and sum it up."""
     from dynedge.utils.progress import Progress
 
-    setting, stats = planned.setting, []
-    with Progress("planning", total=setting.train_end) as progress:
+    config, stats = planned.config, []
+    with Progress("planning", total=config.train_end) as progress:
         for window in planned:
             stats.append(window.stats)
             progress.advance(window.stats.events)
@@ -149,13 +151,13 @@ def _summary(planned: Plan, start: float) -> dict[str, Any]:
     return {
         "log": str(planned.log.path),
         "windows": len(planned),
-        "events": setting.train_end,
-        "active_users": setting.active_users,
-        "active_items": setting.active_items,
-        "method": setting.method,
-        "dnodes": setting.k,
-        "depth": setting.depth,
-        "parts": setting.parts,
+        "events": config.train_end,
+        "active_users": config.active_users,
+        "active_items": config.active_items,
+        "method": config.method,
+        "dnodes": config.max_dnodes,
+        "depth": config.max_depth,
+        "parts": config.parts,
         "mean_longest_path": levels / len(planned),
         "max_longest_path": max(window.longest_path for window in stats),
         "mean_dnodes": sum(window.dnodes for window in stats) / len(planned),
@@ -167,20 +169,20 @@ def _summary(planned: Plan, start: float) -> dict[str, Any]:
 
 
 def _epoch_seconds(levels: float, rows: float) -> dict[str, float]:
-    return {name: cost.seconds(levels, rows) for name, cost in _machines().items()}
+    return {name: cost.epoch_seconds(levels, rows) for name, cost in _machines().items()}
 
 
 def _survey(planned: Plan, questions: Sequence[tuple[str, str, int]]) -> list[dict[str, Any]]:
     """What each question gives, on the mean over the windows (evenly spaced ones, if the log is large)."""
-    from dynedge.plan.planner import Question
+    from dynedge.plan.planner import DNodeRequest
     from dynedge.utils.progress import Progress
 
-    step = max(1, math.ceil(planned.setting.train_end / SURVEY_EVENTS))
+    step = max(1, math.ceil(planned.config.train_end / SURVEY_EVENTS))
     chosen = range(0, len(planned), step)
-    asked = [Question(method, **{name: value}) for method, name, value in questions]
+    asked = [DNodeRequest(method, **{name: value}) for method, name, value in questions]
     means = [[0.0, 0.0, 0.0] for _ in questions]
     with Progress("comparing", total=len(chosen), unit="windows") as progress:
-        for answers in planned.survey(asked, chosen):
+        for answers in planned.compare_methods(asked, chosen):
             for mean, stats in zip(means, answers, strict=True):
                 for at, value in enumerate((stats.dnodes, stats.longest_path, stats.rows)):
                     mean[at] += value / len(chosen)
@@ -261,7 +263,7 @@ def _draw(planned: Plan, table: list[dict[str, Any]], path: Path) -> None:
     from dynedge.report.plan import draw, first_events
 
     reached = sorted({max(1, round(row["mean_longest_path"])) for row in table if row["method"] == "best"})
-    table = table + _survey(planned, [("depth", "depth", depth) for depth in reached])
+    table = table + _survey(planned, [("depth", "max_depth", depth) for depth in reached])
     curves: dict[str, list[tuple[float, float]]] = {}
     for row in table:
         curves.setdefault(row["method"], []).append((row["mean_dnodes"], row["mean_longest_path"]))

@@ -27,9 +27,9 @@ from dynedge.models.modules import Shape
 from dynedge.models.window_index import Prepared, index
 from dynedge.ops.all_scores import all_scores
 from dynedge.ops.sampled_softmax import CHUNK, CandidateColumns, sampled_softmax
-from dynedge.plan.levels import NO_CUT
+from dynedge.plan.levels import NO_DNODES
 from dynedge.plan.links import Linker
-from dynedge.plan.schedule import build
+from dynedge.plan.schedule import build_schedule
 from dynedge.utils.prefetch import prefetch_map
 
 
@@ -97,7 +97,9 @@ class Moving(Model):
 
     def prepare(self, window: Window) -> Prepared:
         past = self._linker(window.user, window.item)
-        return index(window, build(window.user, window.item, past, NO_CUT), past, False, self.like, plain=True)
+        return index(
+            window, build_schedule(window.user, window.item, past, NO_DNODES), past, False, self.like, plain=True
+        )
 
     def draw(self, prepared: Prepared, step: Step) -> Tensor | None:
         """int64[m, C]: the negatives of each chunk of events; none where all items are candidates."""

@@ -1,1 +1,1 @@
-"""The order of work: links, levels, d-nodes, schedules. Integers in, integers out."""
+"""Planning: links, levels, d-nodes and schedules of training windows. Integer arrays in, integer arrays out."""

@@ -1,8 +1,9 @@
-"""Links (the paper's Algorithm 1): which earlier event of its window each event reads, for each side.
+"""Links: the previous event of each event's user and item within a window (the paper's Algorithm 1).
 
-Legend: n events of a window, U users, I items. Positions are local to the window.
-`prev[k, s]` is the previous event of the same side-`s` entity; the state `(k, s)` is the one event k writes for
-that entity, and exists unless `prev[k, s]` is ACTIVE. It is read by at most one later event: the entity's next.
+Legend: n events in the window, U users, I items. Event positions are relative to the window's start.
+`prev[k, s]` is the previous event of the same entity on side s (0 user, 1 item). Event k writes one state per side,
+identified by the pair (k, s), unless the entity is active. A state is read by at most one later event, the next event
+of the same entity.
 """
 
 from __future__ import annotations
@@ -14,22 +15,22 @@ import numpy as np
 from dynedge.utils.arrays import Array
 from dynedge.utils.compile import compiled
 
-ENTRY = -1  # no earlier event in the window: reads the state at the window's start
-ACTIVE = -2  # an active entity: reads ψ, writes nothing
+ENTRY = -1  # first event of the entity in the window: it reads the state at the window's start
+ACTIVE = -2  # active entity: the event reads the learned vector ψ and writes no state
 
 
-def active(counts: Array, threshold: int | None) -> Array:
-    """bool[N]: the entities with more than `threshold` events; None means none."""
+def active_mask(counts: Array, threshold: int | None) -> Array:
+    """bool[N]: True for entities with more than `threshold` events; all False if the threshold is None."""
     return np.zeros(len(counts), np.bool_) if threshold is None else np.asarray(counts > threshold)
 
 
-def links(
+def link_events(
     user: Array, item: Array, active_user: Array, active_item: Array, last_user: Array, last_item: Array
 ) -> Array:
-    """prev int32[n, 2] of one window, in O(n).
+    """Returns prev int32[n, 2] of one window, in O(n).
 
-    `last_user` int32[U] and `last_item` int32[I] are scratch: ENTRY everywhere before, and again after, so that a
-    window costs nothing for the entities it does not meet. One pair a thread; `Linker` keeps them.
+    `last_user` int32[U] and `last_item` int32[I] are scratch arrays filled with ENTRY. They are restored before
+    returning, so that the cost of a window does not depend on U and I. Threads must not share them; see `Linker`.
     """
     prev = np.empty((len(user), 2), np.int32)
     _link_side(user, active_user, last_user, prev, 0)
@@ -38,7 +39,7 @@ def links(
 
 
 class Linker:
-    """Links of window after window of one log, from any thread: each thread gets its own scratch."""
+    """Computes the links of the windows of one log. Thread-safe: each thread has its own scratch arrays."""
 
     def __init__(self, active_user: Array, active_item: Array) -> None:
         self.active_user, self.active_item = active_user, active_item
@@ -48,7 +49,7 @@ class Linker:
         if not hasattr(self._scratch, "last"):
             sizes = len(self.active_user), len(self.active_item)
             self._scratch.last = tuple(np.full(size, ENTRY, np.int32) for size in sizes)
-        return links(user, item, self.active_user, self.active_item, *self._scratch.last)
+        return link_events(user, item, self.active_user, self.active_item, *self._scratch.last)
 
 
 @compiled

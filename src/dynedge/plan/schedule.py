@@ -1,11 +1,11 @@
-"""Schedule: a window's rows in level order, with every index a kernel needs. Integers only, built in O(n).
+"""Schedule: the rows of a window in level order, with every index the kernels need. Integers only, built in O(n).
 
-Legend: n events of a window, W states written, K d-nodes, L levels, R rows of the arena.
+Legend: n events in the window, W written states, K d-nodes, L levels, R rows of the arena.
 
-The arena of a window is one table of vectors: [entry states | ψ | φ | written states]. Entry rows come first,
-users then items, each by dense id; then the ψ rows of the active entities met, likewise; then one φ row a d-node,
-by code; then the written states by level, then side, then event. So one level writes one contiguous block.
-Every row number here is a row of the arena; arrays over the W written states start at row `first_written`.
+The arena of a window is one table of vectors: [entry states | ψ | φ | written states]. The entry states come first,
+users before items, each by dense id; then the ψ rows of the window's active entities in the same order; then one φ
+row per d-node, by code; then the written states by level, side and event. Each level thus writes one contiguous
+block. All row numbers here are rows of the arena; arrays over the W written states start at row `first_written`.
 """
 
 from __future__ import annotations
@@ -21,34 +21,36 @@ from dynedge.utils.arrays import Array
 from dynedge.utils.compile import compiled
 
 NO_ROW = -1
-OWN, OTHER = 0, 1  # columns of parents and children: through the entity's own state, or through its partner's
+OWN, OTHER = 0, 1  # columns of parents and children: the entity's own state, or the state of its partner
 
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """What to read and write, level by level, and how gradients come back by gathers alone.
+    """The rows to read and write, level by level, and the indices with which gradients flow back by gathers alone.
 
-    A state is read by one later event of its entity, which writes at most two states: so a row has at most two
-    children, and the backward pass gathers from them. Only ψ rows have many readers; theirs are listed.
+    A state is read by one later event of its entity, which writes at most two states. A row therefore has at most two
+    children, and the backward pass gathers from them. Only ψ rows can have many readers; those are listed separately.
     """
 
-    entry_users: Array  # int32, sorted: the users whose states at the window's start fill the first rows
-    entry_items: Array  # int32, sorted: the items whose states fill the next
-    psi_users: Array  # int32, sorted: the active users met, a ψ row each
-    psi_items: Array  # int32, sorted: the active items met, a ψ row each
-    codes: Array  # int32[K], sorted: 2·event + side of the d-node each φ row stands for
-    targets: Array  # int32[K]: the written row each φ row should equal
-    parents: Array  # int32[W, 2]: the rows a written state is computed from, own and other
-    event: Array  # int32[W]: the event that writes it
-    blocks: Array  # int32[2L + 1]: level l (from 0), side s writes rows blocks[2l + s] to blocks[2l + s + 1]
-    children: Array  # int32[R, 2]: the rows that have this one as own and as other parent, or NO_ROW; ψ: NO_ROW
-    psi_starts: Array  # int32[ψ rows + 1]: where each ψ row's readers start in psi_readers
-    psi_readers: Array  # int32: the written rows that read each ψ row (always as other: ψ itself is never written)
-    reads: Array  # int32[n, 2]: the rows of the event's user and item as it reads them (φ where cut)
-    exits: Array  # int32[entry rows]: the written row of each entry entity's last state (the state, even where cut)
-    item_starts: Array  # int32[entry items + 1]: where each entry item's states start in the next two
-    item_events: Array  # int32: the events that wrote the item's states, in order
-    item_rows: Array  # int32: where a later event reads those states (φ where cut)
+    entry_users: Array  # int32, sorted: users whose states at the window's start fill the first rows
+    entry_items: Array  # int32, sorted: items whose states at the window's start fill the next rows
+    psi_users: Array  # int32, sorted: active users of the window, one ψ row each
+    psi_items: Array  # int32, sorted: active items of the window, one ψ row each
+    dnodes: Array  # int32[K], sorted: code 2·event + side of the d-node of each φ row
+    dnode_rows: Array  # int32[K]: the written row of each d-node, which its φ row should equal
+    parents: Array  # int32[W, 2]: the rows a written state is computed from, OWN and OTHER
+    event: Array  # int32[W]: the event that writes the row
+    blocks: Array  # int32[2L + 1]: level l (from 0), side s writes the rows blocks[2l + s] to blocks[2l + s + 1]
+    children: Array  # int32[R, 2]: the rows with this row as OWN and as OTHER parent, or NO_ROW; NO_ROW for ψ rows
+    psi_starts: Array  # int32[ψ rows + 1]: where the readers of each ψ row start in psi_readers
+    psi_readers: (
+        Array  # int32: the written rows that read each ψ row (always as OTHER: active entities write nothing)
+    )
+    read_rows: Array  # int32[n, 2]: the rows that the event reads for its user and item (φ for d-nodes)
+    exit_rows: Array  # int32[entry rows]: the written row of each entry entity's last state (never φ)
+    item_starts: Array  # int32[entry items + 1]: where each entry item's states start in item_events and item_rows
+    item_events: Array  # int32: the events that write the item's states, in order
+    item_rows: Array  # int32: the rows from which later events read those states (φ for d-nodes)
 
     @property
     def first_psi(self) -> int:
@@ -60,7 +62,7 @@ class Schedule:
 
     @property
     def first_written(self) -> int:
-        return self.first_phi + len(self.codes)
+        return self.first_phi + len(self.dnodes)
 
     @property
     def rows(self) -> int:
@@ -68,17 +70,17 @@ class Schedule:
 
     @property
     def depth(self) -> int:
-        """How many levels: the longest path."""
+        """The number of levels, which is the longest path."""
         return len(self.blocks) // 2
 
     def rows_before(self, items: Array, events: Array) -> Array:
-        """int32: the row of each candidate item as event k would read it; NO_ROW if the window never meets it.
+        """int32: the row of each candidate item as event k reads it; NO_ROW if the item has no event in the window.
 
-        NO_ROW means that the item's state is the one at the window's start. For an event's own item this is
-        `reads[:, 1]`: positives and negatives are read alike.
+        NO_ROW means that the item still has its state of the window's start. For the item of the event itself the
+        result is `read_rows[:, 1]`: positives and negatives are read alike.
         """
         items, events = np.broadcast_arrays(np.asarray(items, np.int32), np.asarray(events, np.int32))
-        found: Array = _rows_before(
+        rows: Array = _rows_before(
             items.flatten(),
             events.flatten(),
             self.entry_items,
@@ -89,16 +91,16 @@ class Schedule:
             self.item_events,
             self.item_rows,
         )
-        return found.reshape(items.shape)
+        return rows.reshape(items.shape)
 
 
-def build(user: Array, item: Array, prev: Array, cut: Array, level: Array | None = None) -> Schedule:
-    """The schedule of one window: `user`, `item` int32[n], its links, its d-nodes, its levels if at hand."""
-    level = levels(prev, cut) if level is None else level
+def build_schedule(user: Array, item: Array, prev: Array, dnodes: Array, level: Array | None = None) -> Schedule:
+    """The schedule of one window with `user`, `item` int32[n]; `level` is computed from the links if not given."""
+    level = levels(prev, dnodes) if level is None else level
     bits = [_bits(ids, prev, side) for side, ids in enumerate((user, item))]
     before, members = zip(*(_members(bits[side][kind]) for kind in (0, 1) for side in (0, 1)), strict=True)
     starts = np.concatenate(([0], np.cumsum([len(ids) for ids in members])))
-    first_written = int(starts[4]) + len(cut)
+    first_written = int(starts[4]) + len(dnodes)
 
     slots = np.empty((len(user), 2), np.int32)
     for side, ids in enumerate((user, item)):
@@ -106,20 +108,32 @@ def build(user: Array, item: Array, prev: Array, cut: Array, level: Array | None
     blocks = _blocks(prev, level, first_written)
     written = int(blocks[-1]) - first_written
 
-    codes = cut.astype(np.int32)
-    targets = np.empty(len(cut), np.int32)
+    codes = dnodes.astype(np.int32)
+    dnode_rows = np.empty(len(codes), np.int32)
     parents = np.empty((written, 2), np.int32)
     event = np.empty(written, np.int32)
     children = np.full((first_written + written, 2), NO_ROW, np.int32)
-    reads = np.empty((len(user), 2), np.int32)
-    exits = np.empty(starts[2], np.int32)
+    read_rows = np.empty((len(user), 2), np.int32)
+    exit_rows = np.empty(starts[2], np.int32)
     as_read = np.empty((len(user), 2), np.int32)
-    placed = _place(
-        prev, level, codes, slots, blocks, starts[4], targets, parents, event, children, reads, exits, as_read
+    matched = _fill(
+        prev,
+        level,
+        codes,
+        slots,
+        blocks,
+        starts[4],
+        dnode_rows,
+        parents,
+        event,
+        children,
+        read_rows,
+        exit_rows,
+        as_read,
     )
-    if placed != len(codes):
+    if matched != len(codes):
         raise ValueError(
-            f"{len(codes) - placed} of {len(codes)} d-nodes are not states of this window, or not sorted"
+            f"{len(codes) - matched} of {len(codes)} d-nodes are not states of this window, or are not sorted"
         )
     item_starts, item_events, item_rows = _item_lists(prev[:, 1], slots[:, 1], starts[1], starts[2], as_read[:, 1])
     psi_starts, psi_readers = _psi_lists(parents, starts[2], starts[4], first_written)
@@ -128,29 +142,29 @@ def build(user: Array, item: Array, prev: Array, cut: Array, level: Array | None
         entry_items=members[1],
         psi_users=members[2],
         psi_items=members[3],
-        codes=codes,
-        targets=targets,
+        dnodes=codes,
+        dnode_rows=dnode_rows,
         parents=parents,
         event=event,
         blocks=blocks,
         children=children,
         psi_starts=psi_starts,
         psi_readers=psi_readers,
-        reads=reads,
-        exits=exits,
+        read_rows=read_rows,
+        exit_rows=exit_rows,
         item_starts=item_starts,
         item_events=item_events,
         item_rows=item_rows,
     )
 
 
-# A set of entities as bits, with the number of members before each word: members in order of id, and the rank
-# of each, in O(n + ids / 64), without sorting and without a table as long as the catalogue.
+# A set of entities is a bit set with the number of members before each word. This gives the members in order of id,
+# and the rank of each, in O(n + ids / 64), without sorting and without a table over all entities.
 
 
 @compiled
 def _bits(ids: Array, prev: Array, side: int) -> Array:
-    """uint64[2, words]: the inactive and the active entities met. No branch: half of them would be mispredicted."""
+    """uint64[2, words]: bit sets of the inactive and the active entities. Branch-free: half would be mispredicted."""
     highest = 0
     for k in range(len(ids)):
         highest = max(highest, ids[k])
@@ -162,7 +176,7 @@ def _bits(ids: Array, prev: Array, side: int) -> Array:
 
 @compiled
 def _members(bits: Array) -> tuple[Array, Array]:
-    """(how many members come before each word, the members in order)."""
+    """(number of members before each word, the members in order)."""
     before = np.empty(len(bits), np.int32)
     total = 0
     for word in range(len(bits)):
@@ -171,12 +185,12 @@ def _members(bits: Array) -> tuple[Array, Array]:
     members = np.empty(total, np.int32)
     at = 0
     for word in range(len(bits)):
-        left = bits[word]
-        while left:
-            lowest = left & (~left + np.uint64(1))
+        remaining = bits[word]
+        while remaining:
+            lowest = remaining & (~remaining + np.uint64(1))
             members[at] = 64 * word + _ones(lowest - np.uint64(1))
             at += 1
-            left ^= lowest
+            remaining ^= lowest
     return before, members
 
 
@@ -191,6 +205,7 @@ def _ones(word: Any) -> Any:
 
 @compiled(inline="always")
 def _rank(entity: int, bits: Array, before: Array) -> Any:
+    """The number of members with a smaller id."""
     below = (np.uint64(1) << np.uint64(entity & 63)) - np.uint64(1)
     return before[entity >> 6] + _ones(bits[entity >> 6] & below)
 
@@ -207,7 +222,7 @@ def _slots(
     first_psi: int,
     slots: Array,
 ) -> None:
-    """slots[k, side]: the entry or ψ row of the event's entity."""
+    """Fills slots[k, side]: the entry or ψ row of the event's entity."""
     for k in range(len(ids)):
         p = prev[k, side]
         if p >= 0:
@@ -220,11 +235,11 @@ def _slots(
 
 @compiled
 def _blocks(prev: Array, level: Array, first_written: int) -> Array:
-    """Where the written rows of each level and side start: the counting half of a counting sort."""
+    """Where the written rows of each level and side start: the counting phase of a counting sort."""
     depth = 0
     for k in range(len(level)):
         depth = max(depth, level[k])
-    counts = np.zeros(2 * depth + 2, np.int32)  # level 0 counts none: its events write nothing
+    counts = np.zeros(2 * depth + 2, np.int32)  # level 0 stays empty: its events write nothing
     for k in range(len(level)):
         for s in range(2):
             counts[2 * level[k] + s] += int(prev[k, s] != ACTIVE)
@@ -236,59 +251,59 @@ def _blocks(prev: Array, level: Array, first_written: int) -> Array:
 
 
 @compiled
-def _place(
+def _fill(
     prev: Array,
     level: Array,
     codes: Array,
     slots: Array,
     blocks: Array,
     first_phi: int,
-    targets: Array,
+    dnode_rows: Array,
     parents: Array,
     event: Array,
     children: Array,
-    reads: Array,
-    exits: Array,
+    read_rows: Array,
+    exit_rows: Array,
     as_read: Array,
 ) -> int:
-    """Give every state its row and fill what hangs on it; returns how many codes were met.
+    """Assigns a row to every state and fills the index arrays; returns the number of d-nodes that are states.
 
-    One pass in time order: a parent's row is known before its reader asks, and codes come up sorted.
+    One pass in time order: a parent has its row before it is read, and the codes are sorted.
     """
     following = blocks.copy()
     first_written = blocks[0]
-    met = 0
+    matched = 0
     for k in range(len(prev)):
         for s in range(2):
             p = prev[k, s]
-            reads[k, s] = as_read[p, s] if p >= 0 else slots[k, s]
+            read_rows[k, s] = as_read[p, s] if p >= 0 else slots[k, s]
         for s in range(2):
             if prev[k, s] == ACTIVE:
                 continue
             block = 2 * level[k] - 2 + s
             row = following[block]
             following[block] += 1
-            own, other = reads[k, s], reads[k, 1 - s]
+            own, other = read_rows[k, s], read_rows[k, 1 - s]
             event[row - first_written] = k
             parents[row - first_written, OWN] = own
             parents[row - first_written, OTHER] = other
             children[own, OWN] = row
             if prev[k, 1 - s] != ACTIVE:
                 children[other, OTHER] = row
-            exits[slots[k, s]] = row
+            exit_rows[slots[k, s]] = row
             as_read[k, s] = row
-            if met < len(codes) and codes[met] == 2 * k + s:
-                targets[met] = row
-                as_read[k, s] = first_phi + met
-                met += 1
-    return met
+            if matched < len(codes) and codes[matched] == 2 * k + s:
+                dnode_rows[matched] = row
+                as_read[k, s] = first_phi + matched
+                matched += 1
+    return matched
 
 
 @compiled
 def _item_lists(
     link: Array, slot: Array, first_item: int, first_psi: int, as_read: Array
 ) -> tuple[Array, Array, Array]:
-    """The states of each entry item: where they start, the events that wrote them, where they are read."""
+    """The states of each entry item: (where each list starts, the events that write them, the rows to read)."""
     starts = np.zeros(first_psi - first_item + 1, np.int32)
     for k in range(len(link)):
         if link[k] != ACTIVE:
@@ -309,7 +324,7 @@ def _item_lists(
 
 @compiled
 def _psi_lists(parents: Array, first_psi: int, first_phi: int, first_written: int) -> tuple[Array, Array]:
-    """The readers of each ψ row, in order of row."""
+    """The readers of each ψ row, in row order: (where its list starts, the written rows)."""
     starts = np.zeros(first_phi - first_psi + 1, np.int32)
     for w in range(len(parents)):
         if first_psi <= parents[w, OTHER] < first_phi:

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 
 from dynedge.data.log import EventLog
-from dynedge.plan.dnodes import select
-from dynedge.plan.levels import NO_CUT, levels
+from dynedge.plan.dnodes import select_dnodes
+from dynedge.plan.levels import NO_DNODES, levels
 from dynedge.plan.links import ACTIVE
 from dynedge.plan.planner import Plan
 from dynedge.report.style import BLUE, GREEN, GREY, PINK, RED, figure, log_scales, save, tidy
 from dynedge.utils.arrays import Array
 
-LOOKS = {
+METHOD_STYLES = {
     "best": (BLUE, "o", "-"),
     "longest-path": (RED, "s", "--"),
     "depth": (PINK, "^", "-."),
@@ -39,8 +39,8 @@ class Picture:
 
 def first_events(plan: Plan, *, least: int = 8, most: int = 16, lanes: int = 10, dnodes: int = 3) -> Picture:
     """The first events of a plan's log: `least` of them, and more while they stay on a few lanes."""
-    log, n = plan.log, min(least, plan.setting.train_end)
-    while n < min(most, plan.setting.train_end) and _lanes(log, n + 1) <= lanes:
+    log, n = plan.log, min(least, plan.config.train_end)
+    while n < min(most, plan.config.train_end) and _lanes(log, n + 1) <= lanes:
         n += 1
     user, item = np.array(log.user[:n]), np.array(log.item[:n])
     met = [(side, int(entity)) for pair in zip(user, item, strict=True) for side, entity in enumerate(pair)]
@@ -50,7 +50,7 @@ def first_events(plan: Plan, *, least: int = 8, most: int = 16, lanes: int = 10,
         f"user {log.user_ids[entity]}" if side == 0 else f"item {log.item_ids[entity]}" for side, entity in order
     ]
     prev = plan.linker(user, item)
-    cut = select(prev, "best", k=dnodes)
+    cut = select_dnodes(prev, "best", max_dnodes=dnodes)
     return Picture(prev, np.array(at, int).reshape(n, 2), [_short(name) for name in names], cut)
 
 
@@ -67,7 +67,7 @@ def draw(path: Path, curves: Mapping[str, Sequence[tuple[float, float]]], uncut:
     fig = figure(13, 11)
     grid = fig.add_gridspec(2, 2, height_ratios=(1.0, 1.15))
     _draw_curves(fig.add_subplot(grid[0, :]), curves, uncut)
-    _draw_events(fig.add_subplot(grid[1, 0]), picture, NO_CUT)
+    _draw_events(fig.add_subplot(grid[1, 0]), picture, NO_DNODES)
     _draw_events(fig.add_subplot(grid[1, 1]), picture, picture.cut)
     fig.legend(handles=_symbols(), loc="outside lower center", ncols=5, frameon=False)
     save(fig, path)
@@ -76,7 +76,7 @@ def draw(path: Path, curves: Mapping[str, Sequence[tuple[float, float]]], uncut:
 def _draw_curves(axes: Any, curves: Mapping[str, Sequence[tuple[float, float]]], uncut: float) -> None:
     axes.axhline(uncut, color="black", linewidth=1, linestyle=(0, (1, 3)), label=f"no d-nodes: {uncut:.4g}")
     for method, points in curves.items():
-        color, marker, dashes = LOOKS[method]
+        color, marker, dashes = METHOD_STYLES[method]
         x, y = np.array([point for point in points if point[0] > 0]).reshape(-1, 2).T
         axes.plot(x, y, color=color, marker=marker, linestyle=dashes, linewidth=2, markersize=7, label=method)
     labels = {"xlabel": "d-nodes a window", "ylabel": "longest path (mean over windows)"}

@@ -17,7 +17,7 @@ from dynedge.models.edge import recurrence
 from dynedge.models.edge.config import PAPER, RecurrenceConfig
 from dynedge.models.edge.dnode_constraint import Ties
 from dynedge.plan.links import Linker
-from dynedge.plan.schedule import build
+from dynedge.plan.schedule import build_schedule
 
 STEP = Step(0, 0, 0)
 
@@ -220,7 +220,7 @@ def _dense(grad):
 def test_where_phi_equals_the_state_cuts_change_no_value(solver):
     log = make_log(events=50)
     exact, cut = make_model(log, windows=3), make_model(log, windows=3, dnodes=6, solver=solver)
-    assert sum(map(len, cut.plan.cuts)) >= 10
+    assert sum(map(len, cut.plan.dnodes)) >= 10
     shared = {name: tensor for name, tensor in exact.state_dict().items() if not name.startswith("ties")}
     cut.load_state_dict(shared, strict=False)
     state = exact.start()
@@ -241,7 +241,7 @@ def _fill_phi(cut, number, prepared, state, exact):
     sides = np.repeat(np.arange(len(schedule.blocks) - 1) & 1, np.diff(schedule.blocks))
     for at, (event, side) in enumerate(zip(schedule.event.tolist(), sides.tolist(), strict=True)):
         row[2 * event + side] = at
-    for at, code in enumerate(cut.plan.cuts[number].tolist()):
+    for at, code in enumerate(cut.plan.dnodes[number].tolist()):
         cut.ties.phi.data[cut._first_phi[number] + at] = arena[prepared.schedule.first_written + row[code]]
 
 
@@ -359,7 +359,7 @@ def test_candidate_rows_against_reading_each_one(pairs, active):
     item = np.array([i for _, i in pairs], np.int32)
     mask = np.arange(8) < active
     prev = Linker(np.zeros(5, bool), mask)(user, item)
-    schedule = build(user, item, prev, np.zeros(0, np.int64))
+    schedule = build_schedule(user, item, prev, np.zeros(0, np.int64))
     chunks = -(-len(pairs) // candidates.CHUNK)
     drawn = [7, 0, 3, 5, 1, 0]  # one of them twice
     items = np.tile(np.array(drawn, np.int32), (chunks, 1))

@@ -38,10 +38,11 @@ from dynedge.ops.dispatch import uses_triton
 from dynedge.ops.gather_linear import GatherPart, gather_linear
 from dynedge.ops.read_states import EntityTable, read_states
 from dynedge.ops.sampled_softmax import CHUNK, CandidateColumns, ScoreBonus, sampled_softmax
-from dynedge.plan.levels import NO_CUT
+from dynedge.plan.levels import NO_DNODES
 from dynedge.plan.links import Linker
-from dynedge.plan.planner import Plan, Planned, Setting
-from dynedge.plan.schedule import Schedule, build
+from dynedge.plan.plan_cache import PlanConfig
+from dynedge.plan.planner import Plan, PlannedWindow
+from dynedge.plan.schedule import Schedule, build_schedule
 from dynedge.utils.arrays import Array
 from dynedge.utils.prefetch import prefetch_map
 
@@ -96,10 +97,10 @@ class Recurrence(Model):
     def follow(self, plan: Plan) -> None:
         """Train by this plan: its windows, and its d-nodes in the order of the table of φ."""
         self.plan = plan
-        self._first_phi = np.concatenate(([0], np.cumsum([len(cut) for cut in plan.cuts]))).tolist()
+        self._first_phi = np.concatenate(([0], np.cumsum([len(dnodes) for dnodes in plan.dnodes]))).tolist()
 
     def facts(self) -> dict[str, list[int]]:
-        uncut = make_plan(replace(self.config, dnodes=None, depth=None), self.plan.log, self.plan.setting.train_end)
+        uncut = make_plan(replace(self.config, dnodes=None, depth=None), self.plan.log, self.plan.config.train_end)
         return {
             "longest_path": [window.longest_path for window in self.plan.stats],
             "longest_path_uncut": [window.longest_path for window in uncut.stats],
@@ -110,13 +111,13 @@ class Recurrence(Model):
         return self.config.windows
 
     def windows(self, log: EventLog, train_end: int, first: int = 0) -> Iterator[Prepared]:
-        def indexed(planned: tuple[int, Planned, RepeatLists | None]) -> Prepared:
+        def indexed(planned: tuple[int, PlannedWindow, RepeatLists | None]) -> Prepared:
             window = Window(log, planned[1].events)
             return self._index(window, planned[1].schedule, self._past(window), planned[0], planned[2])
 
-        def planned(first: int) -> Iterator[tuple[int, Planned, RepeatLists | None]]:
+        def planned(first: int) -> Iterator[tuple[int, PlannedWindow, RepeatLists | None]]:
             known, begun = repeat_bonus.empty_lists(), False
-            for number, one in enumerate(self.plan.since(first), first):
+            for number, one in enumerate(self.plan.windows_from(first), first):
                 if self.bonus is None:
                     yield number, one, None
                     continue
@@ -142,7 +143,7 @@ class Recurrence(Model):
     def _prepare(self, window: Window) -> Prepared:
         past = self._past(window)
         linked = past if self.config.evolve_active else self._links(window)
-        return self._index(window, build(window.user, window.item, linked, NO_CUT), past)
+        return self._index(window, build_schedule(window.user, window.item, linked, NO_DNODES), past)
 
     def _index(
         self, window: Window, schedule: Schedule, past: Array, number: int = -1, lists: RepeatLists | None = None
@@ -455,10 +456,10 @@ def _add(bonus: ScoreBonus, scores: Tensor) -> None:
 
 
 def make_plan(config: RecurrenceConfig, log: EventLog, train_end: int) -> Plan:
-    k = 0 if config.dnodes is None and config.depth is None else config.dnodes
-    method = "best" if k == 0 else config.method
+    max_dnodes = 0 if config.dnodes is None and config.depth is None else config.dnodes
+    method = "best" if max_dnodes == 0 else config.method
     thresholds = config.active_users, config.active_items
-    return Plan(log, Setting(train_end, config.windows, *thresholds, method, k, config.depth))
+    return Plan(log, PlanConfig(train_end, config.windows, *thresholds, method, max_dnodes, config.depth))
 
 
 def restore(config: RecurrenceConfig, log: EventLog, tensors: dict[str, Tensor]) -> Recurrence:
@@ -482,7 +483,7 @@ def create(config: RecurrenceConfig, log: EventLog, train_end: int, seed: int) -
         )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        dnodes = sum(len(cut) for cut in plan.cuts)
+        dnodes = sum(len(codes) for codes in plan.dnodes)
         model = Recurrence(config, Shape.of(log), *masks, np.asarray(log.item_categories), dnodes)
     model.follow(plan)
     return model

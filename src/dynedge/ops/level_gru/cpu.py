@@ -112,7 +112,7 @@ def _root_gradients(turned: Tensor, flow: Tensor, weights: tuple[Array, ...], sc
     bounds = _bounds(schedule)
     arrays = schedule.first_written, schedule.children, *weights, *_arrays(turned, flow)
     for side in (0, 1):
-        phi = schedule.first_phi + np.flatnonzero(schedule.codes % 2 == side)
+        phi = schedule.first_phi + np.flatnonzero(schedule.dnodes % 2 == side)
         rows = np.concatenate((np.arange(bounds[side], bounds[side + 1]), phi))
         run_in_parts(kernels.root_gradients, len(rows), rows, side, *arrays)
     return flow[: schedule.first_written]

@@ -1,39 +1,59 @@
-"""d-nodes: which states to cut, so that the longest path of a window gets short. Pure functions of the links.
+"""Selection of d-nodes: methods that shorten the longest path of a window, given its links.
 
-A cut is a sorted int64 array of codes 2·k + s, one for each state (k, s) whose reader reads φ instead.
+Every method returns d-nodes as a sorted int64 array of state codes 2·k + s (see levels.py). A new method is one file
+here and one line in METHODS.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from dynedge.errors import UsageError
-from dynedge.plan.dnodes.best import best
-from dynedge.plan.dnodes.cut_by_time import cut_by_time
-from dynedge.plan.dnodes.depth import depth
+from dynedge.plan.dnodes.best import best_dnodes
+from dynedge.plan.dnodes.cut_by_time import cut_by_time_dnodes
+from dynedge.plan.dnodes.depth import depth_dnodes
 from dynedge.plan.dnodes.longest_path import longest_path_dnodes
 from dynedge.utils.arrays import Array
 
-METHODS: dict[str, Callable[..., Array]] = {
-    "best": best,
-    "longest-path": longest_path_dnodes,
-    "depth": depth,
-    "cut-by-time": cut_by_time,
+__all__ = ["METHODS", "Method", "select_dnodes"]
+
+
+class Method(NamedTuple):
+    """A d-node method: select(prev, **{limit: value}), for one of the limits it accepts."""
+
+    select: Callable[..., Array]
+    limits: tuple[str, ...]  # of max_dnodes, max_depth and parts
+
+
+METHODS = {
+    "best": Method(best_dnodes, ("max_dnodes", "max_depth")),
+    "longest-path": Method(longest_path_dnodes, ("max_dnodes",)),
+    "depth": Method(depth_dnodes, ("max_depth",)),
+    "cut-by-time": Method(cut_by_time_dnodes, ("parts",)),
 }
-TAKES = {"best": ("k", "depth"), "longest-path": ("k",), "depth": ("depth",), "cut-by-time": ("parts",)}
-
-__all__ = ["METHODS", "TAKES", "best", "cut_by_time", "depth", "longest_path_dnodes", "select"]
 
 
-def select(
-    prev: Array, method: str = "best", *, k: int | None = None, depth: int | None = None, parts: int | None = None
+def select_dnodes(
+    prev: Array,
+    method: str = "best",
+    *,
+    max_dnodes: int | None = None,
+    max_depth: int | None = None,
+    parts: int | None = None,
 ) -> Array:
-    """The cut a method chooses: asked by number of d-nodes (`k`), by `depth`, or by `parts`, as the method takes."""
+    """The d-nodes of a window. Exactly one limit must be given, and the method must accept it.
+
+    max_dnodes: maximum number of d-nodes. max_depth: maximum length of a path. parts: number of parts of the window.
+    """
     if method not in METHODS:
-        raise UsageError(f"there is no method {method!r}; there are: {', '.join(METHODS)}.")
-    asked = {name: value for name, value in (("k", k), ("depth", depth), ("parts", parts)) if value is not None}
-    if len(asked) != 1 or (name := next(iter(asked))) not in TAKES[method]:
-        raise UsageError(f"method {method!r} is asked by one of: {', '.join(TAKES[method])}.")
-    if asked[name] < (0 if name == "k" else 1):
-        raise UsageError(f"{name} = {asked[name]} is too small.")
-    return METHODS[method](prev, **asked)
+        raise UsageError(f"unknown d-node method {method!r}; choose one of: {', '.join(METHODS)}.")
+    limits = {"max_dnodes": max_dnodes, "max_depth": max_depth, "parts": parts}
+    given = {name: value for name, value in limits.items() if value is not None}
+    accepted = METHODS[method].limits
+    if len(given) != 1 or (name := next(iter(given))) not in accepted:
+        raise UsageError(f"d-node method {method!r} takes exactly one of: {', '.join(accepted)}.")
+    least = 0 if name == "max_dnodes" else 1
+    if given[name] < least:
+        raise UsageError(f"{name} is {given[name]}; it must be at least {least}.")
+    return METHODS[method].select(prev, **given)

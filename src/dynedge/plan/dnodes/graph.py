@@ -1,8 +1,8 @@
-"""What the cutters share: heads, tails, the core of a window, and cuts as marks on the links.
+"""Graph functions shared by the d-node methods: path lengths, the core of a window, cut links.
 
-A link is known by its reader: `cut[k, s]` marks that event k does not wait for event `prev[k, s]`.
-`head[k]` is the length in events of the longest path that ends with event k, `tail[k]` of the longest that starts
-with it. The longest path over the link p → k has head[p] + tail[k] events.
+A link is identified by its reader: `is_cut[k, s]` means that event k does not wait for event `prev[k, s]`.
+`level[k]` is the number of events on the longest path that ends at event k, `height[k]` on the longest path that
+starts there. The longest path over the link p → k has level[p] + height[k] events.
 """
 
 from __future__ import annotations
@@ -11,62 +11,67 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dynedge.plan.levels import heads
+from dynedge.plan.levels import levels_with_cuts
 from dynedge.plan.links import ACTIVE, ENTRY
 from dynedge.utils.arrays import Array
 from dynedge.utils.compile import compiled
 
 
 class Core(NamedTuple):
-    """The events and links of a window that lie on a path longer than `limit`, renumbered in order.
+    """The m events of a window that lie on a path longer than a limit, and their links, renumbered in time order.
 
-    Every path longer than `limit` lies wholly inside, so to cut the core to that depth is to cut the window to it.
+    Every path longer than the limit lies inside the core, so cutting the core to that depth cuts the window to it.
     """
 
-    event: Array  # int32[m], the window's event
-    prev: Array  # int32[m, 2], the links among them; ENTRY where there is none
-    next: Array  # int32[m, 2], the readers; ENTRY where there is none
-    head: Array  # int32[m], in the whole window
+    event: Array  # int32[m]: position in the window
+    prev: Array  # int32[m, 2]: links between events of the core, ENTRY where there is none
+    next: Array  # int32[m, 2]: readers, ENTRY where there is none
+    level: Array  # int32[m]: level in the whole window
 
 
-def codes(prev: Array, cut: Array) -> Array:
-    """The sorted codes 2·k + s of the states whose readers are marked."""
-    reader, side = np.nonzero(cut)
+def dnode_codes(prev: Array, is_cut: Array) -> Array:
+    """The d-nodes of cut links bool[n, 2], as sorted codes 2·k + s."""
+    reader, side = np.nonzero(is_cut)
     return np.sort(2 * prev[reader, side].astype(np.int64) + side)
 
 
-def mirror(prev: Array) -> Array:
-    """The links with time reversed. A mark at [k, s] there stands for the state (n − 1 − k, s) here."""
+def codes_in_window(core: Core, dnodes: Array) -> Array:
+    """Converts d-nodes of the core into d-nodes of the window."""
+    return 2 * core.event[dnodes >> 1].astype(np.int64) + (dnodes & 1)
+
+
+def reverse_time(prev: Array) -> Array:
+    """The links of the window with time reversed. A cut link [k, s] of it is the d-node (n − 1 − k, s) of `prev`."""
     n = len(prev)
-    mirrored: Array = np.where(prev == ACTIVE, np.int32(ACTIVE), np.int32(ENTRY))[::-1].copy()
+    result: Array = np.where(prev == ACTIVE, np.int32(ACTIVE), np.int32(ENTRY))[::-1].copy()
     reader, side = np.nonzero(prev >= 0)
-    mirrored[n - 1 - prev[reader, side], side] = n - 1 - reader
-    return mirrored
+    result[n - 1 - prev[reader, side], side] = n - 1 - reader
+    return result
 
 
 @compiled
-def tails(prev: Array, cut: Array) -> Array:
-    """int32[n]: the length of the longest path that starts with each event."""
+def heights(prev: Array, is_cut: Array) -> Array:
+    """int32[n]: the length of the longest path that starts at each event."""
     n = len(prev)
-    tail = np.zeros(n, np.int32)
+    height = np.zeros(n, np.int32)
     for k in range(n - 1, -1, -1):
         if prev[k, 0] == ACTIVE and prev[k, 1] == ACTIVE:
             continue
-        tail[k] += 1
+        height[k] += 1
         for s in range(2):
             p = prev[k, s]
-            if p >= 0 and not cut[k, s] and tail[p] < tail[k]:
-                tail[p] = tail[k]
-    return tail
+            if p >= 0 and not is_cut[k, s] and height[p] < height[k]:
+                height[p] = height[k]
+    return height
 
 
 @compiled
-def core_of(prev: Array, head: Array, tail: Array, limit: int) -> Core:
-    """The core above `limit` of a window with those heads and tails."""
+def extract_core(prev: Array, level: Array, height: Array, limit: int) -> Core:
+    """The core of a window: its events and links on paths longer than `limit`."""
     new = np.full(len(prev), ENTRY, np.int32)
     m = 0
     for k in range(len(prev)):
-        if head[k] + tail[k] - 1 > limit:
+        if level[k] + height[k] - 1 > limit:
             new[k] = m
             m += 1
     event = np.empty(m, np.int32)
@@ -79,29 +84,29 @@ def core_of(prev: Array, head: Array, tail: Array, limit: int) -> Core:
         event[c] = k
         for s in range(2):
             p = prev[k, s]
-            if p >= 0 and head[p] + tail[k] > limit:
+            if p >= 0 and level[p] + height[k] > limit:
                 before[c, s] = new[p]
                 after[new[p], s] = c
-    return Core(event, before, after, head[event])
+    return Core(event, before, after, level[event])
 
 
 @compiled
-def prune(prev: Array, cut: Array, limit: int) -> int:
-    """Unmark, latest first, what no path longer than `limit` needs; returns how many marks are left."""
+def prune_cuts(prev: Array, is_cut: Array, limit: int) -> int:
+    """Restores cut links that no path longer than `limit` needs, latest first; returns the number still cut."""
     n = len(prev)
-    head = heads(prev, cut)
-    tail = np.zeros(n, np.int32)
-    left = 0
+    level = levels_with_cuts(prev, is_cut)
+    height = np.zeros(n, np.int32)
+    count = 0
     for k in range(n - 1, -1, -1):
-        tail[k] += 1
+        height[k] += 1
         for s in range(2):
             p = prev[k, s]
             if p < 0:
                 continue
-            if cut[k, s]:
-                if head[p] + tail[k] > limit:
-                    left += 1
+            if is_cut[k, s]:
+                if level[p] + height[k] > limit:
+                    count += 1
                     continue
-                cut[k, s] = False
-            tail[p] = max(tail[p], tail[k])
-    return left
+                is_cut[k, s] = False
+            height[p] = max(height[p], height[k])
+    return count

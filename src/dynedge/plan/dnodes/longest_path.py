@@ -1,12 +1,11 @@
-"""longest-path: the paper's Algorithm 2. K times: take a longest path, cut it at its centre.
+"""Method longest-path: the paper's Algorithm 2. Repeatedly finds a longest path and cuts it at its centre.
 
-Which longest path, where there are several: the one that ends with the earliest event of the greatest level, walked
-backward through the parent one level down, the user's side first. Of its L events the one of level ⌈L/2⌉ is the
-centre (h3 of six), and the d-node is the state through which the path leaves it. A path of one event cannot be
-shortened: the choice ends there.
+Ties between longest paths: the path ends at the earliest event of the highest level and goes back through the parent
+one level below, the user's side first. Of its L events, the one of level ⌈L/2⌉ is the centre (the third of six), and
+the d-node is the state through which the path leaves it. Selection stops when the longest path is a single event.
 
-After a cut only levels behind it can change, and only downwards. So they are mended in time order from the reader of
-the d-node onward, through a bit set of the events to look at; a naive version recomputes all of them each time.
+A cut changes only the levels after it, and only lowers them. They are updated in time order, starting at the reader
+of the d-node, with a bit set of events to visit, instead of being recomputed for the whole window.
 """
 
 from __future__ import annotations
@@ -15,58 +14,61 @@ from typing import Any
 
 import numpy as np
 
-from dynedge.plan.levels import heads
+from dynedge.plan.levels import levels_with_cuts
 from dynedge.utils.arrays import Array
 from dynedge.utils.compile import compiled
 
 
-def longest_path_dnodes(prev: Array, k: int) -> Array:
-    """Algorithm 2 with K = k; fewer where the longest path is down to one event before."""
-    chosen, _ = choose(prev, k, 1)
-    return np.sort(chosen)
+def longest_path_dnodes(prev: Array, max_dnodes: int) -> Array:
+    """The d-nodes of Algorithm 2 with K = max_dnodes; fewer if the longest path is down to one event before."""
+    selected, _ = cut_longest_paths(prev, max_dnodes, 1)
+    return np.sort(selected)
 
 
 @compiled
-def choose(prev: Array, k: int, depth: int) -> tuple[Array, int]:
-    """The choices in order, until there are k or no path is longer than `depth`; and the longest path after them."""
+def cut_longest_paths(prev: Array, max_dnodes: int, depth: int) -> tuple[Array, int]:
+    """(d-nodes in order of selection, longest path with them).
+
+    Stops at `max_dnodes` d-nodes, or when no path is longer than `depth`.
+    """
     n = len(prev)
     before, after = prev.copy(), np.full((n, 2), -1, np.int32)
     for e in range(n):
         for s in range(2):
             if prev[e, s] >= 0:
                 after[prev[e, s], s] = e
-    level = heads(prev, np.zeros((n, 2), np.bool_))
+    level = levels_with_cuts(prev, np.zeros((n, 2), np.bool_))
     dirty = np.zeros(n // 64 + 1, np.uint64)
-    chosen = np.empty(min(k, 2 * n), np.int64)
-    top, ends = _deepest(level)
+    selected = np.empty(min(max_dnodes, 2 * n), np.int64)
+    longest, ends = _deepest_events(level)
     at = size = 0
-    while size < len(chosen) and top > max(depth, 1):
-        reader, side = _centre(before, level, ends[at])
+    while size < len(selected) and longest > max(depth, 1):
+        reader, side = _centre_link(before, level, ends[at])
         parent = before[reader, side]
-        chosen[size] = 2 * parent + side
+        selected[size] = 2 * parent + side
         size += 1
         before[reader, side] = after[parent, side] = -1
-        _mend(reader, before, after, level, dirty)
-        while at < len(ends) and level[ends[at]] != top:  # levels only fall: none joins the deepest
+        _update_levels(reader, before, after, level, dirty)
+        while at < len(ends) and level[ends[at]] != longest:  # levels only fall: no event joins the deepest ones
             at += 1
         if at == len(ends):
-            top, ends = _deepest(level)
+            longest, ends = _deepest_events(level)
             at = 0
-    return chosen[:size], top
+    return selected[:size], longest
 
 
 @compiled
-def _deepest(level: Array) -> tuple[int, Array]:
-    """The greatest level and its events, earliest first."""
-    top = np.int32(0)
+def _deepest_events(level: Array) -> tuple[int, Array]:
+    """The highest level and its events, earliest first."""
+    longest = np.int32(0)
     for k in range(len(level)):
-        top = max(top, level[k])
-    return int(top), np.flatnonzero(level == top)
+        longest = max(longest, level[k])
+    return int(longest), np.flatnonzero(level == longest)
 
 
 @compiled
-def _centre(before: Array, level: Array, end: int) -> tuple[int, int]:
-    """(reader, side) of the link behind the centre of the path that ends there."""
+def _centre_link(before: Array, level: Array, end: int) -> tuple[int, int]:
+    """(reader, side) of the link that leaves the centre of the longest path ending at event `end`."""
     target = (level[end] + 1) // 2
     k = end
     while True:
@@ -78,7 +80,8 @@ def _centre(before: Array, level: Array, end: int) -> tuple[int, int]:
 
 
 @compiled
-def _mend(start: int, before: Array, after: Array, level: Array, dirty: Array) -> None:
+def _update_levels(start: int, before: Array, after: Array, level: Array, dirty: Array) -> None:
+    """Recomputes the level of event `start` and, in time order, of the events whose level depends on a change."""
     one = np.uint64(1)
     word = last = start >> 6
     dirty[word] |= one << np.uint64(start & 63)
@@ -96,7 +99,7 @@ def _mend(start: int, before: Array, after: Array, level: Array, dirty: Array) -
         level[k] = new
         for s in range(2):
             reader = after[k, s]
-            if reader >= 0 and level[reader] == old + 1:  # else it waited for its other parent
+            if reader >= 0 and level[reader] == old + 1:  # otherwise its level came from its other parent
                 dirty[reader >> 6] |= one << np.uint64(reader & 63)
                 last = max(last, reader >> 6)
 
