@@ -49,7 +49,7 @@ def test_all_scores_of_the_candidates(n: int, items: int, count: int, d: int, ac
     wanted, own = torch.randn(n, 2 * d if ids else d), torch.randn(items, d + 1) if ids else None
     candidates = torch.randint(items, (n, count))
     states = read_states([(side, torch.arange(items))], None)
-    whole = every.all_scores(wanted, states, own, item.long(), moves.row.long(), arena)
+    whole = every.all_scores(wanted, states, own, item.long(), moves.row_after.long(), arena)
     right = whole.gather(1, candidates)
     inputs = wanted, candidates, side, own, moves, arena
     torch.testing.assert_close(reference.candidate_scores(*inputs), right, rtol=1e-5, atol=1e-4)
@@ -65,5 +65,5 @@ def test_a_few_events_at_a_time_are_all(monkeypatch: pytest.MonkeyPatch) -> None
     side, moves, arena, _ = window(40, 12, 8, 0.2)
     wanted, candidates = torch.randn(40, 8), torch.randint(12, (40, 5))
     whole = candidate_scores(wanted, candidates, side, None, moves, arena)
-    monkeypatch.setattr(reference, "STATES", 13)
+    monkeypatch.setattr(reference, "MAX_STATES", 13)
     torch.testing.assert_close(reference.candidate_scores(wanted, candidates, side, None, moves, arena), whole)

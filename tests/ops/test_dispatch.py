@@ -33,7 +33,7 @@ def test_without_triton(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     monkeypatch.setattr(dispatch, "import_module", absent)
     assert not dispatch.triton_is_usable() and not dispatch.triton_is_usable()
     assert capsys.readouterr().err == (
-        "dynedge: Triton is not installed; the GPU runs plain torch instead, which is slower.\n"
+        "dynedge: Triton is not installed; the GPU runs plain PyTorch instead, which is slower.\n"
     )
 
 
@@ -41,7 +41,7 @@ def test_an_old_gpu(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtu
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (7, 5))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "an old GPU")
     assert not dispatch.triton_is_usable()
-    assert capsys.readouterr().err.startswith("dynedge: an old GPU is older than Triton's kernels ask for")
+    assert capsys.readouterr().err.startswith("dynedge: an old GPU is too old for the Triton kernels")
     dispatch.triton_is_usable.cache_clear()
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (8, 0))
     assert dispatch.triton_is_usable()

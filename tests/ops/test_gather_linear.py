@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from dynedge.ops import thread_pool as parallel
+from dynedge.ops import thread_pool
 from dynedge.ops.gather_linear import gather_linear, gather_rows, reference
 
 pytestmark = pytest.mark.usefixtures("poisoned")
@@ -72,9 +72,9 @@ def test_same_bits_with_any_number_of_threads(monkeypatch):
 
     torch.set_num_threads(1)
     first = run()
-    for threads, wide in ((2, parallel.WIDE), (3, 1)):
+    for threads, wide in ((2, thread_pool.MIN_ROWS), (3, 1)):
         torch.set_num_threads(threads)
-        monkeypatch.setattr(parallel, "WIDE", wide)
+        monkeypatch.setattr(thread_pool, "MIN_ROWS", wide)
         assert all(torch.equal(one, other) for one, other in zip(run(), first, strict=True))
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dynedge.ops import thread_pool as parallel
+from dynedge.ops import thread_pool
 from dynedge.ops.level_gru import level_gru, reference
 from dynedge.plan.dnodes import select_dnodes
 from dynedge.plan.links import Linker
@@ -112,8 +112,8 @@ def test_states_and_gradients_equal_both_references_in_float64(name: str) -> Non
     window = Window(**WINDOWS[name])
     written, *grads = window.gradients()
     torch.testing.assert_close(written, window.event_by_event().detach(), rtol=0, atol=1e-10)
-    right, *expected = window.gradients(reference.level_gru)
-    torch.testing.assert_close(written, reference, rtol=0, atol=1e-10)
+    states, *expected = window.gradients(reference.level_gru)
+    torch.testing.assert_close(written, states, rtol=0, atol=1e-10)
     for grad, right in zip(grads, expected, strict=True):
         torch.testing.assert_close(grad, right, rtol=1e-9, atol=1e-9)
 
@@ -122,9 +122,9 @@ def test_windows_cover_what_they_are_meant_to() -> None:
     made = {name: Window(**settings) for name, settings in WINDOWS.items()}
     widths = {name: np.diff(window.schedule.blocks[::2]) for name, window in made.items()}
     assert made["one long chain"].schedule.depth == 300
-    assert widths["one wide level"].max() >= 2 * parallel.WIDE
-    assert (widths["narrow and wide levels"] >= parallel.WIDE).any() and (
-        widths["narrow and wide levels"] < parallel.WIDE
+    assert widths["one wide level"].max() >= 2 * thread_pool.MIN_ROWS
+    assert (widths["narrow and wide levels"] >= thread_pool.MIN_ROWS).any() and (
+        widths["narrow and wide levels"] < thread_pool.MIN_ROWS
     ).any()
     assert len(made["users active"].schedule.psi_users) and len(made["users active"].schedule.psi_readers)
     assert len(made["active and d-nodes"].schedule.dnodes) and len(made["active and d-nodes"].schedule.psi_items)
@@ -200,10 +200,10 @@ def test_same_bits_every_time_and_with_any_number_of_threads(
     window = Window(**{**WINDOWS[name], "d": d}, dtype=torch.float32)
     torch.set_num_threads(1)
     first = window.gradients()
-    for threads, wide in ((1, parallel.WIDE), (2, parallel.WIDE), (2, 1), (3, 1), (2, 1_000_000)):
+    for threads, wide in ((1, thread_pool.MIN_ROWS), (2, thread_pool.MIN_ROWS), (2, 1), (3, 1), (2, 1_000_000)):
         torch.set_num_threads(threads)
-        monkeypatch.setattr(parallel, "WIDE", wide)
-        monkeypatch.setattr(parallel, "PART", min(wide, 64))
+        monkeypatch.setattr(thread_pool, "MIN_ROWS", wide)
+        monkeypatch.setattr(thread_pool, "ROWS_PER_PART", min(wide, 64))
         for name_of, got, expected in zip(("written", *NAMES), window.gradients(), first, strict=True):
             assert torch.equal(got, expected), (threads, wide, name_of)
 

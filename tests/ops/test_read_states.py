@@ -38,6 +38,6 @@ def test_a_state_that_moves_before_the_backward_pass_changes_no_gradient():
     side = make()
     found = read_states([(side, torch.arange(8))])
     (before,) = torch.autograd.grad(found.sum(), side.xi, retain_graph=True)
-    side.moved.fill_(True)
+    side.has_stored.fill_(True)
     assert torch.equal(torch.autograd.grad(found.sum(), side.xi)[0], before)
     assert before.abs().sum() > 0

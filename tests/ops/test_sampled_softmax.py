@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from dynedge.models.candidate_rows import find
-from dynedge.ops import thread_pool as parallel
+from dynedge.ops import thread_pool
 from dynedge.ops.sampled_softmax import CHUNK, ScoreBonus, cpu, reference, sampled_softmax
 from dynedge.plan.links import Linker
 from dynedge.plan.schedule import build_schedule
@@ -150,7 +150,7 @@ def test_same_bits_with_any_number_of_threads(name, monkeypatch):
     first = gradients(sampled_softmax, *made)
     for threads, wide, at_once in ((2, 1, cpu.AT_ONCE), (3, 1, cpu.AT_ONCE), (2, 1, 1), (1, 1, 1)):
         torch.set_num_threads(threads)
-        monkeypatch.setattr(parallel, "WIDE", wide)
+        monkeypatch.setattr(thread_pool, "MIN_ROWS", wide)
         monkeypatch.setattr(cpu, "AT_ONCE", at_once)
         assert all(
             torch.equal(one, other) for one, other in zip(gradients(sampled_softmax, *made), first, strict=True)

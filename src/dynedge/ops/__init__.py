@@ -1,1 +1,1 @@
-"""The arithmetic: one folder per operator, with `reference.py`, the truth, and what is quick beside it."""
+"""Operators: one folder each, with a reference implementation in plain PyTorch, and numba and Triton kernels."""

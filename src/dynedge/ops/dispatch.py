@@ -1,4 +1,4 @@
-"""Operators on a GPU: by Triton, where it is there; else, and in float64, by the reference. One line says so."""
+"""Dispatch of operators on a GPU: Triton kernels where they run, else (and in float64) the PyTorch reference."""
 
 from __future__ import annotations
 
@@ -14,43 +14,47 @@ from torch import Tensor
 
 __all__ = ["SideStream", "prefer_triton", "set_cuda_device", "uses_triton", "warn_once"]
 
-OLDEST = 8, 0  # compute capability: bfloat16 products and a grid whose programs may wait for each other
+MIN_CAPABILITY = 8, 0  # for bfloat16 matrix products and cooperative grids, whose programs wait for each other
 
 
 @cache
 def triton_is_usable() -> bool:
-    """Whether Triton's kernels run on this machine's GPU; says so if not, once."""
+    """Whether the Triton kernels run on this machine's GPU; warns once if not."""
     try:
         import_module("triton")
     except ImportError:
-        why = "Triton is not installed"
+        reason = "Triton is not installed"
     else:
-        if torch.cuda.get_device_capability() >= OLDEST:
+        if torch.cuda.get_device_capability() >= MIN_CAPABILITY:
             return True
-        why = f"{torch.cuda.get_device_name()} is older than Triton's kernels ask for"
-    warn_once(f"{why}; the GPU runs plain torch instead, which is slower.")
+        reason = f"{torch.cuda.get_device_name()} is too old for the Triton kernels"
+    warn_once(f"{reason}; the GPU runs plain PyTorch instead, which is slower.")
     return False
 
 
 @cache
-def warn_once(line: str) -> None:
-    print(f"dynedge: {line}", file=sys.stderr)
+def warn_once(message: str) -> None:
+    """Prints a message to stderr, once per process."""
+    print(f"dynedge: {message}", file=sys.stderr)
 
 
 def set_cuda_device(device: str) -> None:
-    """Make cuda:N the GPU that kernels are launched on, if it is one."""
+    """Makes cuda:N the current GPU, where kernels are launched; does nothing for other devices."""
     if torch.device(device).type == "cuda" and torch.device(device).index is not None:
         torch.cuda.set_device(device)
 
 
 class SideStream:
-    """Work on a stream of its own, beside what is launched after it. Its gradients are computed there as well. On a
-    CPU one thing comes after the other."""
+    """A second CUDA stream for work that may overlap with what is launched after it, its backward pass included.
+
+    On a CPU the work simply runs first.
+    """
 
     _stream: torch.cuda.Stream | None = None
 
     @contextmanager
     def launch(self, device: torch.device) -> Iterator[None]:
+        """Runs the `with` block on the side stream, after everything launched so far."""
         if device.type != "cuda":
             yield
             return
@@ -60,20 +64,23 @@ class SideStream:
             yield
 
     def wait(self) -> None:
-        """Before anything that was made there is read."""
+        """Makes the current stream wait for the side stream; call it before reading what that computed."""
         if self._stream is not None:
             torch.cuda.current_stream(self._stream.device).wait_stream(self._stream)
 
 
 def uses_triton(tensor: Tensor) -> bool:
-    """Whether Triton's kernels take over where this tensor is."""
+    """Whether Triton kernels compute operators on this tensor: on a usable GPU, and not in float64."""
     return tensor.is_cuda and tensor.dtype != torch.float64 and triton_is_usable()
 
 
 def prefer_triton(
     module: str, name: str, fallback: Callable[..., Any], select: Callable[..., Tensor] = lambda first, *_: first
 ) -> Callable[..., Any]:
-    """The function `name` of a module that is imported only when used; `select` picks a tensor of its arguments."""
+    """Returns a function that calls `module.name` where Triton runs, else `fallback`.
+
+    The module is imported on first use; `select` picks, from the arguments, the tensor that decides.
+    """
 
     def call(*arguments: Any) -> Any:
         if not uses_triton(select(*arguments)):

@@ -1,18 +1,15 @@
-"""Products of gathered rows, added to scattered ones: what the levels, and the weights' gradients, are made of.
+"""Matrix products of gathered rows, added to scattered rows: the inner loops of most CPU operators.
 
-A level holds two rows or ten thousand, anywhere in the arena. So products take lists of rows, work on up to four
-at once, and keep a block of sums in registers while they walk down the matrix, which stays in the second-level
-cache (48 KiB at d = 64). One core of an EPYC (Zen 4, AVX-512), float32, d = 64, 24.6 kFLOP a row:
+A level of the recurrence holds two rows or ten thousand, anywhere in the arena. So these products take lists of
+rows, compute up to four of them at once, and keep a block of sums in registers while they go down the matrix, which
+stays in the L2 cache (48 KiB at d = 64). One core of an EPYC (Zen 4, AVX-512), float32, d = 64, 24.6 kFLOP per row:
 
     rows at once              1     2     4
-    ns a row                500   270   230        MKL on 2,000 contiguous rows: 250 to 290
+    ns per row              500   270   230        MKL on 2,000 contiguous rows: 250 to 290
 
-Numba's own loops, which cannot keep the sums in registers, took 660, 417 and 370; hence the block in LLVM's IR.
-A sum starts at nought and runs over the inner index in order, one fused multiply-add after the other, whatever
-rows share the block: a row's bits depend neither on its neighbours nor on how rows are shared between threads.
-
-After a change here, touch every cpu_kernels.py: they have these compiled in, and numba's cache looks at its own
-file alone.
+Numba's own loops, which cannot keep the sums in registers, took 660, 417 and 370; hence the block in LLVM IR.
+A sum starts at zero and runs over the inner index in order, one fused multiply-add after the other, whichever rows
+share the block: a row's bits depend neither on its neighbours nor on how rows are divided among threads.
 """
 
 from __future__ import annotations
@@ -29,174 +26,186 @@ from numba.extending import intrinsic
 from dynedge.utils.arrays import Array
 from dynedge.utils.compile import compiled
 
-_WIDE = bool(llvm.get_host_cpu_features().get("avx512f"))
-VECTOR_BYTES = 64 if _WIDE else 32
-VECTORS = 4 if _WIDE else 2  # a block: with four rows, its sums take 16 of 32 registers, or 8 of 16
-FUSE = {"contract"}  # a · b + c may round once; nothing else may move
+_HAS_AVX512 = bool(llvm.get_host_cpu_features().get("avx512f"))
+VECTOR_BYTES = 64 if _HAS_AVX512 else 32
+BLOCK_VECTORS = 4 if _HAS_AVX512 else 2  # per row: with four rows, the sums take 16 of 32 registers, or 8 of 16
+ALLOW_FMA = {"contract"}  # a · b + c may round once; nothing else may be reordered
 
 
-@compiled(fastmath=FUSE)
-def add_products(out: Array, at: int, to: Array, x: Array, since: int, of: Array, count: int, w: Array) -> None:
-    """out[to[i], at:] += x[of[i], since:] @ w for i < count. All in C order; no row occurs twice in `to`."""
+@compiled(fastmath=ALLOW_FMA)
+def add_matmul(
+    out: Array, out_col: int, out_rows: Array, x: Array, x_col: int, x_rows: Array, count: int, w: Array
+) -> None:
+    """out[out_rows[i], out_col:] += x[x_rows[i], x_col:] @ w for i < count.
+
+    All arrays are C-contiguous; no row occurs twice in `out_rows`.
+    """
     i = 0
     while i < count:
-        if count - i >= 3:  # three rows as four, the last twice: what is stored twice is the same
+        if count - i >= 3:  # three rows run as four, the last one twice: both store the same
             last = min(i + 3, count - 1)
-            rows, sources = (to[i], to[i + 1], to[i + 2], to[last]), (of[i], of[i + 1], of[i + 2], of[last])
-            _add_products(out, at, rows, x, since, sources, w)
+            rows = out_rows[i], out_rows[i + 1], out_rows[i + 2], out_rows[last]
+            sources = x_rows[i], x_rows[i + 1], x_rows[i + 2], x_rows[last]
+            _add_matmul(out, out_col, rows, x, x_col, sources, w)
             i += 4
         elif count - i == 2:
-            _add_products(out, at, (to[i], to[i + 1]), x, since, (of[i], of[i + 1]), w)
+            _add_matmul(out, out_col, (out_rows[i], out_rows[i + 1]), x, x_col, (x_rows[i], x_rows[i + 1]), w)
             i += 2
         else:
-            _add_products(out, at, (to[i],), x, since, (of[i],), w)
+            _add_matmul(out, out_col, (out_rows[i],), x, x_col, (x_rows[i],), w)
             i += 1
     inner, columns = w.shape
     for i in range(count):
         for j in range(columns - columns % (VECTOR_BYTES // w.itemsize), columns):
             total = w.dtype.type(0)
             for k in range(inner):
-                total += x[of[i], since + k] * w[k, j]
-            out[to[i], at + j] += total
+                total += x[x_rows[i], x_col + k] * w[k, j]
+            out[out_rows[i], out_col + j] += total
 
 
-@compiled(fastmath=FUSE)
-def add_outer(out: Array, first: int, last: int, x: Array, since: int, of: Array, y: Array, like: Array) -> None:
-    """out[first:last] += x[of, since + first : since + last].T @ y[like]. All in C order."""
+@compiled(fastmath=ALLOW_FMA)
+def add_outer(
+    out: Array, first: int, last: int, x: Array, x_col: int, x_rows: Array, y: Array, y_rows: Array
+) -> None:
+    """out[first:last] += x[x_rows, x_col + first : x_col + last].T @ y[y_rows]. All arrays are C-contiguous."""
     c = first
     while c < last:
         if last - c >= 4:
-            _add_outer(out, (c, c + 1, c + 2, c + 3), x, since, of, y, like)
+            _add_outer(out, (c, c + 1, c + 2, c + 3), x, x_col, x_rows, y, y_rows)
             c += 4
         else:
-            _add_outer(out, (c,), x, since, of, y, like)
+            _add_outer(out, (c,), x, x_col, x_rows, y, y_rows)
             c += 1
     columns = y.shape[1]
     for c in range(first, last):
         for j in range(columns - columns % (VECTOR_BYTES // y.itemsize), columns):
             total = y.dtype.type(0)
-            for k in range(len(of)):
-                total += x[of[k], since + c] * y[like[k], j]
+            for k in range(len(x_rows)):
+                total += x[x_rows[k], x_col + c] * y[y_rows[k], j]
             out[c, j] += total
 
 
-# All columns but the last few, which fill no vector.
+# The columns that fill whole vectors; the callers above compute the remaining few.
 
 
 @compiled(inline="always")
-def _add_products(out: Any, at: Any, to: Any, x: Any, since: Any, of: Any, w: Any) -> None:
+def _add_matmul(out: Any, out_col: Any, out_rows: Any, x: Any, x_col: Any, x_rows: Any, w: Any) -> None:
     lanes = VECTOR_BYTES // w.itemsize
     j = 0
-    while j + VECTORS * lanes <= w.shape[1]:
-        _product_block(out, at, to, x, since, of, w, j, VECTORS)
-        j += VECTORS * lanes
+    while j + BLOCK_VECTORS * lanes <= w.shape[1]:
+        _matmul_block(out, out_col, out_rows, x, x_col, x_rows, w, j, BLOCK_VECTORS)
+        j += BLOCK_VECTORS * lanes
     while j + lanes <= w.shape[1]:
-        _product_block(out, at, to, x, since, of, w, j, 1)
+        _matmul_block(out, out_col, out_rows, x, x_col, x_rows, w, j, 1)
         j += lanes
 
 
 @compiled(inline="always")
-def _add_outer(out: Any, to: Any, x: Any, since: Any, of: Any, y: Any, like: Any) -> None:
+def _add_outer(out: Any, out_rows: Any, x: Any, x_col: Any, x_rows: Any, y: Any, y_rows: Any) -> None:
     lanes = VECTOR_BYTES // y.itemsize
     j = 0
-    while j + VECTORS * lanes <= y.shape[1]:
-        _outer_block(out, to, x, since, of, y, like, j, VECTORS)
-        j += VECTORS * lanes
+    while j + BLOCK_VECTORS * lanes <= y.shape[1]:
+        _outer_block(out, out_rows, x, x_col, x_rows, y, y_rows, j, BLOCK_VECTORS)
+        j += BLOCK_VECTORS * lanes
     while j + lanes <= y.shape[1]:
-        _outer_block(out, to, x, since, of, y, like, j, 1)
+        _outer_block(out, out_rows, x, x_col, x_rows, y, y_rows, j, 1)
         j += lanes
 
 
-# Blocks of as many columns as fill some vectors, from column j on. Numba's types come in, LLVM's IR goes out.
+# Blocks of `vectors` whole vectors of columns, starting at column j, generated as LLVM IR.
 
 
 @intrinsic(prefer_literal=True)
-def _product_block(
-    _: Any, out: Any, at: Any, to: Any, x: Any, since: Any, of: Any, w: Any, j: Any, vectors: Any
+def _matmul_block(
+    _: Any, out: Any, out_col: Any, out_rows: Any, x: Any, x_col: Any, x_rows: Any, w: Any, j: Any, vectors: Any
 ) -> Any:
-    """out[to[i], at + j:] += x[of[i], since:] @ w[:, j:] for all i."""
+    """out[out_rows[i], out_col + j:] += x[x_rows[i], x_col:] @ w[:, j:] for all i."""
 
     def generate(context: Any, b: Any, signature: Any, args: Any) -> Any:
-        out, at, to, x, since, of, w, j, _ = args
-        out, x, w = (_Table(context, b, signature.args[i], args[i]) for i in (0, 3, 6))
-        starts = [b.add(b.mul(row, x.width), since) for row in cgutils.unpack_tuple(b, of)]
-        ends = [out.vectors(row, b.add(at, j), vectors.literal_value) for row in cgutils.unpack_tuple(b, to)]
+        out, out_col, out_rows, x, x_col, x_rows, w, j, _ = args
+        out, x, w = (_Matrix(context, b, signature.args[i], args[i]) for i in (0, 3, 6))
+        starts = [b.add(b.mul(row, x.width), x_col) for row in cgutils.unpack_tuple(b, x_rows)]
+        targets = [
+            out.vectors(row, b.add(out_col, j), vectors.literal_value) for row in cgutils.unpack_tuple(b, out_rows)
+        ]
         _accumulate(
             b,
             out,
-            ends,
+            targets,
             w.height,
-            lambda k: [x.spread(b.add(start, k)) for start in starts],
-            lambda k: [w.load(place) for place in w.vectors(k, j, vectors.literal_value)],
+            lambda k: [x.broadcast(b.add(start, k)) for start in starts],
+            lambda k: [w.load(address) for address in w.vectors(k, j, vectors.literal_value)],
         )
         return context.get_dummy_value()
 
     index = types.intp
-    return types.void(out, index, to, x, index, of, w, index, vectors), generate
+    return types.void(out, index, out_rows, x, index, x_rows, w, index, vectors), generate
 
 
 @intrinsic(prefer_literal=True)
 def _outer_block(
-    _: Any, out: Any, to: Any, x: Any, since: Any, of: Any, y: Any, like: Any, j: Any, vectors: Any
+    _: Any, out: Any, out_rows: Any, x: Any, x_col: Any, x_rows: Any, y: Any, y_rows: Any, j: Any, vectors: Any
 ) -> Any:
-    """out[to[i], j:] += x[of, since + to[i]].T @ y[like, j:] for all i."""
+    """out[out_rows[i], j:] += x[x_rows, x_col + out_rows[i]].T @ y[y_rows, j:] for all i."""
 
     def generate(context: Any, b: Any, signature: Any, args: Any) -> Any:
-        out, to, x, since, of, y, like, j, _ = args
-        out, x, y = (_Table(context, b, signature.args[i], args[i]) for i in (0, 2, 5))
-        of, like = (_List(context, b, signature.args[i], args[i]) for i in (4, 6))
-        rows = cgutils.unpack_tuple(b, to)
+        out, out_rows, x, x_col, x_rows, y, y_rows, j, _ = args
+        out, x, y = (_Matrix(context, b, signature.args[i], args[i]) for i in (0, 2, 5))
+        x_rows, y_rows = (_Vector(context, b, signature.args[i], args[i]) for i in (4, 6))
+        rows = cgutils.unpack_tuple(b, out_rows)
 
         def factors(k: Any) -> Any:
-            start = b.add(b.mul(of.item(k), x.width), since)
-            return [x.spread(b.add(start, row)) for row in rows]
+            start = b.add(b.mul(x_rows.load_at(k), x.width), x_col)
+            return [x.broadcast(b.add(start, row)) for row in rows]
 
         _accumulate(
             b,
             out,
             [out.vectors(row, j, vectors.literal_value) for row in rows],
-            of.length,
+            x_rows.length,
             factors,
-            lambda k: [y.load(place) for place in y.vectors(like.item(k), j, vectors.literal_value)],
+            lambda k: [y.load(address) for address in y.vectors(y_rows.load_at(k), j, vectors.literal_value)],
         )
         return context.get_dummy_value()
 
     index = types.intp
-    return types.void(out, to, x, index, of, y, like, index, vectors), generate
+    return types.void(out, out_rows, x, index, x_rows, y, y_rows, index, vectors), generate
 
 
 def _accumulate(
-    b: Any, out: Any, ends: Any, length: Any, factors: Callable[..., Any], rows: Callable[..., Any]
+    b: Any, out: Any, targets: Any, length: Any, factors: Callable[..., Any], rows: Callable[..., Any]
 ) -> None:
-    """ends[i][v] += Σ_k factors(k)[i] · rows(k)[v]. The sums are local variables, which LLVM keeps in registers."""
-    nought = ir.Constant(out.kind, None)
-    sums = [[cgutils.alloca_once_value(b, nought) for _ in places] for places in ends]
+    """targets[i][v] += Σ_k factors(k)[i] · rows(k)[v]. LLVM keeps the sums, local variables, in registers."""
+    zero = ir.Constant(out.kind, None)
+    sums = [[cgutils.alloca_once_value(b, zero) for _ in addresses] for addresses in targets]
     with cgutils.for_range(b, length) as loop:
         row = rows(loop.index)
         for factor, totals in zip(factors(loop.index), sums, strict=True):
             for value, total in zip(row, totals, strict=True):
                 product = b.fmul(factor, value, flags=("contract",))
                 b.store(b.fadd(b.load(total), product, flags=("contract",)), total)
-    places = [
-        (place, b.load(total)) for pair in zip(ends, sums, strict=True) for place, total in zip(*pair, strict=True)
+    stores = [
+        (address, b.load(total))
+        for pair in zip(targets, sums, strict=True)
+        for address, total in zip(*pair, strict=True)
     ]
-    for place, value in [(place, b.fadd(out.load(place), total)) for place, total in places]:
-        out.store(value, place)
+    for address, value in [(address, b.fadd(out.load(address), total)) for address, total in stores]:
+        out.store(value, address)
 
 
-class _List:
-    """A one-dimensional array in C order, while code is generated."""
+class _Vector:
+    """Code generation for a C-contiguous one-dimensional array."""
 
     def __init__(self, context: Any, b: Any, kind: Any, value: Any) -> None:
         array = context.make_array(kind)(context, b, value)
         self.b, self.data, (self.length,) = b, array.data, cgutils.unpack_tuple(b, array.shape)
 
-    def item(self, k: Any) -> Any:
+    def load_at(self, k: Any) -> Any:
         return self.b.load(self.b.gep(self.data, [k]))
 
 
-class _Table:
-    """A two-dimensional array in C order, while code is generated."""
+class _Matrix:
+    """Code generation for a C-contiguous two-dimensional array."""
 
     def __init__(self, context: Any, b: Any, kind: Any, value: Any) -> None:
         array = context.make_array(kind)(context, b, value)
@@ -206,20 +215,20 @@ class _Table:
         self.kind = ir.VectorType(number, VECTOR_BYTES // self.align)
 
     def vectors(self, row: Any, column: Any, count: int) -> list[Any]:
-        """Where some vectors lie, one after the other."""
+        """Addresses of `count` consecutive vectors."""
         start = self.b.gep(self.data, [self.b.add(self.b.mul(row, self.width), column)])
         first = self.b.bitcast(start, self.kind.as_pointer())
         return [self.b.gep(first, [ir.Constant(ir.IntType(64), v)]) for v in range(count)]
 
-    def load(self, place: Any) -> Any:
-        return self.b.load(place, align=self.align)
+    def load(self, address: Any) -> Any:
+        return self.b.load(address, align=self.align)
 
-    def store(self, value: Any, place: Any) -> None:
-        self.b.store(value, place, align=self.align)
+    def store(self, value: Any, address: Any) -> None:
+        self.b.store(value, address, align=self.align)
 
-    def spread(self, place: Any) -> Any:
-        """One number, in every lane."""
-        number, nothing = self.b.load(self.b.gep(self.data, [place])), ir.Constant(self.kind, ir.Undefined)
+    def broadcast(self, address: Any) -> Any:
+        """The number at an offset, in every lane of a vector."""
+        number, nothing = self.b.load(self.b.gep(self.data, [address])), ir.Constant(self.kind, ir.Undefined)
         first = self.b.insert_element(nothing, number, ir.Constant(ir.IntType(32), 0))
         lanes = ir.Constant(ir.VectorType(ir.IntType(32), self.kind.count), [0] * self.kind.count)
         return self.b.shuffle_vector(first, nothing, lanes)

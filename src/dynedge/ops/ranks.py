@@ -1,6 +1,6 @@
-"""Ranks with honest ties.
+"""Ranks of the true items among the candidates; ties share their mean rank.
 
-Legend: n events, C candidates.
+Legend: n events, C candidates, W weights.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from dynedge.utils.compile import compiled
 
 
 def ranks(scores: Tensor, true: Tensor) -> Array:
-    """float64[n]: the rank of candidate `true[k]` in row k of `scores` [n, C], from 1; ties share their mean rank.
+    """float64[n]: rank of candidate `true[k]` in row k of `scores` [n, C], from 1; ties share their mean rank.
 
-    A score that is not a number ranks below all others, and a constant scorer gets the middle rank, not the first.
+    A NaN ranks below all numbers, and a constant scorer gets the middle rank, not the first.
     """
     if scores.device.type != "cpu" or scores.dtype not in (torch.float32, torch.float64):
         return reference_ranks(scores, true)
     plain = scores.numpy()
-    if plain.T.flags.c_contiguous:  # some operators make scores by item
+    if plain.T.flags.c_contiguous:  # some operators return scores item by item
         return _count_by_item(plain.T, true.numpy())
     return _count(np.ascontiguousarray(plain), true.numpy())
 
 
 def ranks_of_weighted_sums(one: Tensor, other: Tensor, weights: Sequence[float], true: Tensor) -> Array:
-    """float64[W, n]: the same of one + weight · other, for each weight; on a CPU both are read once for all."""
+    """float64[W, n]: ranks by one + weight · other, for each weight; on a CPU both are read only once."""
     if one.device.type != "cpu" or one.dtype != torch.float32:
         return np.stack([ranks(one + weight * other, true) for weight in weights])
     factors = np.array(weights, np.float32)
@@ -37,40 +37,40 @@ def ranks_of_weighted_sums(one: Tensor, other: Tensor, weights: Sequence[float],
 
 
 def ranks_on_device(scores: Tensor, true: Tensor) -> Tensor:
-    """The same as a tensor where the scores are, so that nobody waits for a GPU."""
-    return torch.from_numpy(ranks(scores, true)) if scores.device.type == "cpu" else _counted(scores, true)
+    """float64[n]: as `ranks`, as a tensor on the device of the scores, without waiting for a GPU."""
+    return torch.from_numpy(ranks(scores, true)) if scores.device.type == "cpu" else _count_in_torch(scores, true)
 
 
 def reference_ranks(scores: Tensor, true: Tensor) -> Array:
-    """The same in plain torch, for any device; several passes over the scores."""
-    return np.asarray(_counted(scores, true).cpu())
+    """Reference implementation of `ranks` in plain PyTorch, on any device; several passes over the scores."""
+    return np.asarray(_count_in_torch(scores, true).cpu())
 
 
-def _counted(scores: Tensor, true: Tensor) -> Tensor:
+def _count_in_torch(scores: Tensor, true: Tensor) -> Tensor:
     scores = torch.nan_to_num(scores, nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
-    mine = scores.gather(1, true[:, None])
-    above = (scores > mine).sum(1)
-    tied = (scores == mine).sum(1)  # itself among them
+    true_score = scores.gather(1, true[:, None])
+    above = (scores > true_score).sum(1)
+    tied = (scores == true_score).sum(1)  # including itself
     return above.double() + (tied.double() + 1) / 2
 
 
 @compiled
 def _count(scores: Array, true: Array) -> Array:
-    found = np.empty(len(scores))
+    out = np.empty(len(scores))
     for k in range(len(scores)):
-        found[k] = _count_row(scores[k], true[k])
-    return found
+        out[k] = _count_row(scores[k], true[k])
+    return out
 
 
 @compiled
 def _count_row(row: Array, true: int) -> float:
-    mine = row[true]
+    true_score = row[true]
     above = tied = np.int32(0)
-    if mine > -np.inf:
-        for score in row:  # no branch: the compiler counts many at once; a comparison with NaN is false
-            above += np.int32(score > mine)
-            tied += np.int32(score == mine)
-    else:  # NaN and -inf are the same: below all others
+    if true_score > -np.inf:
+        for score in row:  # no branch, so that this is vectorised; a comparison with NaN is false
+            above += np.int32(score > true_score)
+            tied += np.int32(score == true_score)
+    else:  # NaN and -inf tie, below everything else
         for score in row:
             above += np.int32(score > -np.inf)
         tied = np.int32(len(row)) - above
@@ -79,32 +79,32 @@ def _count_row(row: Array, true: int) -> float:
 
 @compiled
 def _count_sums(one: Array, other: Array, weights: Array, true: Array) -> Array:
-    found = np.empty((len(weights), len(one)))
+    out = np.empty((len(weights), len(one)))
     row = np.empty(one.shape[1], one.dtype)
     for k in range(len(one)):
         for w in range(len(weights)):
             for i in range(len(row)):
                 row[i] = one[k, i] + weights[w] * other[k, i]
-            found[w, k] = _count_row(row, true[k])
-    return found
+            out[w, k] = _count_row(row, true[k])
+    return out
 
 
 @compiled
 def _count_by_item(scores: Array, true: Array) -> Array:
-    """The same for scores [C, n]."""
+    """As `_count`, for scores [C, n]."""
     n = len(true)
-    mine = np.empty(n, scores.dtype)
+    true_score = np.empty(n, scores.dtype)
     for k in range(n):
-        mine[k] = scores[true[k], k]
-        if np.isnan(mine[k]):
-            mine[k] = -np.inf
+        true_score[k] = scores[true[k], k]
+        if np.isnan(true_score[k]):
+            true_score[k] = -np.inf
     above, tied = np.zeros(n, np.int32), np.zeros(n, np.int32)
     for i in range(len(scores)):
         row = scores[i]
         for k in range(n):
-            above[k] += np.int32(row[k] > mine[k])
-            tied[k] += np.int32(row[k] == mine[k])
+            above[k] += np.int32(row[k] > true_score[k])
+            tied[k] += np.int32(row[k] == true_score[k])
     for k in range(n):
-        if mine[k] == -np.inf:
+        if true_score[k] == -np.inf:
             tied[k] = len(scores) - above[k]
     return above + (tied + 1) / 2

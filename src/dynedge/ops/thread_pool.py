@@ -1,79 +1,88 @@
-"""Threads for compiled kernels: one pool for all operators, woken only where there is work enough to pay for it."""
+"""Threads for compiled kernels: one pool for all operators, used only where there is enough work to pay for it."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from typing import Any
 
 import torch
 
-from dynedge.ops import spin_pair as pair
+from dynedge.ops import spin_pair
+from dynedge.utils.compile import compiled
 
 Kernel = Callable[..., None]
 
-WIDE = 1024  # rows from which a second thread pays: a row takes 0.3 to 1 µs, waking a thread 100 to 300 (in a VM)
-PART = 64  # rows a thread takes at once, about, or more
-IN_VAIN, ALONE = 3, 64  # how often a pair's first thread may wait in vain, and how many calls it then does alone
-_alone = 0
+MIN_ROWS = 1024  # from which a second thread pays: a row takes 0.3 to 1 µs, waking a thread 100 to 300 (in a VM)
+ROWS_PER_PART = 64  # at least, roughly
+MAX_YIELDS, SOLO_CALLS = 3, 64  # yields of a pair's first thread after which the next calls run on one thread
+_solo_calls_left = 0
 
 
 def run_in_parts(kernel: Kernel, rows: int, *args: Any) -> None:
-    """kernel(part, parts, ...) for all parts, taken in turn by this thread and, if there are rows enough, others.
+    """Calls kernel(part, parts, ...) for every part, on this thread and, if there are enough rows, on others.
 
-    As many as torch uses. In turn, because a core may be busy with other work; nobody waits for a thread that has
-    not begun.
+    Uses as many threads as torch. Threads take the next part whenever they are free, because a core may be busy with
+    other work, and a thread that has not started when all parts are taken is not waited for.
     """
     threads = torch.get_num_threads()
-    if rows < WIDE or threads == 1:
+    if rows < MIN_ROWS or threads == 1:
         kernel(0, 1, *args)
         return
-    parts = min(1 + rows // PART, 2 * threads)
-    turns = iter(range(parts))
+    parts = min(1 + rows // ROWS_PER_PART, 2 * threads)
+    remaining = iter(range(parts))
 
     def work() -> None:
-        for turn in turns:
-            kernel(turn, parts, *args)
+        for part in remaining:
+            kernel(part, parts, *args)
 
-    others = [_pool(os.getpid()).submit(work) for _ in range(1, min(threads, parts))]
+    helpers = [_pool(os.getpid()).submit(work) for _ in range(1, min(threads, parts))]
     work()
-    for other in others:
-        if not other.cancel():
-            other.result()
+    _finish(helpers)
 
 
 def run_side_by_side(work: Callable[[int], None], threads: int) -> None:
-    """work(0) here, and work(1), work(2).. in other threads, but for those that have not begun when work(0) ends."""
-    others = [_pool(os.getpid()).submit(work, part) for part in range(1, threads)]
+    """Calls work(0) here and work(1), work(2), … on other threads; drops those not started when work(0) ends."""
+    helpers = [_pool(os.getpid()).submit(work, number) for number in range(1, threads)]
     work(0)
-    for other in others:
-        if not other.cancel():
-            other.result()
+    _finish(helpers)
 
 
 def run_as_pair(kernel: Kernel, *args: Any) -> None:
-    """kernel(0, numbers, ...) here and kernel(1, numbers, ...) in another thread, as in pair.py; or here alone.
+    """Calls kernel(0, shared, ...) here and kernel(1, shared, ...) on another thread (see spin_pair.py).
 
-    Alone for a while where the other thread was waited for in vain: a core that is busy with other work does not
-    help. What is computed is the same either way.
+    Falls back to one thread for a while if the first thread had to wait too often: a core that is busy with other
+    work does not help. The result is the same either way.
     """
-    global _alone  # noqa: PLW0603
-    numbers = pair.shared()
-    if torch.get_num_threads() == 1 or _alone > 0:
-        _alone -= _alone > 0
-        kernel(0, numbers, *args)
+    global _solo_calls_left  # noqa: PLW0603
+    shared = spin_pair.new_shared()
+    if torch.get_num_threads() == 1 or _solo_calls_left > 0:
+        _solo_calls_left -= _solo_calls_left > 0
+        kernel(0, shared, *args)
         return
-    other = _pool(os.getpid()).submit(kernel, 1, numbers, *args)
-    kernel(0, numbers, *args)
-    if not other.cancel():
-        other.result()
-    if numbers[pair.IN_VAIN] > IN_VAIN:
-        _alone = ALONE
+    helper = _pool(os.getpid()).submit(kernel, 1, shared, *args)
+    kernel(0, shared, *args)
+    _finish([helper])
+    if shared[spin_pair.YIELDS] > MAX_YIELDS:
+        _solo_calls_left = SOLO_CALLS
+
+
+def _finish(helpers: list[Future[None]]) -> None:
+    """Cancels what has not started, and waits for the rest."""
+    for helper in helpers:
+        if not helper.cancel():
+            helper.result()
+
+
+@compiled
+def part_of_range(start: int, stop: int, part: int, parts: int) -> tuple[int, int]:
+    """First and last + 1 index of one part of a range, for kernels that run in parts."""
+    return start + (stop - start) * part // parts, start + (stop - start) * (part + 1) // parts
 
 
 @cache
 def _pool(process: int) -> ThreadPoolExecutor:
-    """Threads of this process: a fork does not inherit its parent's."""
+    """Threads of this process: a forked process does not inherit its parent's."""
     return ThreadPoolExecutor(os.cpu_count(), "dynedge-ops")

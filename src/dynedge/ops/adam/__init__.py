@@ -1,9 +1,9 @@
-"""adam: one step of Adam, for a whole parameter or for some rows of a table, each row an Adam of its own.
+"""adam: one Adam step, of a whole parameter or of some rows of a table, where each row counts its own steps.
 
-    mean += (1 − β1)(g − mean)    square += (1 − β2)(g² − square)    g the gradient times `scale`
+    mean += (1 − β1)(g − mean)    square += (1 − β2)(g² − square)    g is the gradient times `scale`
     value −= lr · (mean / (1 − β1^t)) / (√(square / (1 − β2^t)) + ε)
 
-t counts the steps of the parameter, or of the row. All in place.
+t counts the steps of the parameter, or of the row. Everything is updated in place.
 """
 
 from __future__ import annotations
@@ -39,25 +39,28 @@ SQUARES_BY_DEVICE: dict[str, Callable[..., Tensor]] = {
 def dense_step(
     value: Tensor, grad: Tensor, mean: Tensor, square: Tensor, count: Tensor | int, lr: Tensor, scale: Tensor
 ) -> None:
-    """`count` is t of this step; it, `lr` and `scale` are scalars on the parameter's device."""
+    """One step of a whole parameter; `count` is t, and it, `lr` and `scale` are scalars on the parameter's device."""
     DENSE_BY_DEVICE.get(value.device.type, reference.dense_step)(value, grad, mean, square, count, lr, scale)
 
 
 def row_step(
     value: Tensor, rows: Tensor, grad: Tensor, mean: Tensor, square: Tensor, steps: Tensor, lr: Tensor, scale: Tensor
 ) -> None:
-    """Rows int64[q], each once, of a table [N, ...] got the gradients `grad` [q, ...]; steps int32[N] counts."""
+    """One step of the rows int64[q], each once, of a table [N, ...], whose gradients are `grad` [q, ...].
+
+    steps int32[N] counts the steps of each row.
+    """
     ROWS_BY_DEVICE.get(value.device.type, reference.row_step)(value, rows, grad, mean, square, steps, lr, scale)
 
 
 def coalesce(grad: Tensor) -> Tensor:
-    """A sparse gradient with each row once, in order; rows named twice are summed as they come.
+    """Returns a sparse gradient with each row once, in order; repeated rows are summed in the order they come.
 
-    On a GPU rows may still repeat, to save the wait for their number: then the first has the sum, the others nought.
+    On a GPU rows may still repeat, which saves waiting for their number: the first then has the sum, the rest zeros.
     """
     return grad if grad.is_coalesced() else COALESCE_BY_DEVICE.get(grad.device.type, reference.coalesce)(grad)
 
 
 def sum_of_squares(grads: Sequence[Tensor]) -> Tensor:
-    """The sum of squares of all of them, a float64 scalar on their device."""
+    """Sum of the squares of all numbers, a float64 scalar on the gradients' device."""
     return SQUARES_BY_DEVICE.get(grads[0].device.type, reference.sum_of_squares)(grads)

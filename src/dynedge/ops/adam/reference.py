@@ -1,4 +1,4 @@
-"""The truth, in plain torch, on any device."""
+"""Reference implementation in plain PyTorch, on any device."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def row_step(
     squares = square[rows].mul_(BETA2).addcmul_(grad, grad, value=1 - BETA2)
     mean[rows], square[rows], steps[rows] = means, squares, count
     shape = (-1, *[1] * (value.dim() - 1))
-    young1 = (1 - BETA1 ** count.double()).to(grad).view(shape)  # how much of a full mean each row's is
-    young2 = (1 - BETA2 ** count.double()).to(grad).view(shape)
-    move = (means / young1).div_((squares / young2).sqrt_().add_(EPSILON)).mul_(-lr.to(grad))
-    value[rows] = value[rows].add_(move)
+    correction1 = (1 - BETA1 ** count.double()).to(grad).view(shape)  # bias corrections
+    correction2 = (1 - BETA2 ** count.double()).to(grad).view(shape)
+    update = (means / correction1).div_((squares / correction2).sqrt_().add_(EPSILON)).mul_(-lr.to(grad))
+    value[rows] = value[rows].add_(update)
 
 
 def coalesce(grad: Tensor) -> Tensor:

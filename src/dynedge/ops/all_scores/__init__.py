@@ -1,12 +1,14 @@
-"""all_scores: every item's score for every event of a window, each item as it was just before the event.
+"""all_scores: the score of every item for every event of a window, each item as it was just before the event.
 
-Legend: n events, I items, d width of a state, D of what is wanted (d, or 2d with ids), R rows of the arena.
+Legend: n events, I items, d width of a state, D width of a query vector (d, or 2d with ID embeddings), R rows of the
+arena.
 
-    out[k, i] = state of i before k · wanted[k, :d]        and, with ids, + ids[i, :d] · wanted[k, d:] + ids[i, d]
+    out[k, i] = state of i before k · query[k, :d]
+                and, with ID embeddings E, + E[i, :d] · query[k, d:] + E[i, d], the last column being the item's bias
 
-`states` [I, d] are the items' at the window's start; after event k, item[k] has the state arena[row[k]], unless
-row[k] is below 0. A score's bits depend on its event and its item alone, not on what else is in the window: a log may
-be cut into windows anywhere. Without gradient: this is for evaluation.
+`states` [I, d] are the items' states at the window's start; after event k, item[k] has the state arena[row_after[k]],
+unless row_after[k] is negative. A score's bits depend only on its event and its item, not on the rest of the window:
+a log may be cut into windows anywhere. Has no gradient: it is used for evaluation.
 """
 
 from __future__ import annotations
@@ -27,9 +29,12 @@ BY_DEVICE: dict[str, Callable[..., Tensor]] = {
 
 
 def all_scores(
-    wanted: Tensor, states: Tensor, ids: Tensor | None, item: Tensor, row: Tensor, arena: Tensor
+    query: Tensor, states: Tensor, id_embeddings: Tensor | None, item: Tensor, row_after: Tensor, arena: Tensor
 ) -> Tensor:
-    """[n, I]; wanted [n, D], ids [I, d + 1] or None, item and row int64[n]. On a CPU the columns are contiguous."""
-    compute = BY_DEVICE.get(wanted.device.type, reference.all_scores)
-    own = None if ids is None else ids.detach()
-    return compute(wanted.detach().to(states.dtype), states.detach(), own, item, row, arena.detach())
+    """[n, I]; query [n, D], id_embeddings [I, d + 1] or None, item and row_after int64[n].
+
+    On a CPU the result's columns are contiguous, not its rows.
+    """
+    compute = BY_DEVICE.get(query.device.type, reference.all_scores)
+    embeddings = None if id_embeddings is None else id_embeddings.detach()
+    return compute(query.detach().to(states.dtype), states.detach(), embeddings, item, row_after, arena.detach())

@@ -1,58 +1,72 @@
-"""Scores of a block of events, items by events.
+"""Scores of a block of events, [items, events], compiled by numba.
 
-Legend: I items, b events of the block (filled up to whole vectors), d width of a state; `own` has no rows where there
-are no ids. Every sum is the same wherever it is taken: bias, plus the state's product, plus the id's.
+Legend: I items, b events of the block (padded to whole vectors), d width of a state; `embeddings` has no rows where
+there are no ID embeddings. Every score is summed in the same order in both kernels: bias, state, embedding.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from dynedge.ops.gather_matmul import add_products
+from dynedge.ops.gather_matmul import add_matmul
 from dynedge.utils.arrays import Array
 from dynedge.utils.compile import compiled
 
 
 @compiled
-def products(
-    part: int, parts: int, out: Array, at: int, states: Array, own: Array, for_state: Array, for_id: Array
+def score_items(
+    part: int,
+    parts: int,
+    out: Array,
+    start: int,
+    states: Array,
+    embeddings: Array,
+    query_state: Array,
+    query_id: Array,
 ) -> None:
-    """out[:, at : at + b] of this part's items."""
+    """Fills out[:, start : start + b] for this part's items."""
     rows = np.arange(len(states) * part // parts, len(states) * (part + 1) // parts)
-    _fill(out, at, rows, states, own, rows, for_state, for_id)
+    _fill(out, start, rows, states, embeddings, rows, query_state, query_id)
 
 
 @compiled
-def move(
+def apply_updates(
     out: Array,
-    at: int,
+    start: int,
     states: Array,
-    own: Array,
-    for_state: Array,
-    for_id: Array,
+    embeddings: Array,
+    query_state: Array,
+    query_id: Array,
     item: Array,
-    row: Array,
+    row_after: Array,
     arena: Array,
 ) -> None:
-    """An item that moves has its new state's scores from the next event on; `states` moves with it."""
-    fresh, only = np.empty((1, for_state.shape[1]), out.dtype), np.zeros(1, np.int64)
+    """Applies the block's events: an updated item gets new scores from the next event on. Updates `states`."""
+    new_scores, zero = np.empty((1, query_state.shape[1]), out.dtype), np.zeros(1, np.int64)
     for k in range(len(item)):
-        if row[k] < 0:
+        if row_after[k] < 0:
             continue
-        one = item[k : k + 1]
-        states[one[0]] = arena[row[k]]
-        _fill(fresh, 0, only, states, own, one, for_state, for_id)
-        out[one[0], at + k + 1 : at + len(item)] = fresh[0, k + 1 : len(item)]
+        this = item[k : k + 1]
+        states[this[0]] = arena[row_after[k]]
+        _fill(new_scores, 0, zero, states, embeddings, this, query_state, query_id)
+        out[this[0], start + k + 1 : start + len(item)] = new_scores[0, k + 1 : len(item)]
 
 
 @compiled
 def _fill(
-    out: Array, at: int, to: Array, states: Array, own: Array, of: Array, for_state: Array, for_id: Array
+    out: Array,
+    start: int,
+    out_rows: Array,
+    states: Array,
+    embeddings: Array,
+    items: Array,
+    query_state: Array,
+    query_id: Array,
 ) -> None:
-    """out[to[i], at : at + b]: the scores of the items `of`."""
-    width, d = for_state.shape[1], states.shape[1]
-    for i in range(len(to)):
-        out[to[i], at : at + width] = own[of[i], d] if len(own) else 0
-    add_products(out, at, to, states, 0, of, len(to), for_state)
-    if len(own):
-        add_products(out, at, to, own, 0, of, len(to), for_id)
+    """Fills out[out_rows[i], start : start + b] with the scores of items[i]."""
+    width, d = query_state.shape[1], states.shape[1]
+    for i in range(len(out_rows)):
+        out[out_rows[i], start : start + width] = embeddings[items[i], d] if len(embeddings) else 0
+    add_matmul(out, start, out_rows, states, 0, items, len(out_rows), query_state)
+    if len(embeddings):
+        add_matmul(out, start, out_rows, embeddings, 0, items, len(out_rows), query_id)

@@ -1,6 +1,6 @@
-"""all_scores on a GPU: all items as they are at the window's start, then the scores of those that had moved by then.
+"""Triton kernels of all_scores: items by their states at the window's start, then items updated before an event.
 
-A score is added up the same way in both kernels, d by d, so that its bits do not tell which of them it came from.
+Both kernels sum a score in the same order, so that its bits do not depend on which of them computed it.
 """
 
 from __future__ import annotations
@@ -11,83 +11,86 @@ import triton.language as tl
 
 @triton.jit
 def _scores(
-    wanted,
+    query,
     vectors,
-    ids,
+    id_embeddings,
     k,
     row,
     item,
-    mine,
-    there,
+    valid_event,
+    valid_item,
     d: tl.constexpr,
     BM: tl.constexpr,
     BN: tl.constexpr,
     BK: tl.constexpr,
-    IDS: tl.constexpr,
+    HAS_IDS: tl.constexpr,
 ):
-    """[BM, BN]: of events k with rows of a table of vectors, and with the ids of their items."""
-    WIDTH: tl.constexpr = 2 * d if IDS else d
-    found = tl.zeros([BM, BN], tl.float32)
+    """[BM, BN]: scores of rows of `vectors`, and of the ID embeddings of their items, for events k."""
+    WIDTH: tl.constexpr = 2 * d if HAS_IDS else d
+    scores = tl.zeros([BM, BN], tl.float32)
     for low in tl.static_range(0, d, BK):
         across = low + tl.arange(0, BK)[None, :]
         along = low + tl.arange(0, BK)[:, None]
-        left, right = mine[:, None] & (across < d), there[None, :] & (along < d)
-        q = tl.load(wanted + k[:, None] * WIDTH + across, mask=left, other=0.0)
+        left, right = valid_event[:, None] & (across < d), valid_item[None, :] & (along < d)
+        q = tl.load(query + k[:, None] * WIDTH + across, mask=left, other=0.0)
         v = tl.load(vectors + row[None, :] * d + along, mask=right, other=0.0)
-        found += tl.dot(q, v, input_precision="ieee")
-        if IDS:
-            q = tl.load(wanted + k[:, None] * WIDTH + d + across, mask=left, other=0.0)
-            v = tl.load(ids + item[None, :] * (d + 1) + along, mask=right, other=0.0)
-            found += tl.dot(q, v, input_precision="ieee")
-    if IDS:
-        found += tl.load(ids + item * (d + 1) + d, mask=there, other=0.0)[None, :]
-    return found
+        scores += tl.dot(q, v, input_precision="ieee")
+        if HAS_IDS:
+            q = tl.load(query + k[:, None] * WIDTH + d + across, mask=left, other=0.0)
+            v = tl.load(id_embeddings + item[None, :] * (d + 1) + along, mask=right, other=0.0)
+            scores += tl.dot(q, v, input_precision="ieee")
+    if HAS_IDS:
+        scores += tl.load(id_embeddings + item * (d + 1) + d, mask=valid_item, other=0.0)[None, :]
+    return scores
 
 
 @triton.jit(do_not_specialize=["n", "items"])
-def at_start(
+def score_initial(
     out,
-    wanted,
+    query,
     states,
-    ids,
+    id_embeddings,
     n,
     items,
     d: tl.constexpr,
     BM: tl.constexpr,
     BN: tl.constexpr,
     BK: tl.constexpr,
-    IDS: tl.constexpr,
+    HAS_IDS: tl.constexpr,
 ):
-    i = tl.program_id(0).to(tl.int64) * BN + tl.arange(0, BN)  # first: there may be more of them than of the second
+    """Scores of all items by their states at the window's start."""
+    i = tl.program_id(0).to(tl.int64) * BN + tl.arange(
+        0, BN
+    )  # axis 0, the only one without a limit of 65,535 programs
     k = tl.program_id(1).to(tl.int64) * BM + tl.arange(0, BM)
-    found = _scores(wanted, states, ids, k, i, i, k < n, i < items, d, BM, BN, BK, IDS)
-    tl.store(out + k[:, None] * items + i[None, :], found, mask=(k < n)[:, None] & (i < items)[None, :])
+    scores = _scores(query, states, id_embeddings, k, i, i, k < n, i < items, d, BM, BN, BK, HAS_IDS)
+    tl.store(out + k[:, None] * items + i[None, :], scores, mask=(k < n)[:, None] & (i < items)[None, :])
 
 
 @triton.jit(do_not_specialize=["n", "items"])
-def moved(
+def score_updated(
     out,
-    wanted,
+    query,
     arena,
-    ids,
+    id_embeddings,
     item,
-    row,
-    until,
+    row_after,
+    next_update,
     n,
     items,
     d: tl.constexpr,
     BM: tl.constexpr,
     BN: tl.constexpr,
     BK: tl.constexpr,
-    IDS: tl.constexpr,
+    HAS_IDS: tl.constexpr,
 ):
-    """Event e's item has the state arena[row[e]] for the events after e up to until[e]."""
+    """Scores of updated items: event e's has the state arena[row_after[e]] after e, up to next_update[e]."""
     e = tl.program_id(0).to(tl.int64) * BN + tl.arange(0, BN)
     k = tl.program_id(1).to(tl.int64) * BM + tl.arange(0, BM)
     if tl.program_id(0) * BN < (tl.program_id(1) + 1) * BM:
-        of = tl.load(item + e, mask=e < n, other=0).to(tl.int64)
-        at = tl.load(row + e, mask=e < n, other=-1).to(tl.int64)
-        last = tl.load(until + e, mask=e < n, other=-1)
-        reads = (e[None, :] < k[:, None]) & (k[:, None] <= last[None, :]) & (at >= 0)[None, :] & (k < n)[:, None]
-        found = _scores(wanted, arena, ids, k, at, of, k < n, at >= 0, d, BM, BN, BK, IDS)
-        tl.store(out + k[:, None] * items + of[None, :], found, mask=reads)
+        item_of = tl.load(item + e, mask=e < n, other=0).to(tl.int64)
+        rows = tl.load(row_after + e, mask=e < n, other=-1).to(tl.int64)
+        until = tl.load(next_update + e, mask=e < n, other=-1)
+        reads = (e[None, :] < k[:, None]) & (k[:, None] <= until[None, :]) & (rows >= 0)[None, :] & (k < n)[:, None]
+        scores = _scores(query, arena, id_embeddings, k, rows, item_of, k < n, rows >= 0, d, BM, BN, BK, HAS_IDS)
+        tl.store(out + k[:, None] * items + item_of[None, :], scores, mask=reads)

@@ -1,13 +1,13 @@
-"""candidate_scores: the scores of a few candidates an event, among many items, each as it was just before the event.
+"""candidate_scores: scores of a few candidates per event, each as it was just before the event.
 
-Legend: n events, C candidates of each, I items, d width of a state, D of what is wanted (d, or 2d with ids), M items
-that the window gives states, W such states, R rows of the arena.
+Legend: n events, C candidates of each, I items, d width of a state, D width of a query vector (d, or 2d with ID
+embeddings), M items that the window updates, W such updates, R rows of the arena.
 
-    out[k, c] = state of i before k · wanted[k, :d]        i = candidates[k, c]
-                and, with ids, + ids[i, :d] · wanted[k, d:] + ids[i, d]
+    out[k, c] = state of i before k · query[k, :d]        i = candidates[k, c]
+                and, with ID embeddings E, + E[i, :d] · query[k, d:] + E[i, d], the last column being the item's bias
 
-An item's state is the one at the window's start (`side`), until an event of the window gives it another (`moves`).
-Without gradient: this is for evaluation. No table of n · C states is made but by the reference.
+An item's state is the one at the window's start (`table`) until an event of the window updates it (`updates`). Has no
+gradient: it is used for evaluation. Only the reference implementation allocates a table of n · C states.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ __all__ = ["ItemUpdates", "candidate_scores"]
 
 
 class ItemUpdates(NamedTuple):
-    """Which events of a window give which items new states."""
+    """Which events of a window update which items, grouped by item."""
 
     items: Tensor  # int[M], sorted
-    starts: Tensor  # int[M + 1]: where each one's events start
-    events: Tensor  # int[W]: in order, for each item
-    row: Tensor  # int[n]: the row of the arena that event's item has afterwards
+    starts: Tensor  # int[M + 1]: where each item's events start
+    events: Tensor  # int[W]: ascending, for each item
+    row_after: Tensor  # int[n]: row of the arena that holds the item's state after each event
 
 
 BY_DEVICE: dict[str, Callable[..., Tensor]] = {
@@ -39,9 +39,14 @@ BY_DEVICE: dict[str, Callable[..., Tensor]] = {
 
 
 def candidate_scores(
-    wanted: Tensor, candidates: Tensor, side: EntityTable, ids: Tensor | None, moves: ItemUpdates, arena: Tensor
+    query: Tensor,
+    candidates: Tensor,
+    table: EntityTable,
+    id_embeddings: Tensor | None,
+    updates: ItemUpdates,
+    arena: Tensor,
 ) -> Tensor:
-    """[n, C]; wanted [n, D], candidates int64[n, C], ids [I, d + 1] or None, arena [R, d]."""
-    compute: Callable[..., Tensor] = BY_DEVICE.get(wanted.device.type, reference.candidate_scores)
-    own = None if ids is None else ids.detach()
-    return compute(wanted.detach().to(arena.dtype), candidates, side, own, moves, arena.detach())
+    """[n, C]; query [n, D], candidates int64[n, C], id_embeddings [I, d + 1] or None, arena [R, d]."""
+    compute: Callable[..., Tensor] = BY_DEVICE.get(query.device.type, reference.candidate_scores)
+    embeddings = None if id_embeddings is None else id_embeddings.detach()
+    return compute(query.detach().to(arena.dtype), candidates, table, embeddings, updates, arena.detach())

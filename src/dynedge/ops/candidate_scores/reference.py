@@ -1,53 +1,70 @@
-"""The truth, in plain torch, on any device; a few events at a time, so that their candidates' states fit."""
+"""Reference implementation in plain PyTorch, on any device; a few events at a time, to bound the memory of states."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from dynedge.ops.read_states import EntityTable
 from dynedge.ops.read_states.reference import read_states
 
-STATES = 1 << 18  # candidates whose states are held at once
+if TYPE_CHECKING:
+    from dynedge.ops.candidate_scores import ItemUpdates
+
+MAX_STATES = 1 << 18  # allocated at once
 
 
 def candidate_scores(
-    wanted: Tensor, candidates: Tensor, side: Any, ids: Tensor | None, moves: Any, arena: Tensor
+    query: Tensor,
+    candidates: Tensor,
+    table: EntityTable,
+    id_embeddings: Tensor | None,
+    updates: ItemUpdates,
+    arena: Tensor,
 ) -> Tensor:
-    found = wanted.new_empty(candidates.shape)
-    step = max(1, STATES // max(candidates.shape[1], 1))
-    for first in range(0, len(wanted), step):
+    scores = query.new_empty(candidates.shape)
+    step = max(1, MAX_STATES // max(candidates.shape[1], 1))
+    for first in range(0, len(query), step):
         part = slice(first, first + step)
-        found[part] = _scores(wanted[part], candidates[part], first, side, ids, moves, arena)
-    return found
+        scores[part] = _chunk_scores(query[part], candidates[part], first, table, id_embeddings, updates, arena)
+    return scores
 
 
-def _scores(
-    wanted: Tensor, candidates: Tensor, first: int, side: Any, ids: Tensor | None, moves: Any, arena: Tensor
+def _chunk_scores(
+    query: Tensor,
+    candidates: Tensor,
+    first: int,
+    table: EntityTable,
+    id_embeddings: Tensor | None,
+    updates: ItemUpdates,
+    arena: Tensor,
 ) -> Tensor:
-    d, flat = arena.shape[1], candidates.flatten()
-    events = torch.arange(first, first + len(wanted), device=wanted.device)
-    rows = rows_after(candidates, events, moves).flatten()
-    states = read_states([(side, flat)], None)
-    if len(moves.events):
+    d, items = arena.shape[1], candidates.flatten()
+    events = torch.arange(first, first + len(query), device=query.device)
+    rows = row_before(candidates, events, updates).flatten()
+    states = read_states([(table, items)], None)
+    if len(updates.events):
         states = torch.where((rows >= 0)[:, None], arena.index_select(0, rows.clamp_min(0)), states)
-    with torch.autocast(wanted.device.type, enabled=False):  # scores in bfloat16 would tie
-        found = torch.bmm(states.view(*candidates.shape, d), wanted[:, :d, None])
-        if ids is not None:
-            own = ids.index_select(0, flat).view(*candidates.shape, d + 1)
-            found = torch.baddbmm(found + own[..., d:], own[..., :d], wanted[:, d:, None])
-    return found[..., 0]
+    with torch.autocast(query.device.type, enabled=False):  # scores in bfloat16 would tie
+        scores = torch.bmm(states.view(*candidates.shape, d), query[:, :d, None])
+        if id_embeddings is not None:
+            embeddings = id_embeddings.index_select(0, items).view(*candidates.shape, d + 1)
+            scores = torch.baddbmm(scores + embeddings[..., d:], embeddings[..., :d], query[:, d:, None])
+    return scores[..., 0]
 
 
-def rows_after(candidates: Tensor, events: Tensor, moves: Any) -> Tensor:
-    """int[n, C]: the row of the arena a candidate has just before the event; −1: the window has not moved it yet."""
-    if not len(moves.events):
+def row_before(candidates: Tensor, events: Tensor, updates: ItemUpdates) -> Tensor:
+    """int[n, C]: row of the arena with a candidate's state just before the event; −1 if it was not updated yet."""
+    if not len(updates.events):
         return torch.full_like(candidates, -1)
-    n = len(moves.row)
-    slot = torch.searchsorted(moves.items, candidates.to(moves.items.dtype)).clamp_(max=len(moves.items) - 1)
-    numbers = torch.arange(len(moves.items), device=candidates.device)
-    slots = torch.repeat_interleave(numbers, moves.starts.diff(), output_size=len(moves.events))
-    before = torch.searchsorted(slots * n + moves.events, slot * n + events[:, None])  # moves before, of all slots
-    moved = (moves.items[slot] == candidates) & (before > moves.starts[slot])
-    return torch.where(moved, moves.row[moves.events[(before - 1).clamp_min_(0)]], -1)
+    n = len(updates.row_after)
+    slot = torch.searchsorted(updates.items, candidates.to(updates.items.dtype)).clamp_(max=len(updates.items) - 1)
+    numbers = torch.arange(len(updates.items), device=candidates.device)
+    slots = torch.repeat_interleave(numbers, updates.starts.diff(), output_size=len(updates.events))
+    earlier = torch.searchsorted(
+        slots * n + updates.events, slot * n + events[:, None]
+    )  # updates before it, over all slots
+    is_updated = (updates.items[slot] == candidates) & (earlier > updates.starts[slot])
+    return torch.where(is_updated, updates.row_after[updates.events[(earlier - 1).clamp_min_(0)]], -1)

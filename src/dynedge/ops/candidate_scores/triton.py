@@ -1,37 +1,52 @@
-"""candidate_scores on a GPU, in float32: states are read in place, and only scores are written."""
+"""candidate_scores on a GPU by Triton kernels, in float32: states are read in place, and only scores are written."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 import triton
 from torch import Tensor
 
-from dynedge.ops.candidate_scores import triton_kernels as kernels
+from dynedge.ops.candidate_scores import triton_kernels
+from dynedge.ops.read_states import EntityTable
 
-CANDIDATES = 32  # that a program takes at once
+if TYPE_CHECKING:
+    from dynedge.ops.candidate_scores import ItemUpdates
+
+CANDIDATES = 32  # scored at once by a program
 
 
 def candidate_scores(
-    wanted: Tensor, candidates: Tensor, side: Any, ids: Tensor | None, moves: Any, arena: Tensor
+    query: Tensor,
+    candidates: Tensor,
+    table: EntityTable,
+    id_embeddings: Tensor | None,
+    updates: ItemUpdates,
+    arena: Tensor,
 ) -> Tensor:
-    """As the package's."""
-    (n, count), (items, d) = candidates.shape, side.stored.shape
+    (n, count), (items, d) = candidates.shape, table.stored.shape
     out = arena.new_empty(n, count)
     if not (n and count):
         return out
     slot = torch.full((items,), -1, dtype=torch.int32, device=out.device)
-    if len(moves.items):
-        numbers = torch.arange(len(moves.items), dtype=torch.int32, device=out.device)
-        slot.index_copy_(0, moves.items.long(), numbers)
-    kernels.scores[(n,)](
-        *(out, wanted.contiguous(), candidates.contiguous(), side.xi.contiguous(), *side[1:], arena),
-        *(arena if ids is None else ids.contiguous(), slot, moves.starts, moves.events, moves.row, count),
+    if len(updates.items):
+        numbers = torch.arange(len(updates.items), dtype=torch.int32, device=out.device)
+        slot.index_copy_(0, updates.items.long(), numbers)
+    triton_kernels.score_candidates[(n,)](
+        *(out, query.contiguous(), candidates.contiguous(), table.xi.contiguous(), *table[1:], arena),
+        *(
+            arena if id_embeddings is None else id_embeddings.contiguous(),
+            slot,
+            updates.starts,
+            updates.events,
+            updates.row_after,
+            count,
+        ),
         d=d,
         BC=CANDIDATES,
         BK=triton.next_power_of_2(d),
-        IDS=ids is not None,
+        HAS_IDS=id_embeddings is not None,
         num_warps=4,
     )
     return out

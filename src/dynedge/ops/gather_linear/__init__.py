@@ -1,11 +1,11 @@
-"""gather_linear: a linear layer whose inputs are rows of tables, named by index, side by side.
+"""gather_linear: a linear layer whose input is a concatenation of table rows selected by index.
 
-Legend: n rows made, o their width, p tables, R_i rows and c_i columns of table i.
+Legend: n rows of the result, o their width, p tables, R_i rows and c_i columns of table i.
 
-    out[k] = bias + Σ_i w_i · x_i[index_i[k]]        w = [w_1 | … | w_p], [o, Σ c_i]; relu on top if asked
+    out[k] = bias + Σ_i w_i · x_i[index_i[k]]        w = [w_1 | … | w_p], [o, Σ c_i]; followed by ReLU if requested
 
-An index of None is 0, 1, 2, … What a table's row contributes is worked out once, however many rows of `out` name it;
-on the way back the gradients of those are summed first. A row's bits do not depend on which other rows there are.
+An index of None means 0, 1, 2, … The product of a table row is computed once, however many rows of `out` read it; in
+the backward pass the gradients of those are summed first. A row's bits do not depend on which other rows there are.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dynedge.ops.gather_linear import cpu, reference
 
 __all__ = ["GatherPart", "gather_linear", "gather_rows"]
 
-GatherPart = tuple[Tensor, Tensor | None]  # a table [R, c], and int64[n], its rows
+GatherPart = tuple[Tensor, Tensor | None]  # a table [R, c], and the rows to read, int64[n]
 
 TRITON = "dynedge.ops.gather_linear.triton"
 LINEAR_BY_DEVICE: dict[str, Callable[..., Tensor]] = {
@@ -33,7 +33,7 @@ ROWS_BY_DEVICE: dict[str, Callable[..., Tensor]] = {
 
 
 def gather_linear(parts: Sequence[GatherPart], w: Tensor, bias: Tensor, *, relu: bool = False) -> Tensor:
-    """[n, o] from tables and their rows; w [o, Σ c], bias [o]. Differentiable once in tables, w and bias."""
+    """[n, o]; w [o, Σ c], bias [o]. Differentiable once in the tables, w and bias."""
     width = sum(x.shape[1] for x, _ in parts)
     if w.shape != (len(bias), width):
         raise ValueError(f"w should be {[len(bias), width]} for these parts, not {list(w.shape)}.")
@@ -41,5 +41,5 @@ def gather_linear(parts: Sequence[GatherPart], w: Tensor, bias: Tensor, *, relu:
 
 
 def gather_rows(x: Tensor, index: Tensor) -> Tensor:
-    """x[index], [n, c]; on the way back, gradients of rows named twice are summed in order."""
+    """x[index], [n, c]; in the backward pass, gradients of rows that occur twice are summed in order."""
     return ROWS_BY_DEVICE.get(x.device.type, reference.gather_rows)(x, index)

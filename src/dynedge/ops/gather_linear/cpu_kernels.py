@@ -1,36 +1,31 @@
-"""Products of named rows, compiled. Every kernel does one part of `parts`; no two parts write the same number."""
+"""Numba kernels of gather_linear. Each computes one part of `parts`; no two parts write the same number."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from dynedge.ops.gather_matmul import add_outer, add_products
+from dynedge.ops.gather_matmul import add_matmul, add_outer
+from dynedge.ops.thread_pool import part_of_range
 from dynedge.utils.arrays import Array
 from dynedge.utils.compile import compiled
 
-CHUNK = 32  # rows done together, while they are near
+CHUNK = 32  # rows computed together, while they are in the cache
 
 
 @compiled
-def share(total: int, part: int, parts: int) -> tuple[int, int]:
-    """One part of a range."""
-    return total * part // parts, total * (part + 1) // parts
-
-
-@compiled
-def add_rows(part: int, parts: int, out: Array, x: Array, index: Array, w: Array) -> None:
+def add_matmul_rows(part: int, parts: int, out: Array, x: Array, index: Array, w: Array) -> None:
     """out[k] += x[index[k]] @ w, w [c, o]."""
-    start, stop = share(len(index), part, parts)
+    start, stop = part_of_range(0, len(index), part, parts)
     for low in range(start, stop, CHUNK):
         high = min(low + CHUNK, stop)
-        add_products(out, 0, np.arange(low, high), x, 0, index[low:high], high - low, w)
+        add_matmul(out, 0, np.arange(low, high), x, 0, index[low:high], high - low, w)
 
 
 @compiled
-def add_outers(part: int, parts: int, out: Array, grad: Array, x: Array, index: Array) -> None:
-    """out += grad.T @ x[index], some of its rows; out [o, c], grad [n, o]."""
+def add_outer_rows(part: int, parts: int, out: Array, grad: Array, x: Array, index: Array) -> None:
+    """out += grad.T @ x[index], this part's rows of out; out [o, c], grad [n, o]."""
     quads = (grad.shape[1] + 3) // 4
-    first, last = share(quads, part, parts)
+    first, last = part_of_range(0, quads, part, parts)
     first, last = 4 * first, min(4 * last, grad.shape[1])
     for low in range(0, len(index), CHUNK):
         high = min(low + CHUNK, len(index))
@@ -38,8 +33,8 @@ def add_outers(part: int, parts: int, out: Array, grad: Array, x: Array, index: 
 
 
 @compiled
-def turned(w: Array) -> Array:
-    """w.T in C order, a square of 16 × 16 after the other: a column at a time would miss the cache."""
+def transposed(w: Array) -> Array:
+    """w.T, C-contiguous, copied in squares of 16 × 16: a column at a time would miss the cache."""
     height, width = w.shape
     out = np.empty((width, height), w.dtype)
     for top in range(0, height, 16):
@@ -51,7 +46,8 @@ def turned(w: Array) -> Array:
 
 
 @compiled
-def begin(out: Array, bias: Array) -> None:
+def fill_bias(out: Array, bias: Array) -> None:
+    """out[k] = bias"""
     for k in range(len(out)):
         for j in range(out.shape[1]):
             out[k, j] = bias[j]
@@ -60,43 +56,43 @@ def begin(out: Array, bias: Array) -> None:
 @compiled
 def gather_add(part: int, parts: int, out: Array, x: Array, index: Array) -> None:
     """out[k] += x[index[k]]"""
-    start, stop = share(len(index), part, parts)
+    start, stop = part_of_range(0, len(index), part, parts)
     for k in range(start, stop):
-        to, of = out[k], x[index[k]]
-        for j in range(len(to)):
-            to[j] += of[j]
+        target, source = out[k], x[index[k]]
+        for j in range(len(target)):
+            target[j] += source[j]
 
 
 @compiled
 def scatter_add(part: int, parts: int, out: Array, x: Array, index: Array) -> None:
-    """out[index[k]] += x[k], in order, some of the columns."""
-    first, last = share(x.shape[1], part, parts)
+    """out[index[k]] += x[k], in order, this part's columns."""
+    first, last = part_of_range(0, x.shape[1], part, parts)
     for k in range(len(index)):
-        to, of = out[index[k], first:last], x[k, first:last]
-        for j in range(len(to)):
-            to[j] += of[j]
+        target, source = out[index[k], first:last], x[k, first:last]
+        for j in range(len(target)):
+            target[j] += source[j]
 
 
 @compiled
-def keep_positive(out: Array) -> None:
-    """relu, in place. A NaN stays one."""
+def relu_in_place(out: Array) -> None:
+    """ReLU in place. A NaN stays a NaN."""
     for k in range(len(out)):
         for j in range(out.shape[1]):
             out[k, j] = out.dtype.type(0) if out[k, j] < 0 else out[k, j]
 
 
 @compiled
-def turn(grad: Array, out: Array, relu: bool, turned: Array, bias: Array) -> None:
-    """turned: the gradient before relu; bias += its sum over rows, 32 of them first by themselves."""
-    some = np.empty_like(bias)
+def relu_backward(grad: Array, out: Array, relu: bool, pre_relu: Array, bias: Array) -> None:
+    """Fills pre_relu with the gradient before ReLU; bias += its sum over rows, summed CHUNK rows at a time."""
+    partial = np.empty_like(bias)
     for low in range(0, len(grad), CHUNK):
-        some[:] = 0
+        partial[:] = 0
         for k in range(low, min(low + CHUNK, len(grad))):
             for j in range(len(bias)):
                 value = grad[k, j]
                 if relu and not out[k, j] > 0:
                     value = grad.dtype.type(0)
-                turned[k, j] = value
-                some[j] += value
+                pre_relu[k, j] = value
+                partial[j] += value
         for j in range(len(bias)):
-            bias[j] += some[j]
+            bias[j] += partial[j]

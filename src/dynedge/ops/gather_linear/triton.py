@@ -12,21 +12,21 @@ from torch.nn import functional as F
 
 from dynedge.ops.segment_sum.triton import segment_sum
 
-ALIGNED = 8  # numbers: products of rows that are no multiple of it are slow
+ALIGNMENT = 8  # numbers: matrix products are slow where rows are not a multiple of it
 
 
 def gather_linear(parts: Sequence[tuple[Tensor, Tensor | None]], w: Tensor, bias: Tensor, relu: bool) -> Tensor:
     inputs = [x if index is None else gather_rows(x, index) for x, index in parts]
-    if odd := -w.shape[1] % ALIGNED:
-        inputs.append(inputs[0].new_zeros(len(inputs[0]), odd))
-        w = F.pad(w, (0, odd))
+    if padding := -w.shape[1] % ALIGNMENT:
+        inputs.append(inputs[0].new_zeros(len(inputs[0]), padding))
+        w = F.pad(w, (0, padding))
     out = F.linear(inputs[0] if len(inputs) == 1 else torch.cat(inputs, 1), w, bias)
     return F.relu(out) if relu else out
 
 
 def gather_rows(x: Tensor, index: Tensor) -> Tensor:
-    picked: Tensor = _GatherRows.apply(x, index)  # type: ignore[no-untyped-call]
-    return picked
+    out: Tensor = _GatherRows.apply(x, index)  # type: ignore[no-untyped-call]
+    return out
 
 
 class _GatherRows(torch.autograd.Function):

@@ -1,4 +1,4 @@
-"""The truth, in plain torch, on any device: level after level. Autograd does the backward."""
+"""Reference implementation in plain PyTorch, on any device: level by level. Autograd computes the backward pass."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""read_states: the vectors of entities as they stand at a window's start, with gradient where they are learned.
+"""read_states: vectors of entities at a window's start, with gradient where they are learned.
 
-Legend: N entities of a side, d width of a state, P active entities of a side, q entities asked for.
+Legend: N entities of a side, d width of a state, P active entities of a side, q entities read.
 
-An entity that has moved has a state of its own, a row of `stored` [N, d]: no gradient. One that has not reads its ψ,
-if it is active (`psi_row` ≥ 0), else its side's ξ.
+An entity that has been updated has a stored state, a row of `stored` [N, d], which has no gradient. One that has not
+reads its ψ if it is active (`psi_row` ≥ 0), else its side's ξ.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ __all__ = ["EntityTable", "read_states"]
 
 
 class EntityTable(NamedTuple):
-    """Where the vectors of users, or of items, are."""
+    """The tables that hold the vectors of all users, or of all items."""
 
     xi: Tensor  # [d]
     psi: Tensor  # [P, d]
-    psi_row: Tensor  # int64[N]: row of ψ, or -1
+    psi_row: Tensor  # int64[N]: row of psi, or -1
     stored: Tensor  # [N, d]
-    moved: Tensor  # bool[N]
+    has_stored: Tensor  # bool[N]: whether the entity's state is its row of `stored`
 
 
 BY_DEVICE: dict[str, Callable[..., Tensor]] = {
@@ -37,10 +37,10 @@ BY_DEVICE: dict[str, Callable[..., Tensor]] = {
 }
 
 
-def read_states(groups: Sequence[tuple[EntityTable, Tensor]], more: Tensor | None = None) -> Tensor:
-    """[Σ q, d]: of each group's entities int64[q], one group below the other; and below them the rows `more`.
+def read_states(groups: Sequence[tuple[EntityTable, Tensor]], extra: Tensor | None = None) -> Tensor:
+    """[Σ q, d]: vectors of each group's entities int64[q], one group after the other, followed by the rows `extra`.
 
-    Differentiable in ξ, ψ and `more`; the gradient of ψ is sparse.
+    Differentiable in ξ, ψ and `extra`; the gradient of ψ is sparse.
     """
     compute: Callable[..., Tensor] = BY_DEVICE.get(groups[0][0].xi.device.type, reference.read_states)
-    return compute(groups, more)
+    return compute(groups, extra)

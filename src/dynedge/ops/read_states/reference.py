@@ -1,24 +1,27 @@
-"""The truth, in plain torch, on any device. Autograd does the backward."""
+"""Reference implementation in plain PyTorch, on any device. Autograd computes the backward pass."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-
-def read_states(groups: Sequence[tuple[Any, Tensor]], more: Tensor | None) -> Tensor:
-    parts = [_read(entities, *side) for side, entities in groups]
-    return torch.cat(parts if more is None else [*parts, more])
+if TYPE_CHECKING:
+    from dynedge.ops.read_states import EntityTable
 
 
-def _read(entities: Tensor, xi: Tensor, psi: Tensor, psi_row: Tensor, stored: Tensor, moved: Tensor) -> Tensor:
+def read_states(groups: Sequence[tuple[EntityTable, Tensor]], extra: Tensor | None) -> Tensor:
+    parts = [_read(entities, *table) for table, entities in groups]
+    return torch.cat(parts if extra is None else [*parts, extra])
+
+
+def _read(entities: Tensor, xi: Tensor, psi: Tensor, psi_row: Tensor, stored: Tensor, has_stored: Tensor) -> Tensor:
     row = psi_row[entities]
     fresh = xi.expand(len(entities), -1)
     if len(psi):
         learned = F.embedding(row.clamp_min(0), psi, sparse=True)
         fresh = torch.where((row >= 0)[:, None], learned, fresh)
-    return torch.where(moved[entities, None], stored[entities], fresh)
+    return torch.where(has_stored[entities, None], stored[entities], fresh)

@@ -1,4 +1,4 @@
-"""read_states on a GPU: one pass over the entities each way."""
+"""Triton kernels of read_states: one pass over the entities each way."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ def fill(
     psi,
     psi_row,
     stored,
-    moved,
+    has_stored,
     entities,
     count,
     D: tl.constexpr,
     BM: tl.constexpr,
     BK: tl.constexpr,
 ):
-    """rows [q, d] and where they are from: a row of ψ, or −1 for ξ, or −2 for a state of its own."""
+    """Fills rows [q, d] and their sources: a row of ψ, −1 for ξ, −2 for a stored state."""
     i = tl.program_id(0) * BM + tl.arange(0, BM)
-    there = i < count
-    entity = tl.load(entities + i, mask=there, other=0).to(tl.int64)
-    own = tl.load(moved + entity, mask=there, other=0) != 0
-    of = tl.where(own, -2, tl.maximum(tl.load(psi_row + entity, mask=there, other=-1), -1))
-    tl.store(source + i, of, mask=there)
+    valid = i < count
+    entity = tl.load(entities + i, mask=valid, other=0).to(tl.int64)
+    is_stored = tl.load(has_stored + entity, mask=valid, other=0) != 0
+    origin = tl.where(is_stored, -2, tl.maximum(tl.load(psi_row + entity, mask=valid, other=-1), -1))
+    tl.store(source + i, origin, mask=valid)
     for k in tl.static_range(0, D, BK):
         col = k + tl.arange(0, BK)[None, :]
-        inside = there[:, None] & (col < D)
-        vector = tl.load(stored + entity[:, None] * D + col, mask=inside & own[:, None], other=0.0)
-        vector += tl.load(psi + of[:, None] * D + col, mask=inside & (of >= 0)[:, None], other=0.0)
-        vector += tl.load(xi + col + tl.zeros([BM, 1], tl.int32), mask=inside & (of == -1)[:, None], other=0.0)
-        tl.store(rows + i.to(tl.int64)[:, None] * D + col, vector, mask=inside)
+        mask = valid[:, None] & (col < D)
+        vector = tl.load(stored + entity[:, None] * D + col, mask=mask & is_stored[:, None], other=0.0)
+        vector += tl.load(psi + origin[:, None] * D + col, mask=mask & (origin >= 0)[:, None], other=0.0)
+        vector += tl.load(xi + col + tl.zeros([BM, 1], tl.int32), mask=mask & (origin == -1)[:, None], other=0.0)
+        tl.store(rows + i.to(tl.int64)[:, None] * D + col, vector, mask=mask)
 
 
 @triton.jit(do_not_specialize=["count"], do_not_specialize_on_alignment=["grad", "source"])
-def xi_sums(grad, source, part, count, D: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr):
-    """part [programs, d]: sums of the gradients of the rows that are ξ, over programs · BM rows in strides."""
+def xi_sums(grad, source, partial, count, D: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr):
+    """partial [programs, d]: each program's sum of the gradients of rows that read ξ."""
     for k in tl.static_range(0, D, BK):
         col = k + tl.arange(0, BK)[None, :]
         total = tl.zeros([BM, BK], tl.float32)
         for low in range(tl.program_id(0) * BM, count, tl.num_programs(0) * BM):
             i = low + tl.arange(0, BM)
-            mine = tl.load(source + i, mask=i < count, other=0) == -1
-            total += tl.load(grad + i.to(tl.int64)[:, None] * D + col, mask=mine[:, None] & (col < D), other=0.0)
-        at = part + tl.program_id(0) * D + k + tl.arange(0, BK)
-        tl.store(at, tl.sum(total, 0), mask=k + tl.arange(0, BK) < D)
+            is_xi = tl.load(source + i, mask=i < count, other=0) == -1
+            total += tl.load(grad + i.to(tl.int64)[:, None] * D + col, mask=is_xi[:, None] & (col < D), other=0.0)
+        target = partial + tl.program_id(0) * D + k + tl.arange(0, BK)
+        tl.store(target, tl.sum(total, 0), mask=k + tl.arange(0, BK) < D)

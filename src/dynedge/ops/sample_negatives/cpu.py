@@ -1,4 +1,4 @@
-"""others on a CPU: the truth, and at C speed."""
+"""sample_negatives on a CPU by numba; also the reference implementation."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ U = np.uint32
 
 
 def sample_negatives(
-    true: Tensor, first: int, rest: int, a: int, b: int, count: int, seed: int, rounds: int
+    true: Tensor, first: int, others: int, a: int, b: int, count: int, seed: int, rounds: int
 ) -> Tensor:
-    """`rest` is the number of other items."""
-    drawn = np.empty((len(true), count), np.int64)
-    _draw(true.cpu().numpy(), first, rest, U(a), U(b), np.uint64(seed), rounds, drawn)
-    return torch.from_numpy(drawn).to(true.device)
+    """`others` is the number of items that are not the true one."""
+    out = np.empty((len(true), count), np.int64)
+    _fill(true.cpu().numpy(), first, others, U(a), U(b), np.uint64(seed), rounds, out)
+    return torch.from_numpy(out).to(true.device)
 
 
 @compiled(inline="always")
-def _moved(x: Any, by: Any, key: Any, limit: Any) -> Any:
-    """x + hash(by), modulo `limit` ≤ 2^16: nothing leaves 32 bits, so that the compiler does many at once."""
+def _shifted(x: Any, by: Any, key: Any, limit: Any) -> Any:
+    """x + hash(by), modulo `limit` ≤ 2^16, all in 32 bits, so that the loop is vectorised."""
     h = U(by ^ key)
     h = U((h ^ (h >> U(16))) * U(0x85EBCA6B))
     h = U((h ^ (h >> U(13))) * U(0xC2B2AE35))
     h = U(U((h ^ (h >> U(16))) >> U(16)) * limit)
-    on = U(x + U(h >> U(16)))
-    return min(on, U(on - limit))
+    shifted = U(x + U(h >> U(16)))
+    return min(shifted, U(shifted - limit))
 
 
 @compiled
-def _draw(true: Array, first: int, rest: int, a: U, b: U, seed: np.uint64, rounds: int, drawn: Array) -> None:
-    count = drawn.shape[1]
+def _fill(true: Array, first: int, others: int, a: U, b: U, seed: np.uint64, rounds: int, out: Array) -> None:
+    count = out.shape[1]
     keys = np.empty(2 * rounds, np.uint32)
     x, y = np.empty(count, np.uint32), np.empty(count, np.uint32)
-    for k in range(len(drawn)):
+    for k in range(len(out)):
         key = stream_key(seed, np.uint64(first + k))
         for t in range(2 * rounds):
             keys[t] = U(splitmix64(key + np.uint64(t)) >> np.uint64(32))
@@ -48,14 +48,14 @@ def _draw(true: Array, first: int, rest: int, a: U, b: U, seed: np.uint64, round
             x[j], y[j] = j % a, j // a
         for t in range(rounds):
             for j in range(count):
-                x[j] = _moved(x[j], y[j], keys[2 * t], a)
-                y[j] = _moved(y[j], x[j], keys[2 * t + 1], b)
+                x[j] = _shifted(x[j], y[j], keys[2 * t], a)
+                y[j] = _shifted(y[j], x[j], keys[2 * t + 1], b)
         for j in range(count):
             u, v = x[j], y[j]
-            one = np.int64(v) * np.int64(a) + np.int64(u)
-            while one >= rest:
+            number = np.int64(v) * np.int64(a) + np.int64(u)
+            while number >= others:
                 for t in range(rounds):
-                    u = _moved(u, v, keys[2 * t], a)
-                    v = _moved(v, u, keys[2 * t + 1], b)
-                one = np.int64(v) * np.int64(a) + np.int64(u)
-            drawn[k, j] = one + (one >= true[k])  # the others, numbered without the true item
+                    u = _shifted(u, v, keys[2 * t], a)
+                    v = _shifted(v, u, keys[2 * t + 1], b)
+                number = np.int64(v) * np.int64(a) + np.int64(u)
+            out[k, j] = number + (number >= true[k])  # skips the true item

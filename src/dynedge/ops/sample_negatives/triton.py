@@ -1,4 +1,4 @@
-"""others on a GPU: an event a program."""
+"""sample_negatives on a GPU: one program per event."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import torch
 import triton
 from torch import Tensor
 
-from dynedge.ops.sample_negatives import triton_kernels as kernels
+from dynedge.ops.sample_negatives import triton_kernels
 
 
 def sample_negatives(
-    true: Tensor, first: int, rest: int, a: int, b: int, count: int, seed: int, rounds: int
+    true: Tensor, first: int, others: int, a: int, b: int, count: int, seed: int, rounds: int
 ) -> Tensor:
-    drawn = torch.empty((len(true), count), dtype=torch.int64, device=true.device)
-    if drawn.numel():
+    out = torch.empty((len(true), count), dtype=torch.int64, device=true.device)
+    if out.numel():
         width = triton.next_power_of_2(count)
-        kernels.draw[(len(true),)](true, first, rest, a, b, seed, drawn, count, ROUNDS=rounds, BC=width)
-    return drawn
+        triton_kernels.sample[(len(true),)](true, first, others, a, b, seed, out, count, ROUNDS=rounds, BC=width)
+    return out

@@ -13,7 +13,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic, overload
 
-from dynedge.ops.gather_matmul import FUSE, VECTOR_BYTES, add_outer, add_products
+from dynedge.ops.gather_matmul import ALLOW_FMA, VECTOR_BYTES, add_matmul, add_outer
 from dynedge.ops.sampled_softmax.candidate_columns import CHUNK
 from dynedge.utils.arrays import Array
 from dynedge.utils.compile import compiled
@@ -77,7 +77,7 @@ def chunks(
             if len(some) != turned.shape[1]:  # the last tile, and the next chunk's first
                 turned = np.empty((width, len(some)), wanted.dtype)
             _turn(some, turned)
-            add_products(block, left, every, wanted, 0, low + every, size, turned)
+            add_matmul(block, left, every, wanted, 0, low + every, size, turned)
         for i in range(size):
             k = low + i
             score = _score(wanted[k], arena[row[k]], ids, own_id[k]) - wanted.dtype.type(behind)
@@ -168,7 +168,7 @@ def _backward(
             to_wanted[k, j] = pull[k] * ids[own_id[k], j - d]
     for left in range(0, len(vectors), TILE):
         some = vectors[left : left + TILE]
-        add_products(to_wanted, 0, low + every, block, left, every, len(block), some)
+        add_matmul(to_wanted, 0, low + every, block, left, every, len(block), some)
     to_columns[:] = 0
     add_outer(to_columns, 0, len(to_columns), block, 0, every, wanted, low + every)
 
@@ -192,7 +192,7 @@ def _vector(vector: Array, arena: Array, outside: Array, ids: Array, row: int, o
         vector[j] = ids[own, j - d]
 
 
-@compiled(fastmath=FUSE)
+@compiled(fastmath=ALLOW_FMA)
 def _score(wanted: Array, state: Array, ids: Array, own: int) -> Any:
     """A score by itself, its sum in the order of the columns' scores, so that equal vectors get equal scores."""
     d, total = len(state), wanted.dtype.type(0)
@@ -335,6 +335,6 @@ def _exp_64(x: Any) -> Any:
     return math.exp(x)
 
 
-@overload(_exp, jit_options={"fastmath": FUSE, "error_model": "numpy"})
+@overload(_exp, jit_options={"fastmath": ALLOW_FMA, "error_model": "numpy"})
 def _exp_of(x: Any) -> Any:
     return _exp_32 if x == types.float32 else _exp_64

@@ -18,7 +18,7 @@ from torch.autograd.function import once_differentiable
 
 from dynedge.ops.sampled_softmax import triton_kernels as kernels
 from dynedge.ops.sampled_softmax.candidate_columns import CHUNK, ScoreBonus
-from dynedge.ops.segment_sum.triton import segment_sum, tail
+from dynedge.ops.segment_sum.triton import segment_sum, tail_width
 
 SHARED_BLOCK = 32  # candidates a program sums at once
 
@@ -183,7 +183,7 @@ def _sum_shared(
             D=values.shape[1],
             BM=SHARED_BLOCK,
             BK=width,
-            TAIL=tail(values.shape[1], width),
+            TAIL=tail_width(values.shape[1], width),
         )
 
 

@@ -1,1 +1,1 @@
-"""segment_sum: rows of a table summed by key, the same bits every time."""
+"""segment_sum: sums of table rows by sorted key, with the same bits every time."""

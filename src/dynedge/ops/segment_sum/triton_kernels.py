@@ -1,8 +1,8 @@
-"""Sums of rows by sorted key, without atomics: first inside blocks of positions, then across them.
+"""Triton kernels of segment_sum: sums by sorted key without atomics, first inside blocks of positions, then across.
 
-A key's rows stand together. In a block, the first of them gets the sum of those in the block; then the first of all
-adds what it finds at the starts of the following blocks, as long as the key is its own. A key with ten thousand rows
-so takes a few hundred reads in a row, not ten thousand. Keys below 0 are nobody's.
+The rows of a key are adjacent. In a block, the first of them gets the sum of those in the block; then the first of
+all adds the sums at the starts of the following blocks, as long as they have its key. A key with ten thousand rows
+takes a few hundred dependent reads, not ten thousand. Negative keys are skipped.
 """
 
 from __future__ import annotations
@@ -12,41 +12,50 @@ import triton.language as tl
 
 
 @triton.jit
-def _within(values, row, key, same, part, i, head, k, D: tl.constexpr, BK: tl.constexpr):
+def _columns_within(values, row, key, same, partial, i, head, k, D: tl.constexpr, BK: tl.constexpr):
     """CandidateColumns k to k + BK − 1."""
     col = k + tl.arange(0, BK)[None, :]
     value = tl.load(values + row + col, mask=(key >= 0)[:, None] & (col < D), other=0.0).to(tl.float32)
     total = tl.dot(same, value, input_precision="ieee")
-    tl.store(part + i.to(tl.int64)[:, None] * D + col, total, mask=head[:, None] & (col < D))
+    tl.store(partial + i.to(tl.int64)[:, None] * D + col, total, mask=head[:, None] & (col < D))
 
 
 @triton.jit(do_not_specialize=["count"])
-def within(
-    values, source, keys, part, count, stride, D: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, TAIL: tl.constexpr
+def sum_within_blocks(
+    values,
+    source,
+    keys,
+    partial,
+    count,
+    stride,
+    D: tl.constexpr,
+    BM: tl.constexpr,
+    BK: tl.constexpr,
+    TAIL: tl.constexpr,
 ):
-    """part [N, d]: at the first position of each key in a block, the sum over the block. Others are not written."""
+    """partial [N, d]: each key's sum over a block, at its first position there; other rows are not written."""
     i = tl.program_id(0) * BM + tl.arange(0, BM)
-    there = i < count
-    key = tl.load(keys + i, mask=there, other=-1)
-    before = tl.load(keys + i - 1, mask=there & (tl.arange(0, BM) > 0), other=-9)
-    head = there & (key != before) & (key >= 0)
-    row = tl.load(source + i, mask=there, other=0).to(tl.int64)[:, None] * stride
-    same = ((key[:, None] == key[None, :]) & head[:, None] & there[None, :]).to(tl.float32)
+    valid = i < count
+    key = tl.load(keys + i, mask=valid, other=-1)
+    previous = tl.load(keys + i - 1, mask=valid & (tl.arange(0, BM) > 0), other=-9)
+    head = valid & (key != previous) & (key >= 0)
+    row = tl.load(source + i, mask=valid, other=0).to(tl.int64)[:, None] * stride
+    same = ((key[:, None] == key[None, :]) & head[:, None] & valid[None, :]).to(tl.float32)
     for k in tl.static_range(0, D, BK):
-        _within(values, row, key, same, part, i, head, k, D, BK if k + BK <= D else TAIL)
+        _columns_within(values, row, key, same, partial, i, head, k, D, BK if k + BK <= D else TAIL)
 
 
 @triton.jit
-def _across(
-    part,
+def _columns_across(
+    partial,
     keys,
     out,
     count,
     i,
-    there,
+    valid,
     key,
     head,
-    ends,
+    may_continue,
     last,
     k,
     D: tl.constexpr,
@@ -56,26 +65,26 @@ def _across(
 ):
     """CandidateColumns k to k + BK − 1."""
     col = k + tl.arange(0, BK)[None, :]
-    total = tl.load(part + i.to(tl.int64)[:, None] * D + col, mask=head[:, None] & (col < D), other=0.0)
-    more = tl.zeros([BK], tl.float32)
-    block, again = tl.program_id(0) + 1, tl.max(ends.to(tl.int32), 0) > 0
-    while again:
+    total = tl.load(partial + i.to(tl.int64)[:, None] * D + col, mask=head[:, None] & (col < D), other=0.0)
+    continued = tl.zeros([BK], tl.float32)
+    block, continues = tl.program_id(0) + 1, tl.max(may_continue.to(tl.int32), 0) > 0
+    while continues:
         at = (block + tl.arange(0, BM)).to(tl.int64) * BM
-        mine = tl.load(keys + at, mask=at < count, other=-1) == last
-        found = tl.load(part + at[:, None] * D + col, mask=mine[:, None] & (col < D), other=0.0)
-        more += tl.sum(found, 0)
+        same_key = tl.load(keys + at, mask=at < count, other=-1) == last
+        sums = tl.load(partial + at[:, None] * D + col, mask=same_key[:, None] & (col < D), other=0.0)
+        continued += tl.sum(sums, 0)
         block += BM
-        again = tl.min(mine.to(tl.int32), 0) > 0
-    total += tl.where(ends[:, None], more[None, :], 0.0)
+        continues = tl.min(same_key.to(tl.int32), 0) > 0
+    total += tl.where(may_continue[:, None], continued[None, :], 0.0)
     if BY_KEY:
         tl.store(out + key.to(tl.int64)[:, None] * D + col, total, mask=head[:, None] & (col < D))
     else:
-        tl.store(out + i.to(tl.int64)[:, None] * D + col, total, mask=there[:, None] & (col < D))
+        tl.store(out + i.to(tl.int64)[:, None] * D + col, total, mask=valid[:, None] & (col < D))
 
 
 @triton.jit(do_not_specialize=["count"])
-def across(
-    part,
+def sum_across_blocks(
+    partial,
     keys,
     out,
     count,
@@ -85,17 +94,17 @@ def across(
     TAIL: tl.constexpr,
     BY_KEY: tl.constexpr,
 ):
-    """The whole sums: out[key] if BY_KEY; else at each key's first position, and nought at all others."""
+    """Fills out with the total sums: out[key] if BY_KEY, else at each key's first position, and zeros elsewhere."""
     i = tl.program_id(0) * BM + tl.arange(0, BM)
-    there = i < count
-    key = tl.load(keys + i, mask=there, other=-1)
-    before = tl.load(keys + i - 1, mask=there & (i > 0), other=-9)
-    head = there & (key != before) & (key >= 0)
+    valid = i < count
+    key = tl.load(keys + i, mask=valid, other=-1)
+    previous = tl.load(keys + i - 1, mask=valid & (i > 0), other=-9)
+    head = valid & (key != previous) & (key >= 0)
     last = tl.max(key, 0)
-    ends = head & (key == last)  # the one key that may go on in the next block, if it started in this one
+    may_continue = head & (key == last)  # the one key that may continue in the next block and starts in this one
     for k in tl.static_range(0, D, BK):
-        _across(
-            *(part, keys, out, count, i, there, key, head, ends, last, k),
+        _columns_across(
+            *(partial, keys, out, count, i, valid, key, head, may_continue, last, k),
             D=D,
             BM=BM,
             BK=BK if k + BK <= D else TAIL,
