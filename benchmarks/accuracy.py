@@ -32,10 +32,10 @@ from machine import machine
 
 from dynedge.config import override
 from dynedge.data.log import read_log
-from dynedge.evaluation.bootstrap import intervals
+from dynedge.evaluation.bootstrap import confidence_intervals
 from dynedge.models.baselines.heuristics import RECIPES
-from dynedge.runs.evaluate_run import rank_run
-from dynedge.runs.folder import Run
+from dynedge.runs.evaluate_run import evaluate_run
+from dynedge.runs.folder import RunFolder
 from dynedge.runs.run_config import recipe_config
 from dynedge.runs.train_run import train_run
 
@@ -152,12 +152,12 @@ def one(args: argparse.Namespace) -> None:
     config = override(config, [*told, *settings])
     folder = folder_of(args.runs, args.names, args.what, args.only, args.seed)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with Run(folder, force=folder.exists()) as whole:
+    with RunFolder(folder, force=folder.exists()) as whole:
         _, course = train_run(whole, config, log, quiet=True)
-    ranked = rank_run(folder, quiet=True)
+    ranked = evaluate_run(folder, quiet=True)
     shutil.rmtree(folder / "checkpoints")
-    verdicts = {part: ranked.verdict(part) for part in ("valid", "test")}
-    facts = json.loads((folder / "facts.json").read_text())
+    verdicts = {part: ranked.summary(part) for part in ("valid", "test")}
+    facts = json.loads((folder / "run_info.json").read_text())
     best = course.history[course.best.epoch] if course.best else {}
     row = {
         "log": args.names,
@@ -256,7 +256,7 @@ def less(ours: list[np.ndarray], theirs: list[np.ndarray], user: np.ndarray) -> 
     for score in (lambda ranks: 1 / ranks, lambda ranks: (ranks <= 10).astype(float)):
         both = [np.mean([score(ranks[-len(user) :]) for ranks in some], 0) for some in (ours, theirs)]
         values = (both[0] - both[1])[:, None]
-        low, high = intervals(values, user)[0]
+        low, high = confidence_intervals(values, user)[0]
         found.append(f"{values.mean():+.4f} [{low:+.4f}, {high:+.4f}]")
     return found[0], found[1]
 

@@ -43,7 +43,7 @@ from dynedge.models.edge.config import PAPER, RecurrenceConfig
 from dynedge.models.edge.recurrence import Recurrence
 from dynedge.training.config import TrainingConfig
 from dynedge.training.optimizer import Adam
-from dynedge.training.precision import bit_for_bit, precision
+from dynedge.training.precision import autocast, deterministic_algorithms
 from dynedge.training.step import Steps
 
 NO_ACTIVE = {"active_users": None, "active_items": None}
@@ -208,7 +208,7 @@ class Trainer:
         state, model, unread, losses = self.model.start(), self.model.train(), None, []
         torch.cuda.synchronize()
         began, waited = time.perf_counter(), 0.0
-        with bit_for_bit(self.config.deterministic):
+        with deterministic_algorithms(self.config.deterministic):
             prepared = model.windows(self.log, self.train_end)
             for window, ready in enumerate(prepared):
                 loss, norm = self.steps.take(ready, state, Step(0, number, window))
@@ -244,20 +244,20 @@ class Trainer:
         """Recall@10 among all items of the events right after the training events, from the state at their end."""
         assert self.state is not None
         events = range(self.train_end, min(self.train_end + most, len(self.log)))
-        with precision(self.config):
+        with autocast(self.config):
             return mean("recall@10", walk(self.model.eval(), self.log, events, self.state.clone()))
 
     def evaluate(self, protocol: str, most: int | None) -> tuple[int, float]:
         """(test events ranked, seconds), from a fresh state: what is timed is the same."""
         events = self.log.split.ranges(len(self.log))["test"][:most]
         began = time.perf_counter()
-        with precision(self.config):
+        with autocast(self.config):
             walk(self.model.eval(), self.log, events, self.model.start(), protocol=protocol)
         return len(events), time.perf_counter() - began
 
     def _profile(self, prepared: Any, state: Any, step: Step) -> dict[str, float]:
         def forward() -> Any:
-            with precision(self.config):
+            with autocast(self.config):
                 return self.model.loss(prepared, state, step)
 
         loss, ahead = gpu_time(forward)

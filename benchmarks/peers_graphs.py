@@ -126,7 +126,7 @@ def theirs(kind: str, log: EventLog, train: range, valid: range, args: argparse.
 
 
 def ours(name: str, log: EventLog, args: argparse.Namespace) -> dict[str, float]:
-    told = {"epochs": args.epochs, "valid_events": args.valid_events, "seed": args.seed, "device": "cpu"}
+    told = {"epochs": args.epochs, "validation_events": args.validation_events, "seed": args.seed, "device": "cpu"}
     config = override(recipe_config(name), [*(f"training.{key}={value}" for key, value in told.items()), *args.set])
     began = time.process_time()
     history = fit(build_model(config, log), log, config.training).history
@@ -141,7 +141,7 @@ def main() -> None:
     parser.add_argument("--who", default="ours,theirs")
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--valid-events", type=int, default=10_000)
+    parser.add_argument("--validation-events", type=int, default=10_000)
     parser.add_argument("--peer-lr", type=float, default=1e-3)
     parser.add_argument("--set", action="append", default=[], help="of ours, as model.dim=32")
     args = parser.parse_args()
@@ -149,7 +149,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     log = read_log(args.log)
     parts = log.split.ranges(len(log))
-    train, valid = parts["train"], parts["valid"][: args.valid_events]
+    train, valid = parts["train"], parts["valid"][: args.validation_events]
     print(f"{machine()}; torch {torch.__version__}; {args.log.name}: {len(log)} events")
     print("| | valid MRR | Recall@10 | best epoch | CPU s/epoch |\n|---|---|---|---|---|")
     for name in args.models.split(","):

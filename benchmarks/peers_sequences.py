@@ -90,7 +90,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--patience", type=int, default=3)
     parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--valid-events", type=int, default=10_000)
+    parser.add_argument("--validation-events", type=int, default=10_000)
     parser.add_argument("--set", action="append", default=[], help="of ours, as model.length=20")
     parser.add_argument("--set-peer", action="append", default=[], help="of theirs")
     args = parser.parse_args()
@@ -103,14 +103,16 @@ def main() -> None:
     for kind in args.models.split(","):
         for seed in range(args.seeds):
             for name, settings in ((kind, args.set), (f"{kind} (RecBole)", args.set_peer)):
-                told = [f"training.{key}={getattr(args, key)}" for key in ("epochs", "patience", "valid_events")]
+                told = [f"training.{key}={getattr(args, key)}" for key in ("epochs", "patience", "validation_events")]
                 told += [f"training.seed={seed}", "training.split=0.8,0.1,0.1", "training.device=cpu"]
                 show(name, seed, [*told, *settings], log)
 
 
 def peer(kind: str) -> Entry:
     recipes = {f"{kind} (RecBole)": PeerConfig(kind=kind)}
-    return Entry(PeerConfig, Peer.create, Peer.restore, recipes, training={name: {"clip": "inf"} for name in recipes})
+    return Entry(
+        PeerConfig, Peer.create, Peer.restore, recipes, training={name: {"max_grad_norm": "inf"} for name in recipes}
+    )
 
 
 def show(name: str, seed: int, settings: list[str], log: EventLog) -> None:

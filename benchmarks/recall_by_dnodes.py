@@ -49,7 +49,7 @@ def measure(log: EventLog, count: int, args: argparse.Namespace) -> Row:
     recalls, path = [], 0.0
     for seed in range(args.seeds):
         training = TrainingConfig(epochs=args.epochs, patience=0, seed=seed, device="cpu", precision="float32")
-        events, _ = training.ranges(log)
+        events, _ = training.train_valid_ranges(log)
         model = recurrence.create(config, log, events.stop, seed)
         course = fit(model, log, training)
         recalls.append(course.history[-1]["valid_recall@10"])

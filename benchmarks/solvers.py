@@ -67,7 +67,7 @@ def run(log: EventLog, who: str, args: argparse.Namespace) -> list[dict[str, Any
     if who != "exact":
         config = replace(config, depth=args.depth, solver=who)
     training = TrainingConfig(epochs=args.epochs, patience=0, seed=args.seed)
-    model = create(config, log, training.ranges(log)[0].stop, args.seed)
+    model = create(config, log, training.train_valid_ranges(log)[0].stop, args.seed)
     return fit(model, log, training).history
 
 

@@ -204,7 +204,7 @@ def markdown(rows: list[dict[str, Any]]) -> list[str]:
             lines.append(f"| {name} | – | {row['error']} |{' |' * (len(HEAD) - 3)}")
             continue
         metrics = [marked(row, metric, order[metric]) for metric in order]
-        less = signed(row["less_best"]) if row["less_best"] else ""
+        less = signed(row["difference_to_best"]) if row["difference_to_best"] else ""
         costs = [f"{row['seconds_per_epoch']:.3g}", f"{row['peak_mib']:,.0f}", f"{row['parameters']:,}"]
         cells = [name, str(len(row["seeds"])), metrics[0], less, metrics[1], *costs]
         lines.append(f"| {' | '.join(cells)} |")

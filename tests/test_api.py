@@ -14,7 +14,7 @@ import pytest
 
 import dynedge
 from dynedge.data.log import EventLog
-from dynedge.runs.evaluate_run import rank_run
+from dynedge.runs.evaluate_run import evaluate_run
 
 README = Path(__file__).parents[1] / "README.md"
 SMALL = {"epochs": 1, "windows": 8, "dim": 8}
@@ -52,8 +52,8 @@ def test_the_example_of_the_readme_runs_as_it_stands(tmp_path):
 
 def test_a_fitted_model_knows_the_whole_log_and_so_does_what_it_saves(log, model):
     whole = model.recommend(log.user_ids.take(range(5)), k=4)
-    assert model._live.known.events == len(log)
-    assert model._live.known.time == log.time[-1]
+    assert model._live.coverage.events == len(log)
+    assert model._live.coverage.last_time == log.time[-1]
     assert len(whole) == 20
     assert whole.rank.tolist() == [1, 2, 3, 4] * 5
     assert np.all(np.diff(whole.score.reshape(5, 4)) <= 0)
@@ -71,9 +71,9 @@ def test_the_verbs_read_what_it_saves(dynedge, log, saved, model):
 
 def test_what_is_saved_can_be_evaluated(log, saved, tmp_path):
     """The state at the end of training is kept beside the one that knows the test events."""
-    done = rank_run(saved, quiet=True)
+    done = evaluate_run(saved, quiet=True)
     best = max(json.loads(line)["valid_mrr"] for line in (saved / "metrics.jsonl").read_text().splitlines())
-    assert done.verdict("valid")["mrr"] == pytest.approx(best, abs=1e-12)
+    assert done.summary("valid")["mrr"] == pytest.approx(best, abs=1e-12)
 
 
 def test_updates_move_the_state_as_the_log_does(log, saved, tmp_path):
@@ -203,7 +203,7 @@ def test_numbers_mean_times_in_the_unit_of_the_file(tmp_path):
     log = dynedge.prepare([tmp_path / "events.csv"], tmp_path / "log")
     model = dynedge.Edge(**SMALL).fit(log)
     model.update((["u1"], ["i1"], [1_700_000_400_000]))
-    assert model._live.known.time == 1_700_000_400
+    assert model._live.coverage.last_time == 1_700_000_400
     assert len(model.recommend("u1", k=3, time=1_700_000_401_000)) == 3
     with pytest.raises(dynedge.UsageError, match="before the newest event"):
         model.recommend("u1", k=3, time=1_700_000_000_000)
@@ -213,7 +213,7 @@ def test_numbers_mean_times_in_the_unit_of_the_file(tmp_path):
 def test_dates_in_frames(log, model, frame):
     dates = [datetime(2024, 6, 1, 12, 0, 1), datetime(2024, 6, 1, 12, 0, 2)]
     model.update(frame({"user_id": [log.user_ids[0]] * 2, "item_id": [log.item_ids[0]] * 2, "timestamp": dates}))
-    assert model._live.known.time == dates[1].replace(tzinfo=UTC).timestamp()
+    assert model._live.coverage.last_time == dates[1].replace(tzinfo=UTC).timestamp()
 
 
 def test_features_come_by_their_columns(tmp_path):

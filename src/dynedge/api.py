@@ -19,8 +19,8 @@ from dynedge.inference.event_input import COLUMNS, with_rows_of
 from dynedge.inference.recommend import Recommendations, recommend
 from dynedge.inference.session import Live
 from dynedge.models.registry import default_model
-from dynedge.runs.folder import Run
-from dynedge.runs.run_config import RunConfig, full_key, parse_config, recipe_config
+from dynedge.runs.folder import RunFolder
+from dynedge.runs.run_config import RunConfig, parse_config, recipe_config, resolve_key
 from dynedge.runs.train_run import train_run
 
 
@@ -34,7 +34,7 @@ class Edge:
     def __init__(self, config: RunConfig | str | os.PathLike[str] | None = None, **settings: Any) -> None:
         told = config if isinstance(config, RunConfig) else _read(config)
         for name, value in settings.items():
-            told = set_key(told, full_key(told, name, f"setting '{name}'"), value, "Edge")
+            told = set_key(told, resolve_key(told, name, f"setting '{name}'"), value, "Edge")
         self.config = told
         self._live: Live | None = None
 
@@ -43,7 +43,7 @@ class Edge:
         opened = log if isinstance(log, EventLog) else read_log(log)
         folder = Path(tempfile.mkdtemp(prefix="dynedge-"))
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-        with Run(folder / "run") as run:
+        with RunFolder(folder / "run") as run:
             self.config, _ = train_run(run, self.config, opened, quiet=quiet)
         self._live = Live.open(folder / "run")
         self._live.walk_to(opened, quiet=quiet)

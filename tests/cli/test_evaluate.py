@@ -164,8 +164,8 @@ def test_compare(verb, run, log, tmp_path):
     order = sorted(ranks, key=lambda one: -mean("mrr", ranks[one]))
     assert [one["run"] for one in found["runs"]] in ([order[0], order[1], order[1]], [order[0], order[0], order[1]])
     assert found["best"] == order[0]
-    assert "less_best" not in found["runs"][0]
-    less = found["runs"][-1]["less_best"]
+    assert "difference_to_best" not in found["runs"][0]
+    less = found["runs"][-1]["difference_to_best"]
     assert less["recall@10"] == pytest.approx(
         mean("recall@10", ranks[order[1]]) - mean("recall@10", ranks[order[0]]), abs=1e-12
     )

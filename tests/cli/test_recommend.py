@@ -12,8 +12,8 @@ import torch
 from dynedge.data.log import read_log
 from dynedge.data.synthetic import synthesize
 from dynedge.data.windows import Window
-from dynedge.runs.folder import Run, load_run
-from dynedge.runs.run_config import full_key, recipe_config
+from dynedge.runs.folder import RunFolder, load_run
+from dynedge.runs.run_config import recipe_config, resolve_key
 from dynedge.runs.train_run import train_run
 
 TRAINED = 2400  # of 3,000 events
@@ -24,8 +24,8 @@ def trained(log, out, name, **settings):
 
     config = recipe_config(name)
     for key, value in settings.items():
-        config = set_key(config, full_key(config, key, key), value)
-    with Run(out) as run:
+        config = set_key(config, resolve_key(config, key, key), value)
+    with RunFolder(out) as run:
         train_run(run, config, log, quiet=True)
     return out
 

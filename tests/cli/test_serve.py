@@ -60,7 +60,7 @@ def test_a_log_is_played_into_it_and_the_client_of_the_examples_runs(runs_folder
         walked = open_live(run)
         walked.observe([event for piece in engine.journal.since(0) for event in piece])
         assert bits(engine.live) == bits(walked)
-        assert engine.live.known.events == 3001
+        assert engine.live.coverage.events == 3001
     finally:
         engine.close()
 

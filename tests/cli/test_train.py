@@ -17,7 +17,7 @@ from dynedge.config import from_toml
 from dynedge.errors import DataError
 from dynedge.evaluation.metrics import mean
 from dynedge.evaluation.protocol import walk
-from dynedge.runs.folder import Run, load_run
+from dynedge.runs.folder import RunFolder, load_run
 
 PROGRAM = str(Path(toy.__file__))
 FAST = ["--epochs", "2", "--lr", "0.02", "--set", "training.patience=0"]
@@ -52,12 +52,12 @@ def test_a_run_folder_and_what_is_printed(tmp_path, log):
     assert "model       toy, 2 epochs in" in out
     assert "valid       MRR 0." in out
     assert [line.split(",")[0] for line in err.splitlines()] == ["epoch 1/2", "epoch 2/2"]
-    names = ["README.md", "checkpoints", "config.toml", "env.json", "facts.json", "ids", "metrics.jsonl"]
-    names += [f"{name}.safetensors" for name in ("known", "model", "state")]
+    names = ["README.md", "checkpoints", "config.toml", "env.json", "run_info.json", "ids", "metrics.jsonl"]
+    names += [f"{name}.safetensors" for name in ("coverage", "model", "state")]
     assert sorted(set(os.listdir(run)) - {".lock"}) == sorted(names)
     assert [line["epoch"] for line in metrics(run)] == [1, 2]
     assert {"torch", "numpy"} <= json.loads((run / "env.json").read_text())["packages"].keys()
-    assert json.loads((run / "facts.json").read_text()) == {"parameters": 161, "colour": "red"}
+    assert json.loads((run / "run_info.json").read_text()) == {"parameters": 161, "colour": "red"}
     text = (run / "README.md").read_text()
     assert "600 events, 20 users, 15 items; split 0.7,0.1,0.2" in text
     assert "Best epoch 2: validation MRR" in text
@@ -106,7 +106,7 @@ def test_resuming_a_finished_run_changes_nothing_and_more_epochs_go_on(verb, tmp
     kept = sorted(os.listdir(run / "checkpoints"))
     code, _, err = verb("train", log, "--out", run, *FAST, "--resume")
     assert code == 0
-    assert "going on after epoch 2" in err
+    assert "resuming after epoch 2" in err
     assert before == ((run / "model.safetensors").read_bytes(), (run / "metrics.jsonl").read_bytes())
     assert sorted(os.listdir(run / "checkpoints")) == kept
     assert verb("train", log, "--out", run, "--resume", "--epochs", "4")[0] == 0, "the rest is as it was"
@@ -131,9 +131,9 @@ def test_a_loss_that_is_no_number_keeps_the_last_good_checkpoint(verb, tmp_path,
     assert "the loss is nan in epoch 2, window 4 of 7 (events 180 to 239)" in err
     with pytest.raises(DataError, match="has not finished training"):
         load_run(run)
-    now = Run(run).checkpoints.load()
-    assert (now.notes["epoch"], now.notes["window"]) == (1, 3)
-    assert all(torch.isfinite(tensor).all() for tensor in now.parts["now"].values())
+    now = RunFolder(run).checkpoints.load()
+    assert (now.metadata["epoch"], now.metadata["window"]) == (1, 3)
+    assert all(torch.isfinite(tensor).all() for tensor in now.parts["current"].values())
     code, _, err = verb("train", log, "--out", run, "--resume", "--lr", "0.001")
     assert code == 3, "a lower learning rate is allowed; this loss is beyond it"
     assert "(now 0.001)" in err
@@ -144,11 +144,11 @@ def test_a_damaged_checkpoint_is_said_aloud_and_the_end_is_the_same(verb, tmp_pa
     every = [*FAST, "--set", "training.checkpoint_windows=3"]
     assert verb("train", log, "--out", run, *every)[0] == 0
     before = (run / "model.safetensors").read_bytes()
-    newest = max((run / "checkpoints").glob("now-*.safetensors"))
+    newest = max((run / "checkpoints").glob("current-*.safetensors"))
     newest.write_bytes(newest.read_bytes()[:-1])
     code, _, err = verb("train", log, "--out", run, *every, "--resume")
     assert code == 0
-    assert f"{newest} is damaged: it does not match its sha256" in err
+    assert f"{newest} is damaged: it does not match its SHA-256" in err
     assert (run / "model.safetensors").read_bytes() == before
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from dynedge.data.log import EventLog
 from dynedge.evaluation.breakdown import breakdown
 from dynedge.evaluation.metrics import METRICS, mean, per_event, title
-from dynedge.evaluation.summary import difference, verdict
+from dynedge.evaluation.summary import difference, summarize
 
 RANKS = np.array([1.0, 2.5, 10.0, 10.5, 400.0])
 
@@ -24,7 +24,7 @@ def test_by_hand():
         "mean_rank": 84.8,
     }
     assert list(METRICS) == list(expected)
-    told = verdict(RANKS, np.arange(5))
+    told = summarize(RANKS, np.arange(5))
     for name, value in expected.items():
         assert mean(name, RANKS) == pytest.approx(value, abs=1e-15)
         assert told[name] == mean(name, RANKS)
@@ -32,7 +32,7 @@ def test_by_hand():
 
 
 def test_no_events_no_numbers():
-    told = verdict(np.zeros(0), np.zeros(0, np.int32), {"none": np.zeros(0, bool)})
+    told = summarize(np.zeros(0), np.zeros(0, np.int32), {"none": np.zeros(0, bool)})
     assert told["events"] == 0
     assert told["mrr"] is told["ci95"] is told["breakdown"]["none"]["mrr"] is None
     assert mean("mrr", np.zeros(0)) is None

@@ -12,7 +12,7 @@ from dynedge.evaluation import negatives as ranking
 
 
 def negatives(events, true, *rest, **more):
-    return ranking.negatives(events, torch.from_numpy(true.astype(np.int64)), *rest, **more).numpy()
+    return ranking.evaluation_negatives(events, torch.from_numpy(true.astype(np.int64)), *rest, **more).numpy()
 
 
 @given(st.integers(1, 40), st.integers(0, 50), st.data())

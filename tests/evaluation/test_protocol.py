@@ -13,7 +13,7 @@ from models.every_model import make_log
 from dynedge.data.log import EventLog
 from dynedge.evaluation import protocol
 from dynedge.evaluation.metrics import METRICS, mean, per_event
-from dynedge.evaluation.negatives import negatives
+from dynedge.evaluation.negatives import evaluation_negatives
 from dynedge.evaluation.protocol import PROTOCOLS, walk
 
 events = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5)), min_size=1, max_size=40)
@@ -63,7 +63,7 @@ def test_sampled_is_what_brute_force_finds_among_the_drawn(rows, chunk):
     found = walk(model, log, range(len(log)), model.start(), protocol="sampled-499", chunk=chunk)
 
     def drawn(k, item):
-        return [item, *negatives(range(k, k + 1), torch.tensor([item]), 700, 499)[0].tolist()]
+        return [item, *evaluation_negatives(range(k, k + 1), torch.tensor([item]), 700, 499)[0].tolist()]
 
     assert found.tolist() == brute(rows, Popular, drawn)
 

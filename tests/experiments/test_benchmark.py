@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 from training import toy_model as toy
 
-from dynedge.evaluation.bootstrap import intervals
+from dynedge.evaluation.bootstrap import confidence_intervals
 from dynedge.models.registry import BUILT_IN as MODELS  # all of them: tests here put toys in their place
-from dynedge.utils.subprocess_worker import Failed, apart
+from dynedge.utils.subprocess_worker import SubprocessError, run_in_subprocess
 
 KEYS = {"model", "mrr", "recall@10", "ci95", "seconds_per_epoch", "peak_mib", "parameters", "error"}
 SHORT = ["--seeds", "1", "--epochs", "2"]
@@ -59,13 +59,15 @@ def test_rows_say_what_the_runs_are(verb, log, tmp_path):
         assert not np.array_equal(*ranks)
         both = np.mean([1 / one for one in ranks], 0)
         assert row["mrr"] == pytest.approx(both.mean(), abs=1e-12)
-        assert row["ci95"] == pytest.approx(intervals(both[:, None], user)[0].tolist(), abs=1e-12)
+        assert row["ci95"] == pytest.approx(confidence_intervals(both[:, None], user)[0].tolist(), abs=1e-12)
         history = [json.loads(line) for line in (runs / f"{name}-0" / "metrics.jsonl").read_text().splitlines()]
         assert row["seeds"][0]["valid"] == [record["valid_mrr"] for record in history]
         assert len(history) == 2
         assert row["error"] is None
     assert rows["toy"]["parameters"] == 161
-    assert rows["toy"]["less_best"]["mrr"] == pytest.approx(rows["toy"]["mrr"] - rows["toy-wide"]["mrr"], abs=1e-12)
+    assert rows["toy"]["difference_to_best"]["mrr"] == pytest.approx(
+        rows["toy"]["mrr"] - rows["toy-wide"]["mrr"], abs=1e-12
+    )
 
 
 def test_what_is_done_is_not_done_again(verb, log, tmp_path):
@@ -208,7 +210,7 @@ def test_killed_or_stopped_it_goes_on_to_the_same_table(verb, log, recipe, tmp_p
     whole = rows_of(verb, *command[:-1], tmp_path / "whole")
     for name, row in whole.items():
         assert row["error"] is None
-        for key in ("mrr", "recall@10", "ci95", "valid_mrr", "parameters", "less_best"):
+        for key in ("mrr", "recall@10", "ci95", "valid_mrr", "parameters", "difference_to_best"):
             assert rows[name][key] == row[key]
 
 
@@ -235,12 +237,12 @@ def _stopped_in_its_first_epochs(command, run, signum, code):
 
 
 def test_work_apart_that_is_killed_says_so():
-    with pytest.raises(Failed, match=r"^-oom- its process was killed"):
-        apart(signal.raise_signal, signal.SIGKILL)
-    with pytest.raises(Failed, match="ended with SIGTERM"):
-        apart(signal.raise_signal, signal.SIGTERM)
-    with pytest.raises(Failed, match=r"bug in dynedge \(ZeroDivisionError"):
-        apart(divmod, 1, 0)
+    with pytest.raises(SubprocessError, match=r"^-oom- its process was killed"):
+        run_in_subprocess(signal.raise_signal, signal.SIGKILL)
+    with pytest.raises(SubprocessError, match="ended with SIGTERM"):
+        run_in_subprocess(signal.raise_signal, signal.SIGTERM)
+    with pytest.raises(SubprocessError, match=r"bug in dynedge \(ZeroDivisionError"):
+        run_in_subprocess(divmod, 1, 0)
 
 
 def test_every_model_can_be_sent_to_a_process():

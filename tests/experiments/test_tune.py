@@ -11,7 +11,7 @@ import pytest
 from training import toy_model as toy
 
 from dynedge.config import flatten
-from dynedge.experiments.search_space import space_of
+from dynedge.experiments.search_space import search_space
 from dynedge.models.registry import BUILT_IN as MODELS  # all of them: tests here put others in their place
 from dynedge.models.registry import find_entry, use_only
 from dynedge.runs.run_config import recipe_config
@@ -54,7 +54,7 @@ def test_the_best_settings_train_to_what_was_found(tune, verb, log, tmp_path, mo
     assert not (tmp_path / "search" / "runs").exists()
     more = tune(*SHORT, "--trials", "5")
     assert [trial for trial in timeless(more) if trial["trial"] < 4] == timeless(found)
-    monkeypatch.setattr("dynedge.experiments.tune.apart", lambda *_: pytest.fail("tried again"))
+    monkeypatch.setattr("dynedge.experiments.tune.train_in_subprocess", lambda *_: pytest.fail("tried again"))
     assert tune(*SHORT, "--trials", "5") == more
     assert tune(*SHORT, "--trials", "9", "--minutes", "0.0001") == more
     code, out, _ = verb("tune", log, "--out", tmp_path / "search", *SHORT, "--trials", "5")
@@ -115,7 +115,7 @@ def test_mistakes(tune, verb, log, tmp_path):
     refused(3, "is not the folder of a search", "--out", run, "--model", "toy")
     refused(3, "is not a folder", "--out", tmp_path / "not" / "there", "--model", "toy")
     registry.use_only({"toy": registry.Entry(toy.ToyConfig, toy.create, toy.restore, heuristic=True)})
-    refused(2, "toy learns nothing", "--out", tmp_path / "new", "--model", "toy")
+    refused(2, "toy has no trainable parameters", "--out", tmp_path / "new", "--model", "toy")
 
 
 def test_whatever_a_model_states_can_be_set():
@@ -124,7 +124,7 @@ def test_whatever_a_model_states_can_be_set():
     for model, entry in MODELS.items():
         for name in entry.names(model):
             recipe = recipe_config(name)
-            space = space_of(entry, recipe, items=100_000)
+            space = search_space(entry, recipe, num_items=100_000)
             assert entry.heuristic or space.values
             for key, values in space.values.items():
                 assert values[0] == flatten(recipe)[key]
@@ -134,5 +134,5 @@ def test_whatever_a_model_states_can_be_set():
 def test_where_all_items_are_candidates_the_number_of_negatives_is_not_searched():
     use_only(MODELS)
     entry, recipe = find_entry("recurrence"), recipe_config("recurrence")
-    few, many = (space_of(entry, recipe, items).values for items in (4096, 4097))
+    few, many = (search_space(entry, recipe, items).values for items in (4096, 4097))
     assert many.keys() - few.keys() == {"model.negatives"}

@@ -89,7 +89,7 @@ def test_every_command(run, folder):
         "valid MRR": trained["valid_mrr"],
         "test MRR": judged["test"]["mrr"],
         "sampled MRR": sampled["test"]["mrr"],
-        "difference": beside["runs"][-1]["less_best"]["mrr"],
+        "difference": beside["runs"][-1]["difference_to_best"]["mrr"],
         "tuned": tuned["best"]["valid_mrr"],
     }
     GOLDEN.check("commands", exact, numbers)

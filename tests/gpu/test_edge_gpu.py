@@ -15,7 +15,7 @@ from dynedge.models.edge.config import EdgeConfig, RecurrenceConfig
 from dynedge.models.edge.model import Edge
 from dynedge.training.config import TrainingConfig
 from dynedge.training.loop import fit
-from dynedge.training.train_state import Course
+from dynedge.training.train_state import TrainState
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -27,9 +27,9 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> EventLog:
 
 def trained(
     log: EventLog, device: str, precision: str = "float32", **more: bool
-) -> tuple[Edge, Course, TrainingConfig]:
-    config = TrainingConfig(epochs=3, patience=0, device=device, precision=precision, valid_events=500, **more)
-    events, _ = config.ranges(log)
+) -> tuple[Edge, TrainState, TrainingConfig]:
+    config = TrainingConfig(epochs=3, patience=0, device=device, precision=precision, validation_events=500, **more)
+    events, _ = config.train_valid_ranges(log)
     told = EdgeConfig(RecurrenceConfig(windows=20, dropout=0.0), MemoryConfig(training_examples=2000))
     model = edge.create(told, log, events.stop, 0).to(device)
     return model, fit(model, log, config), config
@@ -42,7 +42,7 @@ def test_losses_weights_and_ranks_are_the_cpus(log: EventLog) -> None:
         assert ours["memory_loss"] == pytest.approx(theirs["memory_loss"], rel=2e-3)
         assert ours["valid_mrr"] == pytest.approx(theirs["valid_mrr"], rel=3e-2)
     assert found.best is not None and right.best is not None
-    test = config.split_of(log).ranges(len(log))["test"][:500]
+    test = config.resolve_split(log).ranges(len(log))["test"][:500]
     for protocol in PROTOCOLS:
         walks = []
         for model in (cpu, gpu):

@@ -15,10 +15,10 @@ from dynedge.data.log import EventLog
 from dynedge.evaluation.protocol import PROTOCOLS, walk
 from dynedge.inference.session import Live
 from dynedge.models.registry import BUILT_IN as MODELS
-from dynedge.runs.folder import Run, load_run
+from dynedge.runs.folder import RunFolder, load_run
 from dynedge.runs.run_config import recipe_config
 from dynedge.runs.train_run import train_run
-from dynedge.training.precision import precision
+from dynedge.training.precision import autocast
 from dynedge.training.train_state import Record
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -48,7 +48,7 @@ def trained(recipe: str, log: EventLog, device: str, folder: Path) -> list[Recor
         if key.endswith(".windows"):
             config = set_key(config, key, WINDOWS)
     config = replace(config, training=replace(config.training, epochs=2, patience=0, device=device))
-    with Run(folder) as run:
+    with RunFolder(folder) as run:
         return train_run(run, config, log, quiet=True)[1].history
 
 
@@ -62,12 +62,12 @@ def test_it_learns_as_on_a_cpu_and_ranks_and_answers(recipe: str, log: EventLog,
     assert found[-1]["valid_mrr"] == pytest.approx(right[-1]["valid_mrr"], rel=0.25, abs=0.03)
     for protocol, others in PROTOCOLS.items():
         run = load_run(tmp_path / "cuda", "cuda")
-        with precision(run.config.training):
+        with autocast(run.config.training):
             ranks = walk(run.model, log, log.split.ranges(len(log))["valid"], run.state, protocol=protocol)
         assert ((ranks >= 1) & (ranks <= (ITEMS if others is None else others + 1))).all()
     live = Live.open(tmp_path / "cuda")
     items, scores = live.recommend(np.array([1, 2]), 5)
     assert ((items >= 0) & (items < ITEMS)).all() and np.isfinite(scores).all()
     with torch.no_grad():
-        reasons = live.model.explain(1, live.known.time, torch.from_numpy(items[0]), live.state)
+        reasons = live.model.explain(1, live.coverage.last_time, torch.from_numpy(items[0]), live.state)
     assert reasons is None or all(sum(one.shares.values()) == pytest.approx(1.0) for one in reasons)

@@ -22,7 +22,7 @@ from dynedge.models.edge.recurrence import Recurrence
 from dynedge.ops.sampled_softmax import CHUNK
 from dynedge.training.config import TrainingConfig
 from dynedge.training.loop import fit
-from dynedge.training.precision import precision
+from dynedge.training.precision import autocast
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -43,19 +43,21 @@ def train(
     log: EventLog, name: str, device: str, kind: str, seed: int = 0, stream: bool = False, **more: Any
 ) -> tuple[list[float], float]:
     """(the loss of each epoch, test MRR after the last)."""
-    config = TrainingConfig(epochs=3, patience=0, seed=seed, device=device, precision=kind, valid_events=1000, **more)
-    events, _ = config.ranges(log)
+    config = TrainingConfig(
+        epochs=3, patience=0, seed=seed, device=device, precision=kind, validation_events=1000, **more
+    )
+    events, _ = config.train_valid_ranges(log)
     configs = {"exact": EXACT, "dropout": DROPPING, **CONFIGS}
     model = recurrence.create(configs[name], log, events.stop, seed).to(device)
     if stream:
         model._resident._full = True
     course = fit(model, log, config)
     state = model.start()
-    with torch.no_grad(), precision(config):
+    with torch.no_grad(), autocast(config):
         for prepared in model.windows(log, events.stop):
             model._advance(prepared, model._run(prepared, state)[0], state)
             model.passed(prepared, state)
-        parts = config.split_of(log).ranges(len(log))
+        parts = config.resolve_split(log).ranges(len(log))
         walk(model, log, parts["valid"], state)
         ranks = walk(model, log, parts["test"], state)
     return [record["loss"] for record in course.history], mean("mrr", ranks)

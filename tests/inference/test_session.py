@@ -125,7 +125,7 @@ def test_an_event_that_did_not_happen_leaves_no_bit(folder, runs_folder):
 
 def test_new_items_are_recommended_once_they_are_met(runs_folder):
     live = open_live(make_run(runs_folder, "edge"))
-    newest = live.known.time
+    newest = live.coverage.last_time
     live.observe([Event("ann", item, newest + k) for k, item in enumerate(["a", "b"] * 6)])
     best, _ = live.recommend(np.array([live.users.find("ann")]), 2)
     assert {live.items[int(row)] for row in best[0]} == {"a", "b"}

@@ -11,7 +11,7 @@ import torch
 
 from dynedge.ops import dispatch
 from dynedge.training.config import TrainingConfig
-from dynedge.training.precision import precision
+from dynedge.training.precision import autocast
 
 
 @pytest.fixture(autouse=True)
@@ -50,6 +50,6 @@ def test_an_old_gpu(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtu
 def test_without_bfloat16(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: False)
     for _ in range(2):
-        with precision(TrainingConfig(device="cuda", precision="bfloat16")):
+        with autocast(TrainingConfig(device="cuda", precision="bfloat16")):
             assert not torch.is_autocast_enabled("cuda")
-    assert capsys.readouterr().err == "dynedge: this GPU has no bfloat16; it computes in float32.\n"
+    assert capsys.readouterr().err == "dynedge: this GPU does not support bfloat16; float32 is used instead.\n"

@@ -151,7 +151,7 @@ def nursery():
         run, data, every = line.rstrip("\n").split("\t")
         if not warm:
             live = open_live(Path(run))
-            live.observe([Event(str(live.users[0]), str(live.items[0]), live.known.time)])
+            live.observe([Event(str(live.users[0]), str(live.items[0]), live.coverage.last_time)])
             del live
             gc.freeze()
             warm = True

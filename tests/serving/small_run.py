@@ -8,8 +8,7 @@ from dynedge.data.log import read_log
 from dynedge.data.synthetic import synthesize
 from dynedge.inference.event_input import Event
 from dynedge.inference.session import Live
-from dynedge.runs.folder import Run
-from dynedge.runs.run_config import full_key, recipe_config
+from dynedge.runs.run_config import recipe_config, resolve_key
 from dynedge.runs.train_run import train_run
 
 SMALL = {"epochs": 1, "windows": 8, "dim": 8}
@@ -28,8 +27,8 @@ def make_run(runs_folder, name):
     if not (runs_folder / name).exists():
         config = recipe_config(name)
         for key, value in MODELS_SERVED[name].items():
-            config = set_key(config, full_key(config, key, key), value)
-        with Run(runs_folder / name) as run:
+            config = set_key(config, resolve_key(config, key, key), value)
+        with RunFolder(runs_folder / name) as run:
             train_run(run, config, read_log(runs_folder / "log"), quiet=True)
     return runs_folder / name
 
@@ -55,7 +54,11 @@ def make_events(runs_folder, count, seed=0, new=0.1, late=0.05, repeated=0.0):
 def bits(live):
     """All that a state is made of, but for room that is not used yet and where a hash table has what."""
     users, items = len(live.users), len(live.items)
-    found = {"events": live.known.events, "time": live.known.time, "items": live.known.items[:items].tobytes()}
+    found = {
+        "events": live.coverage.events,
+        "time": live.coverage.last_time,
+        "items": live.coverage.item_counts[:items].tobytes(),
+    }
     found |= {"users": live.users.added, "names": live.items.added}
     for name, tensor in live.clock.tensors().items():
         found[f"clock {name}"] = tensor.numpy()[: users if name == "user" else items].tobytes()

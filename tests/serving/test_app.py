@@ -10,7 +10,7 @@ from serving.small_run import bits, make_events, make_run, open_live
 from starlette.testclient import TestClient
 
 from dynedge.errors import UsageError
-from dynedge.runs.evaluate_run import rank_run
+from dynedge.runs.evaluate_run import evaluate_run
 from dynedge.serving import answers as questions
 from dynedge.serving import drift as traces
 from dynedge.serving import middleware as guard
@@ -161,7 +161,7 @@ def test_the_run_says_how_it_learned(runs_folder, tmp_path):
         assert (told["model"], len(told["curve"]), told["metrics"]) == ("edge", 1, None)
         assert {"loss", "residual", "valid_mrr"} <= told["curve"][0].keys()
         assert len(told["longest_path"]["with"]) == len(told["longest_path"]["without"]) == 8
-        rank_run(run, quiet=True)
+        evaluate_run(run, quiet=True)
         assert client.post("/reload").status_code == 200
         metrics = client.get("/run").json()["metrics"]
         low, high = metrics["test"]["intervals"]["mrr"]

@@ -97,7 +97,7 @@ def test_a_snapshot_of_another_run_is_not_taken(start, runs_folder):
     other = make_run(runs_folder, "memory")
     again = start(other)
     taken = open_live(other)
-    taken.observe([event for event in make_events(runs_folder, 30) if event.time > taken.known.time])
+    taken.observe([event for event in make_events(runs_folder, 30) if event.time > taken.coverage.last_time])
     assert bits(again.live) == bits(taken)
 
 
@@ -210,5 +210,5 @@ def test_states_that_fell_behind_the_journal_take_no_more_until_they_are_opened_
 
 def test_one_service_a_folder(start, run, tmp_path):
     start()
-    with pytest.raises(DataError, match="in use by another service"):
+    with pytest.raises(DataError, match="in use by another process"):
         Engine(run, tmp_path / "data")

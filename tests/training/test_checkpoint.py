@@ -19,16 +19,16 @@ from dynedge.utils.tensor_io import load_tensors, save_tensors, select_prefix, w
 
 
 def checkpoint(value, best=None):
-    now = {"a": torch.full((3,), float(value)), "b": torch.tensor(value)}
-    return Checkpoint({"now": now} | ({"best": best} if best else {}), {"value": value, "third": 1 / 3})
+    current = {"a": torch.full((3,), float(value)), "b": torch.tensor(value)}
+    return Checkpoint({"current": current} | ({"best": best} if best else {}), {"value": value, "third": 1 / 3})
 
 
 def value_of(folder):
     found = Checkpoints(folder).load()
     if found is None:
         return None
-    assert found.parts["now"]["a"].tolist() == [found.notes["value"]] * 3
-    return found.notes["value"]
+    assert found.parts["current"]["a"].tolist() == [found.metadata["value"]] * 3
+    return found.metadata["value"]
 
 
 def test_saved_and_loaded(tmp_path):
@@ -38,14 +38,14 @@ def test_saved_and_loaded(tmp_path):
     for value in range(5):
         kept.save(checkpoint(value, best))
     loaded = Checkpoints(tmp_path).load()
-    assert loaded.notes == {"value": 4, "third": 1 / 3}
+    assert loaded.metadata == {"value": 4, "third": 1 / 3}
     assert torch.equal(loaded.parts["best"]["w"], best["w"])
     assert sorted(os.listdir(tmp_path)) == [
         "000004.json",
         "000005.json",
         "best-000001.safetensors",  # the same dict all along: written once
-        "now-000004.safetensors",
-        "now-000005.safetensors",
+        "current-000004.safetensors",
+        "current-000005.safetensors",
     ]
 
 
@@ -58,7 +58,7 @@ def test_a_loaded_part_is_not_written_again(tmp_path):
     assert not (tmp_path / "best-000002.safetensors").exists()
 
 
-@pytest.mark.parametrize("file", ["000002.json", "now-000002.safetensors"])
+@pytest.mark.parametrize("file", ["000002.json", "current-000002.safetensors"])
 @pytest.mark.parametrize("damage", ["truncate", "alter", "remove", "empty"])
 def test_a_damaged_one_is_said_aloud_and_the_one_before_used(tmp_path, capsys, file, damage):
     kept = Checkpoints(tmp_path)
@@ -88,25 +88,25 @@ def test_a_damaged_one_is_said_aloud_and_the_one_before_used(tmp_path, capsys, f
 
 def test_when_all_are_damaged_it_refuses(tmp_path):
     Checkpoints(tmp_path).save(checkpoint(1))
-    (tmp_path / "now-000001.safetensors").write_bytes(b"{}")
-    with pytest.raises(DataError, match="no whole checkpoint"):
+    (tmp_path / "current-000001.safetensors").write_bytes(b"{}")
+    with pytest.raises(DataError, match="no usable checkpoint"):
         Checkpoints(tmp_path).load()
 
 
 @pytest.mark.parametrize("body", ["[]", "3", '{"sha256": "x"}', "[" * 100_000, '{"a": NaN', "\0"])
 def test_a_hostile_manifest_is_damage_like_any_other(tmp_path, body):
     (tmp_path / "000001.json").write_text(body)
-    with pytest.raises(DataError, match="no whole checkpoint"):
+    with pytest.raises(DataError, match="no usable checkpoint"):
         Checkpoints(tmp_path).load()
 
 
 def test_another_version_is_named(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("dynedge.training.checkpoint.VERSION", 2)
+    monkeypatch.setattr("dynedge.training.checkpoint.VERSION", 3)
     Checkpoints(tmp_path).save(checkpoint(1))
     monkeypatch.undo()
     with pytest.raises(DataError):
         Checkpoints(tmp_path).load()
-    assert "is of version 2; this dynedge reads version 1" in capsys.readouterr().err
+    assert "has format version 3; this dynedge reads version 2" in capsys.readouterr().err
 
 
 def steps_of_saving(folder, monkeypatch):
@@ -260,8 +260,8 @@ def test_nothing_is_pickled_anywhere():
 def test_the_manifest_says_where_training_stands(tmp_path):
     Checkpoints(tmp_path).save(checkpoint(7))
     manifest = json.loads((tmp_path / "000001.json").read_text())
-    assert manifest["notes"]["value"] == 7
-    assert set(manifest["files"]["now"]) == {"file", "sha256"}
+    assert manifest["metadata"]["value"] == 7
+    assert set(manifest["files"]["current"]) == {"file", "sha256"}
 
 
 def test_a_state_beside_another_is_where_that_one_is_and_in_its_order():

@@ -70,7 +70,7 @@ def newest_position(run):
     manifests = sorted((run / "checkpoints").glob("*.json")) if run.exists() else []
     if not manifests:
         return (-1, 0)
-    notes = json.loads(manifests[-1].read_text())["notes"]
+    notes = json.loads(manifests[-1].read_text())["metadata"]
     return notes["epoch"], notes["window"]
 
 
@@ -129,10 +129,10 @@ def nursery_told(nursery):
 
 def test_a_signal_before_training_began_ends_at_once():
     """While the model is made (planning may take minutes) nothing is there to be saved."""
-    from dynedge.utils.signals import Stop, Stopped
+    from dynedge.utils.signals import StoppedBySignal, StopSignal
 
     before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(Stopped) as caught, Stop():
+    with pytest.raises(StoppedBySignal) as caught, StopSignal():
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(5)
     assert caught.value.exit_code == 143
@@ -140,13 +140,13 @@ def test_a_signal_before_training_began_ends_at_once():
 
 
 def test_the_second_signal_does_not_wait():
-    from dynedge.utils.signals import Stop, Stopped
+    from dynedge.utils.signals import StoppedBySignal, StopSignal
 
-    with Stop() as stop, stop.gently():
+    with StopSignal() as stop, stop.deferred():
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(0.01)
-        assert stop.caught == signal.SIGINT
-        with pytest.raises(Stopped):
+        assert stop.received == signal.SIGINT
+        with pytest.raises(StoppedBySignal):
             os.kill(os.getpid(), signal.SIGINT)
             time.sleep(5)
 
@@ -158,7 +158,7 @@ def test_stopped_within_validation_the_epoch_is_not_ended_twice(tmp_path, monkey
     from dynedge.evaluation import protocol
     from dynedge.training import loop
     from dynedge.training.checkpoint import Checkpoints
-    from dynedge.utils.signals import Stop, Stopped
+    from dynedge.utils.signals import StoppedBySignal, StopSignal
 
     toy.register()
     log = toy.log_in_memory()
@@ -169,18 +169,18 @@ def test_stopped_within_validation_the_epoch_is_not_ended_twice(tmp_path, monkey
         return build_model(RunConfig("toy", toy.ToyConfig(), config), log)
 
     whole = loop.fit(model(), log, config)
-    stop, real = Stop(), loop.walk
+    stop, real = StopSignal(), loop.walk
 
     def walk(*arguments, **more):
-        stop.caught = signal.SIGTERM
+        stop.received = signal.SIGTERM
         return real(*arguments, **more)
 
     monkeypatch.setattr(loop, "walk", walk)
-    with pytest.raises(Stopped):
+    with pytest.raises(StoppedBySignal):
         loop.fit(model(), log, config, checkpoints=Checkpoints(tmp_path), stop=stop)
     monkeypatch.setattr(loop, "walk", real)
-    notes = Checkpoints(tmp_path).load().notes
-    assert (notes["epoch"], notes["window"], notes["tally"]["ended"]) == (0, 7, {"ended": 1.0})
+    notes = Checkpoints(tmp_path).load().metadata
+    assert (notes["epoch"], notes["window"], notes["totals"]["end_epoch_metrics"]) == (0, 7, {"ended": 1.0})
     course = loop.fit(model(), log, config, checkpoints=Checkpoints(tmp_path))
     for name, tensor in whole.snapshot().items():
         assert torch.equal(tensor, course.snapshot()[name]), name

@@ -15,9 +15,9 @@ from dynedge.models.base import Loss
 from dynedge.models.registry import use_only
 from dynedge.runs.run_config import RunConfig, build_model, recipe_config, resolve_config
 from dynedge.training.config import TrainingConfig
-from dynedge.training.logging import RunLog
+from dynedge.training.logging import TrainingLogger
 from dynedge.training.loop import SMALL_WINDOW, fit, threads_for
-from dynedge.training.train_state import TIMINGS, Course, Tally
+from dynedge.training.train_state import TIMINGS, EpochTotals, TrainState
 from dynedge.utils.tensor_io import select_prefix
 
 FAST = TrainingConfig(epochs=4, lr=0.02, row_lr=0.05, split="0.7,0.1,0.2", patience=0)
@@ -61,13 +61,15 @@ def test_two_runs_are_the_same_bit_for_bit_and_another_seed_is_not():
 
 def test_rates_are_cooled_after_each_epoch_that_was_no_better(monkeypatch):
     cooled = []
-    monkeypatch.setattr("dynedge.training.optimizer.Adam.cool", lambda adam, factor: cooled.append(factor))
-    course = train(epochs=6, lr=0.0, row_lr=0.0, cooling=0.5)
-    assert cooled == [1.0, 1.0, 0.5, 0.25, 0.125, 0.0625], "the first is the best, all others are like it"
+    monkeypatch.setattr(
+        "dynedge.training.optimizer.Adam.scale_learning_rate", lambda adam, factor: cooled.append(factor)
+    )
+    course = train(epochs=6, lr=0.0, row_lr=0.0, lr_decay=0.5)
+    assert cooled == [1.0, 1.0, 0.5, 0.25, 0.125, 0.0625], "the first is the best, all sample_negatives are like it"
     course.history = [{"valid_mrr": mrr} for mrr in (0.1, 0.3, 0.2, 0.25, 0.4, 0.4)]
-    assert course.setbacks == 3
+    assert course.non_improving_epochs == 3
     course.history = [{"valid_mrr": None}] * 3
-    assert course.setbacks == 0
+    assert course.non_improving_epochs == 0
 
 
 def test_validation_walks_on_from_the_end_of_training_and_leaves_it_alone():
@@ -80,7 +82,7 @@ def test_validation_walks_on_from_the_end_of_training_and_leaves_it_alone():
         state[name].copy_(kept[name])
     model = course.model.eval()
     assert mean("mrr", walk(model, log, range(420, 480), state)) == course.best.valid_mrr
-    assert train(log, epochs=1, valid_events=10).history[0]["valid_mrr"] != course.best.valid_mrr
+    assert train(log, epochs=1, validation_events=10).history[0]["valid_mrr"] != course.best.valid_mrr
 
 
 def test_it_stops_when_nothing_gets_better_and_keeps_the_best():
@@ -96,7 +98,9 @@ def test_without_validation_events_the_last_epoch_is_kept():
     assert (len(course.history), course.best.epoch) == (4, 3)
 
 
-@pytest.mark.parametrize("changes", [{"clip": math.inf}, {"precision": "float64"}, {"precision": "bfloat16"}])
+@pytest.mark.parametrize(
+    "changes", [{"max_grad_norm": math.inf}, {"precision": "float64"}, {"precision": "bfloat16"}]
+)
 def test_settings_of_the_arithmetic(changes):
     course = train(**changes)
     assert course.model.item.dtype == (torch.float64 if "float64" in changes.values() else torch.float32)
@@ -152,14 +156,14 @@ def test_no_epochs():
 
 
 def test_a_window_without_a_number_of_its_own_does_not_count_in_its_mean():
-    tally = Tally()
+    tally = EpochTotals()
     tally.add(10, 1.0, {"loss": 2.0, "residual": 4.0})
     tally.add(30, 1.0, {"loss": 6.0})
     assert tally.means() == {"loss": 5.0, "residual": 4.0}
-    assert tally.curve() == [2.0, 6.0]
+    assert tally.loss_curve() == [2.0, 6.0]
     for _ in range(98):
         tally.add(1, 0, {"loss": 1.0})
-    assert len(tally.curve()) == 10
+    assert len(tally.loss_curve()) == 10
 
 
 def test_recipes_and_unknown_names():
@@ -179,12 +183,12 @@ def test_a_device_that_is_not_there(device):
 
 
 def test_lines_on_stderr_and_strict_json(tmp_path, capsys):
-    runlog = RunLog(tmp_path)
-    runlog.begin([], 1, 100)
-    runlog.window(0, 50, {"loss": 2.0})
+    logger = TrainingLogger(tmp_path)
+    logger.start([], 1, 100)
+    logger.log_window(0, 50, {"loss": 2.0})
     record = {"epoch": 1, "loss": 1.5, "residual": math.nan, "valid_mrr": 0.25, "valid_recall@10": 0.5}
-    runlog.epoch({**record, "events_per_s": 1234.0, "seconds": 2.0, "valid_seconds": 0.5})
-    runlog.close()
+    logger.log_epoch({**record, "events_per_s": 1234.0, "seconds": 2.0, "valid_seconds": 0.5})
+    logger.close()
     assert capsys.readouterr().err == (
         "epoch 1/1, loss 1.5000, residual nan, valid MRR 0.2500, Recall@10 0.5000, 1.23 k events/s, "
         "2.0 s + 0.5 s validation\n"
@@ -211,18 +215,18 @@ def test_tensorboard_gets_every_number_or_says_what_to_install(tmp_path, monkeyp
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", types.SimpleNamespace(SummaryWriter=Writer))
     log = log_in_memory()
     config = resolve_config(RunConfig("toy", ToyConfig(), dataclasses.replace(FAST, epochs=1)), log).training
-    course: Course = fit(
+    course: TrainState = fit(
         build_model(RunConfig("toy", ToyConfig(), config), log),
         log,
         config,
-        runlog=RunLog(tmp_path, tensorboard=True),
+        logger=TrainingLogger(tmp_path, tensorboard=True),
     )
     assert seen[0] == str(tmp_path / "tensorboard")
     assert ("valid_mrr", course.history[0]["valid_mrr"], 1) in seen
     assert seen[-1] == "closed"
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(UsageError, match="dynedge\\[track\\]"):
-        RunLog(tmp_path, tensorboard=True)
+        TrainingLogger(tmp_path, tensorboard=True)
 
 
 def test_a_model_that_runs_on_no_gpu_is_not_sent_to_one(monkeypatch):

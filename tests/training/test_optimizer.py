@@ -48,11 +48,11 @@ def test_cooled_it_moves_by_that_share_of_every_rate():
     """Adam's first step is as long as the rate; what is cooled twice is cooled from what was told."""
     for factors in ([], [0.5], [0.3, 0.5]):
         whole, table = nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(3, 1))
-        whole.pace = 10.0
+        whole.lr_scale = 10.0
         adam = Adam([("w", whole), ("t", table)], 0.1, 0.2)
         for row, factor in enumerate([None, *factors]):
             if factor is not None:
-                adam.cool(factor)
+                adam.scale_learning_rate(factor)
             before = whole.item()
             whole.grad, table.grad = torch.ones(1), sparse([row], torch.ones(1, 1), (3, 1))
             adam.step()

@@ -84,7 +84,7 @@ def _text(found: dict[str, Any]) -> str:
     told = ["mrr", "recall@10"]
     bounds = [["95 % intervals", "MRR", "less the best", "Recall@10", "less the best"]]
     for run in runs:
-        less = run.get("less_best")
+        less = run.get("difference_to_best")
         pairs = [(cell(name, run["test"]), cell(name, less, signed=True) if less else "") for name in told]
         bounds.append([run["run"], *(text for pair in pairs for text in pair)])
     test = runs[0]["test"]

@@ -25,17 +25,17 @@ def compare_log(
 ) -> None:
     """Train, rank, print, and write the page if there is to be one."""
     from dynedge.data.log import read_log
-    from dynedge.experiments.benchmark import compare_log as play
+    from dynedge.experiments.benchmark import run_benchmark
     from dynedge.report.leaderboard_page import check_folder, write_page
-    from dynedge.utils.signals import Stopped
+    from dynedge.utils.signals import StoppedBySignal
 
     if report:
         check_folder(report)
     names = [name.strip() for name in models.split(",") if name.strip()]
     folder = runs or path.resolve().with_name(f"{path.resolve().name}-runs")
     try:
-        found = play(read_log(path), names, folder, seeds=seeds, epochs=epochs, protocol=protocol)
-    except Stopped as stopped:
+        found = run_benchmark(read_log(path), names, folder, seeds=seeds, epochs=epochs, protocol=protocol)
+    except StoppedBySignal as stopped:
         print(f"dynedge: stopped by {stopped}; the same command goes on where it stood.", file=sys.stderr)
         raise typer.Exit(stopped.exit_code) from None
     print(json.dumps(found) if as_json else _text(found))
@@ -71,7 +71,7 @@ def _table(rows: list[dict[str, Any]]) -> str:
     lines = [["model", "seeds", "MRR, 95 % interval", "less the best", "Recall@10", "s/epoch", "MiB", "parameters"]]
     mrr, recall = (marked(name, [row[name] for row in rows]) for name in ("mrr", "recall@10"))
     for row, *texts in zip(rows, mrr, recall, strict=True):
-        less = row["less_best"]
+        less = row["difference_to_best"]
         spent, peak = row["seconds_per_epoch"], row["peak_mib"]
         lines.append(
             [

@@ -39,6 +39,6 @@ def embed(
     live, _ = open_live(run, log, at, "--at")
     widths = write_vectors(live, out)
     users, items = live.ids.num_users, live.ids.num_items
-    told = {"out": str(out), "time": live.known.time, "users": users, "items": items, "widths": widths}
+    told = {"out": str(out), "time": live.coverage.last_time, "users": users, "items": items, "widths": widths}
     sentence = f"{out}: {users:,} users' vectors of {widths[0]} numbers and {items:,} items' of {widths[1]}"
-    print(json.dumps(told) if as_json else f"{sentence}, at {format_timestamp(live.known.time)}")
+    print(json.dumps(told) if as_json else f"{sentence}, at {format_timestamp(live.coverage.last_time)}")

@@ -30,28 +30,25 @@ def evaluate(
 
     The ranks are kept in RUN/ranks. docs/evaluation.md says how the numbers are made.
     """
-    from dynedge.runs.evaluate_run import PARTS, rank_run
+    from dynedge.runs.evaluate_run import PARTS, evaluate_run
 
-    ranked = rank_run(run, log, protocol=protocol)
+    ranked = evaluate_run(run, log, protocol=protocol)
     summary = {
         "run": str(run),
         "model": ranked.config.name,
         "log": str(ranked.log.path),
         "protocol": protocol,
         "items": ranked.log.num_items,
-        **{part: ranked.verdict(part) for part in reversed(PARTS)},
+        **{part: ranked.summary(part) for part in reversed(PARTS)},
     }
     print(json.dumps(summary) if as_json else _text(summary))
 
 
 def among(protocol: str, items: int) -> str:
     """What an item was ranked among, in words."""
-    from dynedge.evaluation.protocol import PROTOCOLS
+    from dynedge.evaluation.summary import describe_candidates
 
-    drawn = PROTOCOLS[protocol]
-    if drawn is None:
-        return f"all {items:,} items"
-    return f"{min(items, drawn + 1):,} items, drawn alike for every model"
+    return describe_candidates(protocol, items)
 
 
 def cell(name: str, told: dict[str, Any], *, signed: bool = False) -> str:
@@ -77,15 +74,15 @@ def table(rows: list[list[str]]) -> str:
 
 def _text(summary: dict[str, Any]) -> str:
     from dynedge.evaluation.metrics import METRICS, title
-    from dynedge.evaluation.summary import IN_GROUPS
+    from dynedge.evaluation.summary import BREAKDOWN_METRICS
 
     parts = [summary["valid"], summary["test"]]
     means = [["", "valid, 95 % interval", "test, 95 % interval"]]
     means += [["events", *(f"{part['events']:,}" for part in parts)]]
     means += [["users", *(f"{part['users']:,}" for part in parts)]]
     means += [[title(name), *(cell(name, part) for part in parts)] for name in METRICS]
-    groups = [["test events", "number", *map(title, IN_GROUPS)]]
+    groups = [["test events", "number", *map(title, BREAKDOWN_METRICS)]]
     for name, told in summary["test"]["breakdown"].items():
-        groups.append([name, f"{told['events']:,}", *(cell(metric, told) for metric in IN_GROUPS)])
+        groups.append([name, f"{told['events']:,}", *(cell(metric, told) for metric in BREAKDOWN_METRICS)])
     ranked = f"each event's item ranked among {among(summary['protocol'], summary['items'])}"
     return f"{summary['run']}: {summary['model']} on {summary['log']}, {ranked}\n\n{table(means)}\n\n{table(groups)}"

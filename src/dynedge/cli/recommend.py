@@ -78,17 +78,17 @@ def open_live(run: Path, log: Path | None, time: str | None, flag: str) -> tuple
 
     live = Live.open(run)
     moment = None if time is None else parse_timestamp(time, live.time_unit, flag)
-    if log is None and moment is not None and moment < live.known.time:
+    if log is None and moment is not None and moment < live.coverage.last_time:
         raise UsageError(
-            f"{flag} {time} is before {format_timestamp(live.known.time)}, the newest event that {run} knows; "
-            "with --log LOG, the log it was trained on, it goes back there."
+            f"{flag} {time} is before {format_timestamp(live.coverage.last_time)}, the newest event that {run} "
+            "knows; with --log LOG, the log it was trained on, it goes back there."
         )
     if log is not None:
         count = live.walk_to(with_rows_of(live.ids, read_log(log)), moment, quiet=False)
         told = f"{count:,} events of {log} taken in"
     else:
         told = "--log LOG takes in later ones"
-    print(f"{run} knows events up to {format_timestamp(live.known.time)}; {told}.", file=sys.stderr)
+    print(f"{run} knows events up to {format_timestamp(live.coverage.last_time)}; {told}.", file=sys.stderr)
     return live, moment
 
 
@@ -109,7 +109,7 @@ def _told(live: Live, moment: float | None, found: Recommendations) -> dict[str,
     return {
         "run": str(live.folder),
         "model": live.config.name,
-        "time": live.known.time if moment is None else moment,
+        "time": live.coverage.last_time if moment is None else moment,
         "users": [
             {
                 "user": user,

@@ -13,9 +13,9 @@ from dynedge.cli import app
 from dynedge.cli.data import Json
 
 if TYPE_CHECKING:
-    from dynedge.runs.folder import Run
+    from dynedge.runs.folder import RunFolder
     from dynedge.runs.run_config import RunConfig
-    from dynedge.training.train_state import Course
+    from dynedge.training.train_state import TrainState
 
 
 def _flag(help: str, metavar: str = "N") -> Any:
@@ -80,15 +80,15 @@ def train(
 
         check_target(plot)
     from dynedge.data.log import read_log
-    from dynedge.runs.folder import Run
+    from dynedge.runs.folder import RunFolder
     from dynedge.runs.train_run import train_run
-    from dynedge.utils.signals import Stop, Stopped
+    from dynedge.utils.signals import StoppedBySignal, StopSignal
 
     try:
-        with Stop() as stop, Run(out, resume=resume, force=force) as run:
+        with StopSignal() as stop, RunFolder(out, resume=resume, force=force) as run:
             wanted = _compose(run, model, config, told, settings or [])
             done, course = train_run(run, wanted, read_log(log), stop=stop, tensorboard=tensorboard)
-    except Stopped as stopped:
+    except StoppedBySignal as stopped:
         again = "" if resume else " with --resume"
         kept = f"the same command{again} goes on where it stood" if out.exists() else "nothing was kept"
         print(f"dynedge: stopped by {stopped}; {kept}.", file=sys.stderr)
@@ -101,7 +101,7 @@ def train(
 
 
 def _compose(
-    run: Run,
+    run: RunFolder,
     model: str | None,
     file: Path | None,
     flags: dict[str, str],
@@ -110,10 +110,10 @@ def _compose(
     """Later wins: the recipe (or the config of the run gone on with), the file, the flags, --set."""
     from dynedge.config import from_toml, override, set_key
     from dynedge.models.registry import default_model
-    from dynedge.runs.run_config import full_key, parse_config, read_config_file, recipe_config
+    from dynedge.runs.run_config import parse_config, read_config_file, recipe_config, resolve_key
 
     text = read_config_file(file, "--config ") if file else ""
-    if run.resume and run.there:
+    if run.resume and run.exists:
         config = run.config()
         config = from_toml(config, text, str(file))
         config = set_key(config, "name", model) if model else config
@@ -122,11 +122,11 @@ def _compose(
     else:
         config = recipe_config(model or default_model())
     for flag, value in flags.items():
-        config = set_key(config, full_key(config, flag.replace("-", "_"), f"--{flag}"), value, f"--{flag}")
+        config = set_key(config, resolve_key(config, flag.replace("-", "_"), f"--{flag}"), value, f"--{flag}")
     return override(config, settings)
 
 
-def _summary(out: Path, config: RunConfig, course: Course) -> dict[str, Any]:
+def _summary(out: Path, config: RunConfig, course: TrainState) -> dict[str, Any]:
     best = course.best
     at_best = course.history[best.epoch] if best else {}
     spent = sum(record["seconds"] + record["valid_seconds"] for record in course.history)

@@ -33,14 +33,14 @@ def tune(
     from dynedge.data.log import read_log
     from dynedge.experiments.tune import tune as search
     from dynedge.runs.run_config import recipe_config
-    from dynedge.utils.signals import Stopped
+    from dynedge.utils.signals import StoppedBySignal
 
     recipe = recipe_config(model)
     if epochs is not None:
         recipe = set_key(recipe, "training.epochs", epochs, "--epochs")
     try:
         found = search(read_log(log), recipe, out, trials=trials, minutes=minutes)
-    except Stopped as stopped:
+    except StoppedBySignal as stopped:
         print(f"dynedge: stopped by {stopped}; the same command goes on where it stood.", file=sys.stderr)
         raise typer.Exit(stopped.exit_code) from None
     config = out / "config.toml" if found[0]["valid_mrr"] is not None else None

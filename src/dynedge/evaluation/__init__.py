@@ -1,1 +1,1 @@
-"""How well a model ranks what comes next: protocol, metrics, confidence intervals."""
+"""Evaluation: ranking protocol, metrics, confidence intervals."""

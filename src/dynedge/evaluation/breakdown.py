@@ -1,4 +1,4 @@
-"""Which events a metric is told apart by: what a mean over all of them hides."""
+"""Groups of events by which metrics are broken down."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from dynedge.utils.arrays import Array
 
 
 def breakdown(log: EventLog, events: range, train_end: int) -> dict[str, Array]:
-    """bool[events] by name.
+    """Returns masks bool[events] by name of the group.
 
-    `repeat item`: the user had the item before, at any earlier position of the log; else `new item`. `known user`:
-    one with training events; else `new user`, from the first event to the last. `decile k of 10`: equal numbers of
-    events in the order of time.
+    `repeat item`: the user interacted with the item at an earlier position of the log; otherwise `new item`.
+    `known user`: the user has training events; otherwise `new user`, also after the user's first event.
+    `decile k of 10`: ten groups of equally many events in time order.
     """
     span = slice(events.start, events.stop)
     user = np.asarray(log.user[span])
-    asked = np.zeros(log.num_users, bool)
-    asked[user] = True
-    repeat = repeated_pairs(np.asarray(log.user[: events.stop]), np.asarray(log.item[: events.stop]), asked)[span]
+    relevant = np.zeros(log.num_users, bool)
+    relevant[user] = True
+    repeat = repeated_pairs(np.asarray(log.user[: events.stop]), np.asarray(log.item[: events.stop]), relevant)[span]
     trained = np.zeros(log.num_users, bool)
     trained[log.user[:train_end]] = True
     known = trained[user]

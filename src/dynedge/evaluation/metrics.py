@@ -1,4 +1,4 @@
-"""What is said of ranks. Every metric is a mean over events, so that intervals and differences need one rule only."""
+"""Ranking metrics. Each is a mean over events, so that one bootstrap serves all metrics and their differences."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ def _ndcg(k: int) -> Callable[[Array], Array]:
     return lambda ranks: np.where(ranks <= k, 1 / np.log2(1 + ranks), 0.0)
 
 
-# By name, each a function of ranks float64[n], from 1, to values float64[n] of which the mean is taken. One item is
-# right, so Recall@k is the share of events whose item is among the first k; a tie across the border counts by its
-# mean rank.
+# By name: functions from ranks float64[n], counted from 1, to per-event values float64[n]. Each event has one true
+# item, so Recall@k is the share of events whose item is among the first k. Tied items count with their mean rank.
 METRICS: dict[str, Callable[[Array], Array]] = {
     "mrr": lambda ranks: 1 / ranks,
     "recall@1": _recall(1),
@@ -32,15 +31,15 @@ METRICS: dict[str, Callable[[Array], Array]] = {
 
 
 def per_event(ranks: Array) -> Array:
-    """float64[n, M]: every metric of every event."""
+    """Returns every metric of every event, float64[n, M]."""
     return np.stack([metric(ranks) for metric in METRICS.values()], 1)
 
 
 def mean(name: str, ranks: Array) -> float | None:
-    """One metric, by name; None where there are no events."""
+    """Returns the metric with this name; None if there are no events."""
     return float(METRICS[name](ranks).mean()) if len(ranks) else None
 
 
 def title(name: str) -> str:
-    """A metric's name as people write it: MRR, Recall@10, NDCG@10, mean rank."""
+    """Returns a metric's display name: MRR, Recall@10, NDCG@10, mean rank."""
     return name.upper() if name.startswith(("mrr", "ndcg")) else name.replace("recall", "Recall").replace("_", " ")

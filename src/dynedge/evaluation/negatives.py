@@ -1,8 +1,7 @@
-"""The items an event's own is ranked among under a sampled protocol.
+"""Negative items of the sampled evaluation protocols.
 
-They are a function of the seed, the event's position and the number of items, and nothing else: every model meets the
-same ones, however its events are cut into chunks, on whatever device. Drawn without replacement, never the true item.
-Where there are no more others than that, all of them are taken.
+They depend only on the seed, the event's position in the log and the number of items, so every model ranks the same
+candidates, whatever the batch size and the device. Sampled without replacement, never the true item.
 """
 
 from __future__ import annotations
@@ -11,9 +10,9 @@ from torch import Tensor
 
 from dynedge.ops.sample_negatives import sample_negatives
 
-SEED = 499_002  # stored with every rank that was counted among these; another one whenever the draws change
+SEED = 499_002  # stored with all sampled ranks; to be changed whenever the sampling changes
 
 
-def negatives(events: range, true: Tensor, num_items: int, count: int, seed: int = SEED) -> Tensor:
-    """int64[n, min(count, num_items - 1)]: the other candidates of the events at these positions of the log."""
+def evaluation_negatives(events: range, true: Tensor, num_items: int, count: int, seed: int = SEED) -> Tensor:
+    """Returns the negatives of the events at these positions, int64[n, min(count, num_items - 1)]."""
     return sample_negatives(true, events.start, num_items, count, seed)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from dynedge.data.log import EventLog
 from dynedge.data.windows import Window
-from dynedge.evaluation.negatives import negatives
+from dynedge.evaluation.negatives import evaluation_negatives
 from dynedge.models.base import Model, State
 from dynedge.ops.ranks import ranks_on_device
 from dynedge.utils.arrays import Array
@@ -80,7 +80,7 @@ def candidates(window: Window, protocol: str, device: torch.device | str = "cpu"
     if count is None:
         return None
     true = torch.from_numpy(window.item.astype(np.int64)).to(device)
-    return torch.cat([true[:, None], negatives(window.events, true, window.log.num_items, count)], 1)
+    return torch.cat([true[:, None], evaluation_negatives(window.events, true, window.log.num_items, count)], 1)
 
 
 def _ranks(model: Model, window: Window, prepared: Any, state: State, protocol: str, device: torch.device) -> Tensor:

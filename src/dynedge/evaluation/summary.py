@@ -1,4 +1,4 @@
-"""All that is said of a model on a part of a log, as plain values. The keys are stable: scripts read them."""
+"""Summaries of ranks as plain values, as the commands print them with --json. Scripts may rely on the keys."""
 
 from __future__ import annotations
 
@@ -7,45 +7,52 @@ from typing import Any
 
 import numpy as np
 
-from dynedge.evaluation.bootstrap import intervals
+from dynedge.evaluation.bootstrap import confidence_intervals
 from dynedge.evaluation.metrics import METRICS, per_event
+from dynedge.evaluation.protocol import PROTOCOLS
 from dynedge.utils.arrays import Array
 
-IN_GROUPS = ("mrr", "recall@10")  # what is told of each group of a breakdown
+BREAKDOWN_METRICS = ("mrr", "recall@10")  # computed for each group of a breakdown
 
 
-def verdict(ranks: Array, user: Array, groups: Mapping[str, Array] | None = None) -> dict[str, Any]:
-    """Every metric, `ci95` of MRR, `intervals` of each metric; and MRR and Recall@10 of each group of events.
+def summarize(ranks: Array, user: Array, groups: Mapping[str, Array] | None = None) -> dict[str, Any]:
+    """Returns every metric, `ci95` of MRR, and `intervals` of every metric; with groups also a `breakdown`.
 
-    Ranks float64[n], or float64[S, n] of S seeds: then every event counts with its mean over the seeds. Where there
-    are no events there is no number: None.
+    Ranks are float64[n], or float64[S, n] of S seeds: then each event's metrics are averaged over the seeds. `groups`
+    are masks bool[n] by name. Without events every metric is None.
     """
-    return _told(_values(ranks), user, tuple(METRICS)) | (
-        {"breakdown": _of_groups(ranks, user, groups)} if groups is not None else {}
-    )
+    values = _values(ranks)
+    summary = _summarize(values, user, tuple(METRICS))
+    if groups is not None:
+        columns = [list(METRICS).index(name) for name in BREAKDOWN_METRICS]
+        summary["breakdown"] = {
+            name: _summarize(values[mask][:, columns], user[mask], BREAKDOWN_METRICS) for name, mask in groups.items()
+        }
+    return summary
 
 
-def difference(ranks: Array, others: Array, user: Array) -> dict[str, Any]:
-    """The same of one model's metrics less another's on the same events: the intervals are the paired ones."""
-    return _told(_values(ranks) - _values(others), user, tuple(METRICS))
+def difference(ranks: Array, baseline: Array, user: Array) -> dict[str, Any]:
+    """Returns each metric's paired difference to a baseline on the same events, with its confidence interval."""
+    return _summarize(_values(ranks) - _values(baseline), user, tuple(METRICS))
+
+
+def describe_candidates(protocol: str, num_items: int) -> str:
+    """Returns in words which items a protocol ranks: "all 15 items" or "500 items, …"."""
+    negatives = PROTOCOLS[protocol]
+    if negatives is None:
+        return f"all {num_items:,} items"
+    return f"{min(num_items, negatives + 1):,} items, sampled identically for every model"
 
 
 def _values(ranks: Array) -> Array:
-    """float64[n, M]: the mean over seeds, where there are several."""
+    """float64[n, M]: every metric of every event, averaged over seeds if there are several."""
     return per_event(ranks) if ranks.ndim == 1 else np.mean([per_event(one) for one in ranks], 0)
 
 
-def _of_groups(ranks: Array, user: Array, groups: Mapping[str, Array]) -> dict[str, Any]:
-    names = list(METRICS)
-    columns = [names.index(name) for name in IN_GROUPS]
-    values = _values(ranks)[:, columns]
-    return {name: _told(values[mask], user[mask], IN_GROUPS) for name, mask in groups.items()}
-
-
-def _told(values: Array, user: Array, names: tuple[str, ...]) -> dict[str, Any]:
+def _summarize(values: Array, user: Array, names: tuple[str, ...]) -> dict[str, Any]:
     if not len(values):
         return {"events": 0, "users": 0, **dict.fromkeys((*names, "ci95")), "intervals": dict.fromkeys(names)}
-    bounds = dict(zip(names, intervals(values, user).tolist(), strict=True))
+    bounds = dict(zip(names, confidence_intervals(values, user).tolist(), strict=True))
     return {
         "events": len(values),
         "users": len(np.unique(user)),

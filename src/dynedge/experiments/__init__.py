@@ -1,1 +1,1 @@
-"""Many runs: comparisons, benchmarks of all models, hyper-parameter search."""
+"""Experiments over many runs: comparisons, benchmarks of several models, hyper-parameter search."""

@@ -1,4 +1,4 @@
-"""Who takes part in a tournament: names on a command line become configs."""
+"""Entries of a benchmark: the configs that names on a command line stand for."""
 
 from __future__ import annotations
 
@@ -15,45 +15,47 @@ ALL, TOML = "all", ".toml"
 
 
 @dataclass(frozen=True)
-class Entrant:
-    """One line of the table: a model, or the recipes of a plain one, of which the best by validation is shown."""
+class BenchmarkEntry:
+    """One row of the leaderboard: a model, or several heuristics of which the best by validation MRR is shown."""
 
     name: str
     configs: Mapping[str, RunConfig]  # by recipe
-    plain: bool = False  # one seed says all
+    single_seed: bool = False  # nothing is random
 
 
-def entrants(names: Sequence[str], epochs: int | None = None) -> list[Entrant]:
-    """By name: models, recipes, config files, a plain entry as the best of its recipes, or all there are."""
-    found: dict[str, Entrant] = {}
-    for name in (one for given in names for one in (_all() if given == ALL else [given])):
-        entry = entries().get(name)
-        if entry is not None and name not in entry.recipes and entry.heuristic:
-            configs = {recipe: _config(recipe, epochs) for recipe in entry.recipes}
-            found[name] = Entrant(f"best {name}", configs, plain=True)
+def benchmark_entries(names: Sequence[str], epochs: int | None = None) -> list[BenchmarkEntry]:
+    """Returns the entries named: models, recipes, config files, a group of heuristics, or "all".
+
+    `epochs` limits the epochs of each.
+    """
+    chosen: dict[str, BenchmarkEntry] = {}
+    for name in (name for given in names for name in (_all_names() if given == ALL else [given])):
+        registered = entries().get(name)
+        if registered is not None and name not in registered.recipes and registered.heuristic:
+            configs = {recipe: _config(recipe, epochs) for recipe in registered.recipes}
+            chosen[name] = BenchmarkEntry(f"best {name}", configs, single_seed=True)
         else:
             config = _config(name, epochs)
-            entry = find_entry(config.name)
-            found[name] = Entrant(name, {name: config}, plain=entry.heuristic)
-    if not found:
-        raise UsageError("--models names nobody; for example: --models all, or --models edge,counts,heuristic")
-    return list(found.values())
+            chosen[name] = BenchmarkEntry(name, {name: config}, single_seed=find_entry(config.name).heuristic)
+    if not chosen:
+        raise UsageError("--models is empty; for example: --models all, or --models edge,counts,heuristic")
+    return list(chosen.values())
 
 
-def _all() -> Iterator[str]:
+def _all_names() -> Iterator[str]:
     for key, entry in entries().items():
         yield from (key,) if entry.heuristic or not entry.recipes else entry.recipes
 
 
 def _config(name: str, epochs: int | None) -> RunConfig:
-    """With no more than so many epochs: a recipe that states fewer has its reasons."""
+    """Returns a config with at most `epochs` epochs; a recipe or file that states fewer keeps its number."""
     if name.endswith(TOML):
-        config, stated = _read(Path(name)), True
+        config, states_epochs = _read(Path(name)), True
     else:
         entry, config = find_entry(name, "--models"), recipe_config(name, "--models")
-        stated = "epochs" in entry.training.get(name, {})
-    most = min(config.training.epochs, epochs or 0) if stated else epochs
-    return config if epochs is None else set_key(config, "training.epochs", most, "--epochs")
+        states_epochs = "epochs" in entry.training.get(name, {})
+    limit = min(config.training.epochs, epochs or 0) if states_epochs else epochs
+    return config if epochs is None else set_key(config, "training.epochs", limit, "--epochs")
 
 
 def _read(file: Path) -> RunConfig:

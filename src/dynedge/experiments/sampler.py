@@ -1,4 +1,4 @@
-"""Which settings to try next: optuna's TPE, asked anew for every trial, so that nothing but the trials is kept."""
+"""Choice of the next settings to try: optuna's TPE sampler, rebuilt from the finished trials for every proposal."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ from collections.abc import Callable
 from typing import Any
 
 from dynedge.errors import UsageError
-from dynedge.experiments.search_space import Settings, Space
+from dynedge.experiments.search_space import SearchSpace, Settings
 
-Trial = dict[str, Any]  # "settings" and "valid_mrr", which is None of one that failed, and more
+Trial = dict[str, Any]  # "settings", "valid_mrr" (None if it failed), and more
 
 
-def proposer(space: Space) -> Callable[[list[Trial]], Settings]:
-    """propose(trials so far) -> settings: first the recipe's own. It follows from the trials and nothing else."""
+def tpe_sampler(space: SearchSpace) -> Callable[[list[Trial]], Settings]:
+    """Returns a function from the finished trials to the next settings; the first are the recipe's.
+
+    It keeps no state: the same trials always give the same settings.
+    """
     try:
         import optuna
     except ImportError:
@@ -22,16 +25,16 @@ def proposer(space: Space) -> Callable[[list[Trial]], Settings]:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     choices: Any = {key: optuna.distributions.CategoricalDistribution(values) for key, values in space.values.items()}
 
-    def told(trial: Trial) -> Any:
+    def optuna_trial(trial: Trial) -> Any:
         state = TrialState.FAIL if trial["valid_mrr"] is None else TrialState.COMPLETE
         return create_trial(params=trial["settings"], distributions=choices, value=trial["valid_mrr"], state=state)
 
-    def propose(done: list[Trial]) -> Settings:
-        if not done:
+    def next_settings(trials: list[Trial]) -> Settings:
+        if not trials:
             return space.start
-        sampler = optuna.samplers.TPESampler(seed=len(done))
+        sampler = optuna.samplers.TPESampler(seed=len(trials))
         study = optuna.create_study(direction="maximize", sampler=sampler)
-        study.add_trials(map(told, done))
+        study.add_trials(map(optuna_trial, trials))
         return dict(study.ask(choices).params)
 
-    return propose
+    return next_settings

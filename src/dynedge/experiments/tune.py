@@ -1,39 +1,36 @@
-"""A small search for a model's settings by validation MRR: so many trials, each in a process of its own.
+"""Hyper-parameter search by validation MRR; each trial trains in a subprocess.
 
-OUT/search.json says what is searched, trials.jsonl has a line for every trial that has ended, config.toml the best
-settings so far. A trial's proposal follows from its number and the trials before it, so that a search that was
-killed anywhere proposes what it would have, goes on with the run folder it had begun, and ends as one that was not.
+OUT/search.json describes the search, trials.jsonl has one line per finished trial, config.toml the best settings so
+far. A trial's settings depend only on the trials before it, so a search that was killed proposes the same settings
+again, resumes the run folder of the interrupted trial, and ends with the same result as without the interruption.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
-import sys
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from dynedge.config import to_toml
-from dynedge.data.log import EventLog, read_log
+from dynedge.data.log import EventLog
 from dynedge.errors import DataError, UsageError
-from dynedge.experiments.sampler import Trial, proposer
-from dynedge.experiments.search_space import Settings, Space, space_of
-from dynedge.models.registry import Entry, entries, find_entry, use_only
-from dynedge.runs.folder import CONFIG, Run
-from dynedge.runs.run_config import RunConfig, resolve_config
-from dynedge.runs.train_run import train_run
+from dynedge.experiments.sampler import Trial, tpe_sampler
+from dynedge.experiments.search_space import SearchSpace, Settings, search_space
+from dynedge.experiments.subprocess_training import announce, train_in_subprocess
+from dynedge.models.registry import find_entry
+from dynedge.runs.folder import CONFIG
+from dynedge.runs.run_config import RunConfig
 from dynedge.training.logging import METRICS
 from dynedge.utils.atomic_io import write_text
-from dynedge.utils.progress import clock
-from dynedge.utils.signals import Stop
-from dynedge.utils.subprocess_worker import Failed, apart
+from dynedge.utils.file_lock import LOCK, FileLock
+from dynedge.utils.jsonl import read_jsonl
+from dynedge.utils.signals import StopSignal
 
-SEARCH, TRIALS, RUNS, LOCK = "search.json", "trials.jsonl", "runs", ".lock"
+SEARCH, TRIALS, RUNS = "search.json", "trials.jsonl", "runs"
 
 
 def tune(
@@ -44,114 +41,99 @@ def tune(
     trials: int,
     minutes: float | None = None,
 ) -> list[Trial]:
-    """Search until there are so many trials, or they have taken so many minutes; the trials, the best first.
+    """Searches until there are `trials` trials or they took `minutes` minutes; returns all trials, the best first.
 
-    The first one, which is always tried, is the recipe as it is. A proposal that was tried before costs nothing and
-    tells the same again.
+    The first trial, which is always run, is the recipe itself. Settings that were tried before are not trained again:
+    their result is copied.
     """
     entry = find_entry(recipe.name)
-    space = space_of(entry, recipe, log.num_items)
+    space = search_space(entry, recipe, log.num_items)
     if entry.heuristic:
-        raise UsageError(f"{recipe.name} learns nothing: there is nothing to tune.")
-    if not recipe.training.ranges(log)[1]:
-        raise DataError(f"{log.path}: split {recipe.training.split_of(log)} leaves no validation events to tune on.")
-    propose = proposer(space)
-    with _alone(out), Stop():
+        raise UsageError(f"{recipe.name} has no trainable parameters: there is nothing to tune.")
+    if not recipe.training.train_valid_ranges(log)[1]:
+        split = recipe.training.resolve_split(log)
+        raise DataError(f"{log.path}: split {split} leaves no validation events to tune on.")
+    next_settings = tpe_sampler(space)
+    with _locked(out), StopSignal():
         _check_same_search(out, log, space)
-        done = _read(out)
+        done = _read_trials(out)
         while len(done) < trials and (not done or minutes is None or _spent(done) < 60 * minutes):
-            settings = propose(done)
-            print(_announced(done, settings, space, trials, minutes), file=sys.stderr, flush=True)
-            done.append(_try(settings, done, space, log, out / RUNS / f"{len(done):03}"))
-            best = _ranked(done)[0]
+            settings = next_settings(done)
+            title = f"trial {len(done) + 1} of {trials}: {_describe(space.changed(settings))}"
+            announce(title, _seconds_left(done, trials, minutes))
+            done.append(_run_trial(settings, done, space, log, out / RUNS / f"{len(done):03}"))
+            best = _sorted(done)[0]
             if best["error"] is None:
                 write_text(out / CONFIG, to_toml(space.config(best["settings"])))
             write_text(out / TRIALS, "".join(json.dumps(trial) + "\n" for trial in done))
         shutil.rmtree(out / RUNS, ignore_errors=True)
-    return _ranked(done)
+    return _sorted(done)
 
 
-def _try(settings: Settings, done: list[Trial], space: Space, log: EventLog, run: Path) -> Trial:
+def _run_trial(settings: Settings, done: list[Trial], space: SearchSpace, log: EventLog, run: Path) -> Trial:
     trial = {"trial": len(done), "settings": settings, "changed": space.changed(settings)}
-    for before in done:
-        if before["settings"] == settings:
-            return {**before, **trial, "seconds": 0.0}
-    config = space.config(settings)
+    for earlier in done:
+        if earlier["settings"] == settings:
+            return {**earlier, **trial, "seconds": 0.0}
     run.parent.mkdir(exist_ok=True)
-    began = time.monotonic()
-    try:
-        apart(_train, entries(), config, run, log.path)
-        found = _outcome(run)
-    except Failed as why:
-        print(f"failed: {why}", file=sys.stderr, flush=True)
-        found = {"valid_mrr": None, "valid_recall@10": None, "epochs": None, "error": str(why)}
-    shutil.rmtree(run, ignore_errors=True)  # what it took is told; the numbers are kept
-    return {**trial, **found, "seconds": round(time.monotonic() - began, 3)}
-
-
-def _train(models: Mapping[str, Entry], config: RunConfig, folder: Path, path: Path) -> None:
-    use_only(models)
-    log = read_log(path)
-    with Stop() as stop, Run(folder, resume=True) as run:
-        train_run(run, resolve_config(config, log), log, stop=stop)
+    assert log.path is not None
+    result = train_in_subprocess(f"trial {len(done) + 1}", space.config(settings), run, log.path)
+    if result.error is None:
+        outcome = _outcome(run)
+    else:
+        outcome = {"valid_mrr": None, "valid_recall@10": None, "epochs": None, "error": result.error}
+    shutil.rmtree(run, ignore_errors=True)  # only the metrics are needed
+    return {**trial, **outcome, "seconds": round(result.seconds, 3)}
 
 
 def _outcome(run: Path) -> Trial:
-    history = [json.loads(line) for line in (run / METRICS).read_text(encoding="utf-8").splitlines()]
+    history = read_jsonl(run / METRICS)
     best = max(history, key=lambda record: record["valid_mrr"] or 0.0)
     return {name: best[name] for name in ("valid_mrr", "valid_recall@10")} | {"epochs": len(history), "error": None}
 
 
 @contextmanager
-def _alone(out: Path) -> Iterator[None]:
-    """The folder, made if need be and locked: two searches would lose each other's trials."""
+def _locked(out: Path) -> Iterator[None]:
+    """Creates the folder if necessary and locks it: two searches would overwrite each other's trials."""
     if out.exists() and not ((out / SEARCH).is_file() or (out.is_dir() and {*os.listdir(out)} <= {LOCK})):
         raise DataError(f"{out} exists and is not the folder of a search; choose another --out.")
     if not out.absolute().parent.is_dir():
         raise DataError(f"{out.parent} is not a folder; create it first, or choose another --out.")
     out.mkdir(exist_ok=True)
-    lock = os.open(out / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with FileLock(out):
         yield
-    except BlockingIOError:
-        raise DataError(f"{out} is in use by another process; wait for it, or stop it.") from None
-    finally:
-        os.close(lock)
 
 
-def _check_same_search(out: Path, log: EventLog, space: Space) -> None:
-    """Write down what is searched, or refuse a folder where something else was."""
+def _check_same_search(out: Path, log: EventLog, space: SearchSpace) -> None:
+    """Writes search.json, or raises an error if the folder holds a different search."""
     config = to_toml(space.recipe).splitlines()
-    now = {"model": space.recipe.name, "log": log.fingerprint, "space": _plain(space.values), "config": config}
+    search = {"model": space.recipe.name, "log": log.fingerprint, "space": _as_json(space.values), "config": config}
     try:
-        before = json.loads((out / SEARCH).read_bytes())
+        existing = json.loads((out / SEARCH).read_bytes())
     except FileNotFoundError:
-        write_text(out / SEARCH, json.dumps(now, indent=1) + "\n")
+        write_text(out / SEARCH, json.dumps(search, indent=1) + "\n")
         return
     except ValueError:
         raise DataError(f"{out / SEARCH} is damaged; choose another --out.") from None
-    for name, value in now.items():
-        if before.get(name) != value:
-            what = f"{before.get(name)}, not {value}" if name == "model" else "another one"
-            raise UsageError(f"{out} is a search with another {name} ({what}): choose another --out.")
+    for name, value in search.items():
+        if existing.get(name) != value:
+            detail = f" ({existing.get(name)}, not {value})" if name == "model" else ""
+            raise UsageError(f"{out} is a search with another {name}{detail}: choose another --out.")
 
 
-def _plain(values: Mapping[str, Any]) -> Any:
+def _as_json(values: Mapping[str, Any]) -> Any:
     return json.loads(json.dumps(values))
 
 
-def _read(out: Path) -> list[Trial]:
+def _read_trials(out: Path) -> list[Trial]:
     try:
-        return [json.loads(line) for line in (out / TRIALS).read_text(encoding="utf-8").splitlines()]
+        return read_jsonl(out / TRIALS)
     except FileNotFoundError:
         return []
-    except ValueError:
-        raise DataError(f"{out / TRIALS} is damaged; choose another --out.") from None
 
 
-def _ranked(trials: list[Trial]) -> list[Trial]:
-    """The best first; of equal ones the earlier; those that failed last."""
+def _sorted(trials: list[Trial]) -> list[Trial]:
+    """Returns the trials by descending validation MRR, failed ones last; of equal ones the earlier first."""
     return sorted(trials, key=lambda trial: (trial["valid_mrr"] is None, -(trial["valid_mrr"] or 0.0)))
 
 
@@ -159,11 +141,12 @@ def _spent(trials: list[Trial]) -> float:
     return float(sum(trial["seconds"] for trial in trials))
 
 
-def _announced(done: list[Trial], settings: Settings, space: Space, trials: int, minutes: float | None) -> str:
-    told = ", ".join(f"{key} = {value}" for key, value in space.changed(settings).items()) or "the recipe as it is"
+def _describe(changed: Settings) -> str:
+    return ", ".join(f"{key} = {value}" for key, value in changed.items()) or "the recipe's settings"
+
+
+def _seconds_left(done: list[Trial], trials: int, minutes: float | None) -> float | None:
     if not done:
-        return f"trial 1 of {trials}: {told}"
+        return None
     left = _spent(done) / len(done) * (trials - len(done))
-    if minutes is not None:
-        left = min(left, 60 * minutes - _spent(done))
-    return f"trial {len(done) + 1} of {trials}, about {clock(left)} left: {told}"
+    return left if minutes is None else min(left, 60 * minutes - _spent(done))

@@ -29,11 +29,20 @@ from dynedge.inference.event_input import Event
 from dynedge.inference.late_events import Clock
 from dynedge.inference.quantized_search import Sketch
 from dynedge.models.base import State
-from dynedge.runs.coverage import Known
-from dynedge.runs.folder import KNOWN, LOCK, NOW, Trained, check_finished, is_run, load_run, read_config
-from dynedge.training.precision import precision
+from dynedge.runs.coverage import Coverage
+from dynedge.runs.folder import (
+    COVERAGE,
+    CURRENT_STATE,
+    LoadedRun,
+    check_finished,
+    is_run_folder,
+    load_run,
+    read_config,
+)
+from dynedge.training.precision import autocast
 from dynedge.utils.arrays import Array
 from dynedge.utils.atomic_io import atomic_folder
+from dynedge.utils.file_lock import LOCK
 from dynedge.utils.progress import Progress
 from dynedge.utils.tensor_io import load_tensors, save_tensors, select_prefix, with_prefixes
 
@@ -44,11 +53,11 @@ NOBODY = -1  # in the place of an item: there is none to recommend
 
 
 class Live:
-    """`known` says what the state has taken in: the training events, unless it went on from there."""
+    """`coverage` says what the state has taken in: the training events, unless it went on from there."""
 
-    def __init__(self, folder: Path, trained: Trained, known: Known) -> None:
+    def __init__(self, folder: Path, trained: LoadedRun, coverage: Coverage) -> None:
         self.folder, self.config, self.ids = folder, trained.config, trained.log
-        self.model, self.state, self.known = trained.model.eval(), trained.state, known
+        self.model, self.state, self.coverage = trained.model.eval(), trained.state, coverage
         self.users, self.items = GrowableIdIndex(trained.log.user_ids), GrowableIdIndex(trained.log.item_ids)
         self._size = len(self.users), len(self.items)  # what the model has rows for
         self._sketch: Sketch | None = None
@@ -61,11 +70,11 @@ class Live:
         device = torch.device(read_config(path).training.device)
         usable = device.type == "cpu" or torch.cuda.is_available()
         trained = load_run(path, str(device) if usable else "cpu")
-        live = cls(path, trained, Known.of(load_tensors(path / KNOWN)))
-        if (path / NOW).is_file():
-            now = load_tensors(path / NOW)
+        live = cls(path, trained, Coverage.from_tensors(load_tensors(path / COVERAGE)))
+        if (path / CURRENT_STATE).is_file():
+            now = load_tensors(path / CURRENT_STATE)
             live.state = State(select_prefix(now, "state")).beside(live.state)
-            live.known = Known.of(select_prefix(now, "known"))
+            live.coverage = Coverage.from_tensors(select_prefix(now, "coverage"))
         return live
 
     @property
@@ -82,22 +91,22 @@ class Live:
         """A run folder with all that this one's has, and the state as it is now."""
         if self.users.added or self.items.added:
             raise UsageError("a run folder has the ids of its log alone; states with later ones live in a service.")
-        now = with_prefixes(state=dict(self.state), known=self.known.tensors())
-        with atomic_folder(out, force=force, is_ours=is_run) as beside:
-            left_out = shutil.ignore_patterns("checkpoints", LOCK, NOW)
+        now = with_prefixes(state=dict(self.state), coverage=self.coverage.tensors())
+        with atomic_folder(out, force=force, is_ours=is_run_folder) as beside:
+            left_out = shutil.ignore_patterns("checkpoints", LOCK, CURRENT_STATE)
             shutil.copytree(self.folder, beside, ignore=left_out, dirs_exist_ok=True)
-            if self.known.events != Known.of(load_tensors(self.folder / KNOWN)).events:
-                save_tensors(beside / NOW, now)
+            if self.coverage.events != Coverage.from_tensors(load_tensors(self.folder / COVERAGE)).events:
+                save_tensors(beside / CURRENT_STATE, now)
 
     # ---- events
 
     @torch.no_grad()
     def take_in(self, log: EventLog, events: range, *, quiet: bool = True) -> None:
         """The state moves past these events of a log with the run's own rows, in the order of their times."""
-        if events and log.time[events.start] < self.known.time:
+        if events and log.time[events.start] < self.coverage.last_time:
             raise DataError(
                 f"an event at {format_timestamp(float(log.time[events.start]))} comes before the newest one that "
-                f"{self.folder} knows, at {format_timestamp(self.known.time)}: "
+                f"{self.folder} knows, at {format_timestamp(self.coverage.last_time)}: "
                 "events are taken in in the order of time."
             )
         with Progress(f"walking {self.folder.name} forward", len(events), quiet=quiet) as progress:
@@ -107,9 +116,9 @@ class Live:
                 progress.advance(len(piece))
 
     def _move(self, log: EventLog, piece: range) -> None:
-        with precision(self.config.training):
+        with autocast(self.config.training):
             self.model.observe(Window(log, piece), self.state)
-        self.known.add(log, piece)
+        self.coverage.add(log, piece)
         self._moved(log.item[piece.start : piece.stop])
 
     def _moved(self, items: Array) -> None:
@@ -118,7 +127,7 @@ class Live:
 
     @cached_property
     def clock(self) -> Clock:
-        return Clock(len(self.users), len(self.items), self.known.time)
+        return Clock(len(self.users), len(self.items), self.coverage.last_time)
 
     @torch.no_grad()
     def observe(self, events: Sequence[Event]) -> EventLog:
@@ -148,7 +157,7 @@ class Live:
         users, items = len(self.users), len(self.items)
         if (users, items) != self._size:
             self.model.grow(users, items, self.state)
-            self.known.grow(items)
+            self.coverage.grow(items)
             self.clock.grow(users, items)
             if self._sketch is not None:
                 self._sketch.grow(self.model, self.state, items)
@@ -160,21 +169,21 @@ class Live:
         In the run's own log, what is known is known by position; in another, by time. To a time before the newest
         known event it walks from the log's beginning, which only the run's own log has.
         """
-        trained_on, position = self.ids.metadata.get("trained_on", {}), self.known.events
+        trained_on, position = self.ids.metadata.get("trained_on", {}), self.coverage.events
         own = log.fingerprint == trained_on.get("fingerprint")
-        if time is not None and time < self.known.time:
+        if time is not None and time < self.coverage.last_time:
             if not own:
                 raise UsageError(
-                    f"{self.folder} knows events up to {format_timestamp(self.known.time)}: "
+                    f"{self.folder} knows events up to {format_timestamp(self.coverage.last_time)}: "
                     f"going back to {format_timestamp(time)} takes "
                     f"the log it was trained on, {trained_on.get('path', 'which was in memory')}."
                 )
-            self.state, self.known = self.model.start(), Known.nothing(len(self.known.items))
+            self.state, self.coverage = self.model.start(), Coverage.empty(len(self.coverage.item_counts))
             start = 0
-        elif own and 0 < position <= len(log) and log.time[position - 1] == self.known.time:
+        elif own and 0 < position <= len(log) and log.time[position - 1] == self.coverage.last_time:
             start = position
         else:
-            start = int(np.searchsorted(log.time, self.known.time, "right"))
+            start = int(np.searchsorted(log.time, self.coverage.last_time, "right"))
         stop = len(log) if time is None else int(np.searchsorted(log.time, time, "right"))
         self.take_in(log, range(start, max(start, stop)), quiet=quiet)
         return max(stop - start, 0)
@@ -185,7 +194,7 @@ class Live:
     def make_searchable(self, at_least: int = SKETCHED) -> None:
         """From now on the best of many items are found by a sketch of them, where the model's scores allow it."""
         many = len(self.items) >= at_least and self.device.type == "cpu" and len(self.users)
-        if many and self.model.asked(0, self.known.time, self.state) is not None:
+        if many and self.model.asked(0, self.coverage.last_time, self.state) is not None:
             self._sketch = Sketch(self.model, self.state, len(self.items))
 
     @contextmanager
@@ -194,17 +203,17 @@ class Live:
         rows = self.users.find(event.user), self.items.find(event.item)
         user, item = (np.array([row], np.int32) for row in rows)  # as `observe` has them
         log = self._log(user, item, self.clock.raised(user, item, np.array([event.time])), [event])
-        newest = self.known.time
-        with torch.no_grad(), precision(self.config.training):
+        newest = self.coverage.last_time
+        with torch.no_grad(), autocast(self.config.training):
             undo = self.model.suppose(Window(log, range(1)), self.state)
         self._moved(log.item)
-        self.known.time = max(newest, float(log.time[0]))
+        self.coverage.last_time = max(newest, float(log.time[0]))
         try:
             yield
         finally:
             undo()
             self._moved(log.item)
-            self.known.time = newest
+            self.coverage.last_time = newest
 
     def recommend(
         self,
@@ -221,11 +230,11 @@ class Live:
         """
         if k < 1:
             raise UsageError(f"k {k} should be at least 1.")
-        moment = self.known.time if time is None else time
-        if moment < self.known.time:
+        moment = self.coverage.last_time if time is None else time
+        if moment < self.coverage.last_time:
             raise UsageError(
                 f"time {format_timestamp(moment)} is before the newest event that {self.folder} knows, at "
-                f"{format_timestamp(self.known.time)}; it answers for that moment or a later one."
+                f"{format_timestamp(self.coverage.last_time)}; it answers for that moment or a later one."
             )
         shape, rows = (len(users), min(k, len(self.items))), max(1, SCORES // max(len(self.items), 1))
         items, scores = np.empty(shape, np.int64), np.empty(shape, np.float32)
@@ -242,7 +251,7 @@ class Live:
             return np.stack([items for items, _ in found]), np.stack([scores for _, scores in found])
         users = users.to(self.device)
         times = torch.full((len(users),), moment, dtype=torch.float64, device=self.device)
-        with precision(self.config.training):
+        with autocast(self.config.training):
             scores = self.model.peek(users, times, None, self.state).float()
         scores.nan_to_num_(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
         if filter_seen:
@@ -271,9 +280,9 @@ class Live:
 
     def popular(self, k: int) -> tuple[Array, Array]:
         """What is told of somebody unknown: (items, their shares of all known events), best first."""
-        items = np.argsort(-self.known.items, kind="stable")[:k]
-        items = items[self.known.items[items] > 0]
-        return items, (self.known.items[items] / max(self.known.events, 1)).astype(np.float32)
+        items = np.argsort(-self.coverage.item_counts, kind="stable")[:k]
+        items = items[self.coverage.item_counts[items] > 0]
+        return items, (self.coverage.item_counts[items] / max(self.coverage.events, 1)).astype(np.float32)
 
     @torch.no_grad()
     def vectors(self) -> tuple[Array, Array]:

@@ -74,7 +74,7 @@ BUILT_IN: dict[str, Entry] = {
         recurrence.restore,
         {"recurrence": edge_config.RecurrenceConfig(), "edge-paper": edge_config.PAPER},
         devices=GPU_FIRST,
-        training={"edge-paper": {"cooling": 1.0}},
+        training={"edge-paper": {"lr_decay": 1.0}},
     ),
     "memory": Entry(
         memory_config.MemoryConfig,

@@ -20,7 +20,7 @@ def draw_comparison(found: Told, path: Path) -> None:
     for axis, name, title in zip(axes, ("mrr", "recall@10"), ("MRR", "Recall@10"), strict=False):
         _draw_points(axis, [run["test"] for run in runs], name, colors)
         tidy(axis, f"{title} of {runs[0]['test']['events']:,} test events")
-    _draw_points(axes[2], [run.get("less_best") for run in runs], "mrr", colors)
+    _draw_points(axes[2], [run.get("difference_to_best") for run in runs], "mrr", colors)
     axes[2].axvline(0, color=ORANGE, linewidth=1)
     tidy(axes[2], "MRR less the best's, paired", xlabel="bars: 95 % intervals, users resampled")
     axes[0].set_yticks(range(len(runs)), labels)

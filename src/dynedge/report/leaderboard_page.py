@@ -9,6 +9,7 @@ from typing import Any
 
 from dynedge import __version__
 from dynedge.errors import UsageError
+from dynedge.evaluation.summary import describe_candidates
 from dynedge.report.svg import Scale, axes, chart, dot, labels, line, path, text
 from dynedge.utils.atomic_io import write_text
 from dynedge.utils.progress import clock, quantity
@@ -38,11 +39,11 @@ def page(found: Row) -> str:
     name = escape(Path(found["log"]).name)
     rows = [row for row in found["rows"] if row["seeds"]]
     kinds = dict(zip((row["model"] for row in rows), ("first", "second"), strict=False))
-    ranked = "all" if found["protocol"] == "full" else f"{min(found['items'], 500)} drawn ones of"
+    candidates = describe_candidates(found["protocol"], found["items"])
     parts = [
         f"<h1>Models on {name}</h1>",
-        f"<p>{found['events']:,} test events of {found['users']:,} users; each event's item is ranked among {ranked} "
-        f"{found['items']:,} items, as of just before the event. Intervals hold 95&#8239;% of the means when users "
+        f"<p>{found['events']:,} test events of {found['users']:,} users; each event's item is ranked among "
+        f"{candidates}, as of just before the event. Intervals hold 95&#8239;% of the means when users "
         "are drawn again; of several seeds, every event counts with its mean.</p>",
         _table(found["rows"], kinds),
         *([_scatter(rows, kinds)] if any(_drawn(row) for row in rows) else []),
@@ -83,7 +84,7 @@ def _cells(row: Row, kind: str, order: dict[str, list[str]], x: Scale) -> str:
         _metric(row, "mrr", order),
         _whisker(row, kind, x),
         _metric(row, "recall@10", order),
-        _less(row["less_best"]),
+        _less(row["difference_to_best"]),
         "–" if row["seconds_per_epoch"] is None else f"{row['seconds_per_epoch']:.3g}",
         "–" if row["peak_mib"] is None else f"{row['peak_mib']:,.0f}",
         quantity(row["parameters"]),

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from dynedge.report.style import BLUE, GREEN, GREY, ORANGE, figure, save, tidy
+from dynedge.utils.jsonl import read_jsonl
 
 
 def draw_run(run: Path, path: Path) -> None:
-    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    facts = json.loads((run / "facts.json").read_text())
+    records = read_jsonl(run / "metrics.jsonl")
+    facts = json.loads((run / "run_info.json").read_text())
     fig = figure(13, 4)
     paths = "longest_path" in facts
     axes = fig.subplots(1, 3 if paths else 2)

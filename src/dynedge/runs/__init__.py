@@ -1,1 +1,1 @@
-"""Run folders: what training writes, and how it is read again."""
+"""Run folders: what training writes, and how it is read."""

@@ -1,4 +1,4 @@
-"""What is known of the events that a state has taken in, whatever the model: how many, until when, of which items."""
+"""Coverage: how many events a state has consumed, up to which time, and how many of each item."""
 
 from __future__ import annotations
 
@@ -12,43 +12,47 @@ from dynedge.data.log import EventLog
 from dynedge.utils.arrays import Array
 from dynedge.utils.tensor_io import Tensors
 
-PIECE = 1 << 20  # events looked at together
+CHUNK = 1 << 20  # events read into memory at once
 
 
 @dataclass
-class Known:
+class Coverage:
+    """The events that a state has consumed."""
+
     events: int
-    time: float  # of the newest event; -inf where there is none
-    items: Array  # int64[items, or more]: events of each
+    last_time: float  # time of the newest event; -inf if there is none
+    item_counts: Array  # int64[items or more]: events per item
 
     @classmethod
-    def nothing(cls, items: int) -> Known:
+    def empty(cls, items: int) -> Coverage:
         return cls(0, -np.inf, np.zeros(items, np.int64))
 
     def add(self, log: EventLog, events: range) -> None:
-        """These events of a log were taken in too. Of a long log, a piece at a time is in memory."""
-        for piece in _pieces(events):
-            np.add.at(self.items, log.item[piece], 1)
-            self.time = max(self.time, float(log.time[piece].max()))
+        """Adds events of a log, one chunk at a time, so that a long log need not fit in memory."""
+        for chunk in _chunks(events):
+            np.add.at(self.item_counts, log.item[chunk], 1)
+            self.last_time = max(self.last_time, float(log.time[chunk].max()))
         self.events += len(events)
 
     def grow(self, items: int) -> None:
-        """Room for so many items, or more: none of the new ones has been met."""
-        if items > len(self.items):
-            self.items = np.concatenate([self.items, np.zeros(2 * items - len(self.items), np.int64)])
+        """Makes room for at least `items` items; new items have a count of 0."""
+        if items > len(self.item_counts):
+            added = np.zeros(2 * items - len(self.item_counts), np.int64)
+            self.item_counts = np.concatenate([self.item_counts, added])
 
     def tensors(self) -> Tensors:
+        """Returns the fields as tensors. `from_tensors` is the inverse."""
         return {
             "events": torch.tensor(self.events),
-            "time": torch.tensor(self.time, dtype=torch.float64),
-            "items": torch.from_numpy(self.items),
+            "last_time": torch.tensor(self.last_time, dtype=torch.float64),
+            "item_counts": torch.from_numpy(self.item_counts),
         }
 
     @classmethod
-    def of(cls, tensors: Tensors) -> Known:
-        return cls(int(tensors["events"]), float(tensors["time"]), tensors["items"].numpy())
+    def from_tensors(cls, tensors: Tensors) -> Coverage:
+        return cls(int(tensors["events"]), float(tensors["last_time"]), tensors["item_counts"].numpy())
 
 
-def _pieces(events: range) -> Iterator[slice]:
-    for start in range(events.start, events.stop, PIECE):
-        yield slice(start, min(start + PIECE, events.stop))
+def _chunks(events: range) -> Iterator[slice]:
+    for start in range(events.start, events.stop, CHUNK):
+        yield slice(start, min(start + CHUNK, events.stop))

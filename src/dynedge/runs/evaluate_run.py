@@ -1,7 +1,7 @@
-"""The ranks of a run's validation and test events: walked once and kept in the run folder, so that a second look, or
-a comparison with other runs, needs no second walk.
+"""Evaluates a run: the ranks of its validation and test events, cached in the run folder.
 
-RUN/ranks/PROTOCOL.npy holds them, PROTOCOL.json what they were made of: of another model or log, they are stale.
+RUN/ranks/PROTOCOL.npy holds the ranks, PROTOCOL.json everything they depend on; if that has changed, the events are
+ranked again.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from dynedge.errors import DataError, UsageError
 from dynedge.evaluation.breakdown import breakdown
 from dynedge.evaluation.negatives import SEED
 from dynedge.evaluation.protocol import PROTOCOLS, walk
-from dynedge.evaluation.summary import verdict
+from dynedge.evaluation.summary import summarize
 from dynedge.runs.folder import IDS, MODEL, STATE, check_finished, load_run, read_config
 from dynedge.runs.run_config import RunConfig
-from dynedge.training.precision import precision
+from dynedge.training.precision import autocast
 from dynedge.utils.arrays import Array
 from dynedge.utils.atomic_io import file_sha256, write_atomically, write_text
 from dynedge.utils.progress import Progress
@@ -35,108 +35,116 @@ PARTS = "valid", "test"
 
 
 @dataclass(frozen=True, eq=False)
-class Ranked:
-    """A run, judged event by event."""
+class RunRanks:
+    """The ranks of a run's validation and test events."""
 
     run: Path
     config: RunConfig
     log: EventLog
     protocol: str
-    ranks: Array  # float64: of the validation events, then the test events
+    ranks: Array  # float64: of the validation events, then of the test events
 
     @cached_property
     def ranges(self) -> dict[str, range]:
-        return self.config.training.split_of(self.log).ranges(len(self.log))
+        """Positions of the events of each part of the split."""
+        return self.config.training.resolve_split(self.log).ranges(len(self.log))
 
-    def of(self, part: str) -> tuple[Array, Array]:
-        """(ranks, users) of the events of `valid` or `test`."""
-        events, start = self.ranges[part], self.ranges["valid"].start
+    def part(self, name: str) -> tuple[Array, Array]:
+        """Returns (ranks, users) of the events of `valid` or `test`."""
+        events, start = self.ranges[name], self.ranges["valid"].start
         ranks = self.ranks[events.start - start : events.stop - start]
         return ranks, np.asarray(self.log.user[events.start : events.stop])
 
-    def verdict(self, part: str) -> dict[str, Any]:
+    def summary(self, part: str) -> dict[str, Any]:
+        """Returns the metrics of `valid` or `test` with confidence intervals and a breakdown by groups of events."""
         groups = breakdown(self.log, self.ranges[part], self.ranges["train"].stop)
-        return verdict(*self.of(part), groups)
+        return summarize(*self.part(part), groups)
 
 
-def rank_run(folder: Path, log: Path | None = None, *, protocol: str = "full", quiet: bool = False) -> Ranked:
-    """A run's ranks on `log`, else on the log it was trained on: kept ones where they fit, else walked and kept.
+def evaluate_run(folder: Path, log: Path | None = None, *, protocol: str = "full", quiet: bool = False) -> RunRanks:
+    """Returns a run's ranks on `log`, by default the log it was trained on; cached ranks are used if they are valid.
 
-    The walk starts from the state at the end of training and goes through validation and test: score, then advance.
+    Evaluation starts from the state at the end of training and replays the validation and test events: each is
+    ranked, then the state is updated with it.
     """
     check_protocol(protocol)
     check_finished(folder)
     config = read_config(folder)
     opened = _open_log(folder, log)
-    made_of = _made_of(folder, config, opened, protocol)
-    ranks = _kept(folder, protocol, made_of)
+    key = _cache_key(folder, config, opened, protocol)
+    ranks = _read_cache(folder, protocol, key)
     if ranks is None:
-        ranks = _walk(folder, opened, protocol, quiet)
-        _keep(folder, protocol, made_of, ranks)
-    return Ranked(folder, config, opened, protocol, ranks)
+        ranks = _rank_events(folder, opened, protocol, quiet)
+        _write_cache(folder, protocol, key, ranks)
+    return RunRanks(folder, config, opened, protocol, ranks)
 
 
-def kept_ranks(folder: Path, config: RunConfig, log: EventLog, protocol: str) -> Ranked | None:
-    """The same of a finished run, whose config and log are at hand, without a walk: None where one is due."""
-    ranks = _kept(folder, protocol, _made_of(folder, config, log, protocol))
-    return None if ranks is None else Ranked(folder, config, log, protocol, ranks)
+def cached_ranks(folder: Path, config: RunConfig, log: EventLog, protocol: str) -> RunRanks | None:
+    """Returns the cached ranks of a finished run, or None if it has to be evaluated."""
+    ranks = _read_cache(folder, protocol, _cache_key(folder, config, log, protocol))
+    return None if ranks is None else RunRanks(folder, config, log, protocol, ranks)
 
 
 def check_protocol(protocol: str) -> None:
     if protocol not in PROTOCOLS:
-        raise UsageError(f"--protocol {protocol!r} should be one of: {', '.join(PROTOCOLS)}.")
+        raise UsageError(f"--protocol {protocol!r} must be one of: {', '.join(PROTOCOLS)}.")
 
 
-def _walk(folder: Path, log: EventLog, protocol: str, quiet: bool) -> Array:
-    trained = load_run(folder)
-    training = trained.config.training
+def _rank_events(folder: Path, log: EventLog, protocol: str, quiet: bool) -> Array:
+    run = load_run(folder)
+    training = run.config.training
     if torch.device(training.device).type == "cuda" and torch.cuda.is_available():
-        trained = load_run(folder, training.device)
-    events = training.split_of(log).ranges(len(log))
+        run = load_run(folder, training.device)
+    events = training.resolve_split(log).ranges(len(log))
     both = range(events["valid"].start, events["test"].stop)
-    with Progress(f"ranking {folder.name}", total=len(both), quiet=quiet) as progress, precision(training):
-        return walk(trained.model, log, both, trained.state, protocol=protocol, after=progress.advance)
+    with Progress(f"ranking {folder.name}", total=len(both), quiet=quiet) as progress, autocast(training):
+        return walk(run.model, log, both, run.state, protocol=protocol, after=progress.advance)
 
 
 def _open_log(folder: Path, given: Path | None) -> EventLog:
-    """The log given, or the run's own; refused if a model of the run's ids has nothing to say of it."""
-    known = read_log(folder / IDS)
-    told = known.metadata.get("trained_on", {})
+    """Returns the given log, or the run's; raises DataError if its users, items or features are not the run's."""
+    ids = read_log(folder / IDS)
+    trained_on = ids.metadata.get("trained_on", {})
     if given is None:
-        if "path" not in told:
-            raise UsageError(f"{folder} does not say where its log is: dynedge evaluate {folder} LOG")
-        if not Path(told["path"]).is_dir():
+        if "path" not in trained_on:
+            raise UsageError(f"{folder} does not state where its log is; name it: dynedge evaluate {folder} LOG")
+        if not Path(trained_on["path"]).is_dir():
             raise DataError(
-                f"{folder} was trained on {told['path']}, which is not there; if it has moved, say where: "
+                f"{folder} was trained on {trained_on['path']}, which does not exist; if it was moved, name it: "
                 f"dynedge evaluate {folder} LOG"
             )
-    log = read_log(given or told["path"])
-    for what, ids, own in (("users", log.user_ids, known.user_ids), ("items", log.item_ids, known.item_ids)):
-        if not ids.equals(own):
-            counts = f"{len(ids):,} {what}" if len(ids) != len(own) else f"as many {what}, but other ones"
+    log = read_log(given or trained_on["path"])
+    advice = "pass the log it was trained on, or train on this one"
+    for kind, found, expected in (("users", log.user_ids, ids.user_ids), ("items", log.item_ids, ids.item_ids)):
+        if not found.equals(expected):
+            same = f"the same number of {kind}, but different ones"
+            counts = f"{len(found):,} {kind}" if len(found) != len(expected) else same
             raise DataError(
-                f"{log.path} does not fit {folder}: it has {counts}, and the run was trained on {len(own):,} "
-                f"{what}; pass the log it was trained on, or train on this one."
+                f"{log.path} does not fit {folder}: it has {counts}, and the run was trained on {len(expected):,} "
+                f"{kind}; {advice}."
             )
-    if log.features.shape[1] != known.features.shape[1]:
+    if log.features.shape[1] != ids.features.shape[1]:
         raise DataError(
             f"{log.path} does not fit {folder}: its events have {log.features.shape[1]} features, and those the run "
-            f"was trained on {known.features.shape[1]}; pass the log it was trained on, or train on this one."
+            f"was trained on have {ids.features.shape[1]}; {advice}."
         )
-    if log.fingerprint != told.get("fingerprint"):
-        same = f"dynedge: warning: {log.path} has the ids of {folder}'s log and other events"
-        print(f"{same}; the walk starts at the end of its own training part.", file=sys.stderr)
+    if log.fingerprint != trained_on.get("fingerprint"):
+        print(
+            f"dynedge: warning: {log.path} has the same ids as the log of {folder}, but different events; "
+            "evaluation starts at the end of its training part.",
+            file=sys.stderr,
+        )
     return log
 
 
-def _made_of(folder: Path, config: RunConfig, log: EventLog, protocol: str) -> dict[str, Any]:
-    """Whatever another rank would follow from."""
+def _cache_key(folder: Path, config: RunConfig, log: EventLog, protocol: str) -> dict[str, Any]:
+    """Returns everything the ranks depend on."""
     return {
         "dynedge": __version__,
         "protocol": protocol,
         "seed": None if PROTOCOLS[protocol] is None else SEED,
         "log": log.fingerprint,
-        "split": str(config.training.split_of(log)),
+        "split": str(config.training.resolve_split(log)),
         "model": file_sha256(folder / MODEL),
         "state": file_sha256(folder / STATE),
         "settings": {key: str(value) for key, value in flatten(config.model).items()},
@@ -144,28 +152,27 @@ def _made_of(folder: Path, config: RunConfig, log: EventLog, protocol: str) -> d
     }
 
 
-def _kept(folder: Path, protocol: str, made_of: dict[str, Any]) -> Array | None:
+def _read_cache(folder: Path, protocol: str, key: dict[str, Any]) -> Array | None:
     path = folder / "ranks" / f"{protocol}.npy"
     try:
-        told = json.loads(path.with_suffix(".json").read_bytes())
-        if told == {**made_of, "sha256": file_sha256(path)}:
+        if json.loads(path.with_suffix(".json").read_bytes()) == {**key, "sha256": file_sha256(path)}:
             return np.load(path, allow_pickle=False)
     except (OSError, ValueError):
-        pass  # none, or half of one
+        pass  # missing or damaged
     return None
 
 
-def _keep(folder: Path, protocol: str, made_of: dict[str, Any], ranks: Array) -> None:
-    """The ranks first: what the JSON says is true of a file that is there. Where nothing can be kept, it is said."""
+def _write_cache(folder: Path, protocol: str, key: dict[str, Any], ranks: Array) -> None:
+    """Writes the ranks, then the JSON file that makes them valid; a folder that is read-only gives a warning."""
     path = folder / "ranks" / f"{protocol}.npy"
     try:
         path.parent.mkdir(exist_ok=True)
-        write_atomically(path, lambda beside: _save(beside, ranks))
-        write_text(path.with_suffix(".json"), json.dumps({**made_of, "sha256": file_sha256(path)}, indent=1) + "\n")
+        write_atomically(path, lambda temporary: _save(temporary, ranks))
+        write_text(path.with_suffix(".json"), json.dumps({**key, "sha256": file_sha256(path)}, indent=1) + "\n")
     except OSError as error:
         print(f"dynedge: warning: {path} could not be written ({error.strerror}).", file=sys.stderr)
 
 
 def _save(path: Path, ranks: Array) -> None:
-    with open(path, "wb") as file:  # np.save would add .npy to a name
+    with open(path, "wb") as file:  # given a name, np.save would append .npy to it
         np.save(file, ranks, allow_pickle=False)

@@ -1,12 +1,12 @@
-"""The run folder: what training leaves behind, whole at any moment, and enough to use the model without its data.
+"""The run folder: the output of training, consistent at any time. The model loads without its training data.
 
-config.toml · model.safetensors · state.safetensors · known.safetensors · ids/ · metrics.jsonl · facts.json · env.json
-README.md and checkpoints/; once it was evaluated, ranks/; saved with a state that went on, now.safetensors.
+config.toml · model.safetensors · state.safetensors · coverage.safetensors · ids/ · metrics.jsonl · run_info.json ·
+env.json · README.md · checkpoints/; after an evaluation also ranks/; if the run was saved with a state that has
+consumed events after training, also current_state.safetensors.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import platform
@@ -27,132 +27,123 @@ from dynedge.errors import DataError, UsageError
 from dynedge.models.base import Model, State
 from dynedge.models.registry import find_entry
 from dynedge.ops.dispatch import set_cuda_device
-from dynedge.runs.coverage import Known
+from dynedge.runs.coverage import Coverage
 from dynedge.runs.readme import readme
 from dynedge.runs.run_config import RunConfig, parse_config
 from dynedge.training.checkpoint import Checkpoints
-from dynedge.training.train_state import Course
+from dynedge.training.train_state import TrainState
 from dynedge.utils.atomic_io import atomic_folder, write_text
+from dynedge.utils.file_lock import FileLock
 from dynedge.utils.tensor_io import load_tensors, save_tensors, select_prefix
 
 CONFIG, MODEL, STATE, IDS = "config.toml", "model.safetensors", "state.safetensors", "ids"
-KNOWN, NOW = "known.safetensors", "now.safetensors"
-FACTS, ENV, README, LOCK = "facts.json", "env.json", "README.md", ".lock"
-FORMAT, VERSION = "dynedge-run", 1
+COVERAGE, CURRENT_STATE = "coverage.safetensors", "current_state.safetensors"
+RUN_INFO, ENV, README = "run_info.json", "env.json", "README.md"
+FORMAT, VERSION = "dynedge-run", 2
 
 
-class Run:
-    """with Run(out, resume=…, force=…) as run: run.begin(config, log, facts); …; run.finish(course)
+class RunFolder:
+    """A run folder to train in.
 
-    While the block lasts the folder is locked: no other process trains into it.
+    with RunFolder(out, resume=…, force=…) as run: run.begin(config, log, run_info); …; run.finish(train_state, …)
+
+    Inside the context the folder is locked: no other process trains in it.
     """
 
     def __init__(self, folder: Path, *, resume: bool = False, force: bool = False) -> None:
         self.folder, self.resume, self.force = Path(os.path.abspath(folder)), resume, force
-        self._locks: list[int] = []
+        self._locks: list[FileLock] = []
 
     @property
-    def there(self) -> bool:
+    def exists(self) -> bool:
         return self.folder.exists()
 
-    def __enter__(self) -> Run:
+    def __enter__(self) -> RunFolder:
         if self.resume and self.force:
-            raise UsageError("--resume goes on with a run and --force starts it anew: pass one of them.")
-        if self.there:
+            raise UsageError("--resume continues a run and --force starts it anew: pass one of them.")
+        if self.exists:
             if not self.resume and not self.force:
                 raise DataError(
-                    f"{self.folder} already exists; pass --resume to go on with it, or --force to replace."
+                    f"{self.folder} already exists; pass --resume to continue it, or --force to replace it."
                 )
-            if not is_run(self.folder):
+            if not is_run_folder(self.folder):
                 raise DataError(f"{self.folder} exists and is not a run folder of dynedge; choose another --out.")
-            self._lock(self.folder)
+            if self.resume:
+                check_version(self.folder)
+            self._locks.append(FileLock(self.folder))
         elif not self.folder.parent.is_dir():
             raise DataError(f"{self.folder.parent} is not a folder; create it first, or choose another --out.")
         return self
 
     def __exit__(self, *error: Any) -> None:
         for lock in self._locks:
-            os.close(lock)
+            lock.release()
 
     def config(self) -> RunConfig:
-        """The config the run was started with."""
+        """Returns the config that the run was started with."""
         return read_config(self.folder)
 
     def check_log(self, log: EventLog) -> None:
-        """Refuse to go on with another log than the run's, and say what is other about it."""
-        told = read_log(self.folder / IDS).metadata.get("trained_on", {})
+        """Raises DataError if `log` is not the log of this run; the message names the difference."""
+        trained_on = read_log(self.folder / IDS).metadata.get("trained_on", {})
         where = f"{log.path or 'this log'} is not the log of {self.folder}"
         for name, value in _describe(log).items():
-            if told.get(name) != value:
-                counts = f"it has {value} {name}, and the run's has {told.get(name)}"
-                raise DataError(f"{where}: {'as many events, but other ones' if name == 'fingerprint' else counts}.")
+            if trained_on.get(name) != value:
+                counts = f"it has {value} {name}, and the run's log has {trained_on.get(name)}"
+                same_size = "it has the same number of events, but different ones"
+                raise DataError(f"{where}: {same_size if name == 'fingerprint' else counts}.")
 
-    def begin(self, config: RunConfig, log: EventLog, facts: dict[str, Any]) -> None:
-        """Make the folder. Of a run that is gone on with, only config.toml may be new: what is free in it."""
-        if self.resume and self.there:
+    def begin(self, config: RunConfig, log: EventLog, run_info: dict[str, Any]) -> None:
+        """Creates the folder. Of a resumed run only config.toml is rewritten: its free settings may differ."""
+        if self.resume and self.exists:
             write_text(self.folder / CONFIG, to_toml(config))
-            self._say_if_threads_differ()
+            self._warn_if_threads_differ()
             return
-        with atomic_folder(self.folder, force=self.force, is_ours=is_run) as beside:
-            self._lock(beside)  # the lock moves with the folder: it is never there unlocked
-            (beside / "checkpoints").mkdir()
-            (beside / CONFIG).write_text(to_toml(config), encoding="utf-8")
-            (beside / ENV).write_text(json.dumps(_environment(config), indent=1) + "\n", encoding="utf-8")
-            (beside / README).write_text(readme(self.folder, config, log, None), encoding="utf-8")
-            (beside / FACTS).write_text(json.dumps(facts) + "\n", encoding="utf-8")
-            _write_ids(beside / IDS, log)
+        with atomic_folder(self.folder, force=self.force, is_ours=is_run_folder) as temporary:
+            self._locks.append(FileLock(temporary))  # it moves with the folder, which is therefore never unlocked
+            (temporary / "checkpoints").mkdir()
+            (temporary / CONFIG).write_text(to_toml(config), encoding="utf-8")
+            (temporary / ENV).write_text(json.dumps(_environment(config), indent=1) + "\n", encoding="utf-8")
+            (temporary / README).write_text(readme(self.folder, config, log, None), encoding="utf-8")
+            (temporary / RUN_INFO).write_text(json.dumps(run_info) + "\n", encoding="utf-8")
+            _write_ids(temporary / IDS, log)
 
-    def _say_if_threads_differ(self) -> None:
-        """Sums over several threads are rounded in another order over fewer."""
+    def _warn_if_threads_differ(self) -> None:
+        """The number of threads decides in which order sums are rounded."""
         before, now = json.loads((self.folder / ENV).read_bytes()).get("threads"), torch.get_num_threads()
         if before != now:
-            told = f"{self.folder} was started with {before} threads and goes on with {now}"
-            print(f"dynedge: {told}: the result may differ in its last bits.", file=sys.stderr)
+            change = f"{self.folder} was started with {before} threads and resumes with {now}"
+            print(f"dynedge: warning: {change}: the result may differ in its last bits.", file=sys.stderr)
 
     @property
     def checkpoints(self) -> Checkpoints:
         return Checkpoints(self.folder / "checkpoints")
 
-    def finish(self, course: Course, config: RunConfig, log: EventLog) -> None:
-        """Write the best model, its state at the end of training, and the README that says so."""
-        tensors = course.best.tensors if course.best else course.snapshot()
-        for earlier in (STATE, NOW):
-            (self.folder / earlier).unlink(missing_ok=True)  # does not fit the model from here on
-        known = Known.nothing(log.num_items)
-        known.add(log, config.training.ranges(log)[0])
+    def finish(self, train_state: TrainState, config: RunConfig, log: EventLog) -> None:
+        """Writes the model of the best epoch, its state at the end of the training events, and the README."""
+        tensors = train_state.best.tensors if train_state.best else train_state.snapshot()
+        for outdated in (STATE, CURRENT_STATE):
+            (self.folder / outdated).unlink(missing_ok=True)  # does not belong to the model written next
+        coverage = Coverage.empty(log.num_items)
+        coverage.add(log, config.training.train_valid_ranges(log)[0])
         save_tensors(self.folder / MODEL, select_prefix(tensors, "model"))
-        save_tensors(self.folder / KNOWN, known.tensors())
+        save_tensors(self.folder / COVERAGE, coverage.tensors())
         save_tensors(self.folder / STATE, select_prefix(tensors, "state"))
-        write_text(self.folder / README, readme(self.folder, config, log, course))
-
-    def _lock(self, folder: Path) -> None:
-        path = folder / LOCK
-        lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            other = os.read(lock, 20).decode("ascii", "replace").strip() or "unknown"
-            os.close(lock)
-            raise DataError(f"{folder} is in use by another process ({other}); wait for it, or stop it.") from None
-        self._locks.append(lock)
-        if not path.exists() or os.fstat(lock).st_ino != path.stat().st_ino:
-            raise DataError(f"{folder} was replaced by another process just now; run this again.")
-        os.truncate(lock, 0)
-        os.pwrite(lock, str(os.getpid()).encode(), 0)
+        write_text(self.folder / README, readme(self.folder, config, log, train_state))
 
 
 @dataclass(frozen=True)
-class Trained:
-    """A finished run, opened without its training data."""
+class LoadedRun:
+    """A finished run, loaded without its training data."""
 
     model: Model
     state: State  # at the end of the training events
-    log: EventLog  # the log's ids, categories and feature width; it has no events
+    log: EventLog  # the training log's ids, item categories and feature width, without its events
     config: RunConfig
 
 
-def load_run(folder: str | os.PathLike[str], device: str = "cpu") -> Trained:
-    """Open a run folder: the best model, ready to score."""
+def load_run(folder: str | os.PathLike[str], device: str = "cpu") -> LoadedRun:
+    """Returns the model of the best epoch, in evaluation mode, and its state."""
     path = Path(folder)
     check_finished(path)
     config = read_config(path)
@@ -163,25 +154,39 @@ def load_run(folder: str | os.PathLike[str], device: str = "cpu") -> Trained:
     try:
         model = entry.restore(config.model, log, tensors).to(device).eval()
         if config.training.precision == "float64":
-            model.double().load_state_dict(tensors)  # once more: what was restored in float32 lost bits
+            model.double().load_state_dict(tensors)  # again: restoring in float32 lost bits
     except (RuntimeError, KeyError, ValueError) as error:
-        what = " ".join(str(error).split())
-        raise DataError(f"{path / MODEL} does not fit the run's config.toml: {what}.") from None
+        reason = " ".join(str(error).split())
+        raise DataError(f"{path / MODEL} does not fit the run's config.toml: {reason}.") from None
     state = State(load_tensors(path / STATE))
-    return Trained(model, state if device == "cpu" else state.beside(model.start()), log, config)
+    return LoadedRun(model, state if device == "cpu" else state.beside(model.start()), log, config)
 
 
 def check_finished(folder: Path) -> None:
-    """Refuse what is no run folder, or one without a model yet."""
-    if not is_run(folder):
+    """Raises DataError unless `folder` is a run folder of this version whose training has finished."""
+    if not is_run_folder(folder):
         raise DataError(
-            f"{folder} is not a run folder; make one with: dynedge train LOG --out {folder.name or 'RUN'}"
+            f"{folder} is not a run folder; create one with: dynedge train LOG --out {folder.name or 'RUN'}"
         )
+    check_version(folder)
     if not (folder / STATE).is_file():  # written after the model
-        raise DataError(f"{folder} has not finished training; go on with: dynedge train LOG --out {folder} --resume")
+        raise DataError(
+            f"{folder} has not finished training; continue with: dynedge train LOG --out {folder} --resume"
+        )
+
+
+def check_version(folder: Path) -> None:
+    """Raises DataError if a run folder was written in another version of the format."""
+    version = json.loads((folder / ENV).read_bytes()).get("version")
+    if version != VERSION:
+        raise DataError(
+            f"{folder} has run format version {version}, and this dynedge reads version {VERSION}: train it again "
+            f"with: dynedge train LOG --out {folder} --force"
+        )
 
 
 def read_config(folder: Path) -> RunConfig:
+    """Returns the config in a run folder."""
     try:
         text = (folder / CONFIG).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
@@ -189,18 +194,19 @@ def read_config(folder: Path) -> RunConfig:
     return parse_config(text, str(folder / CONFIG))
 
 
-def check_same(old: RunConfig, new: RunConfig, folder: Path) -> None:
-    """A resumed run changes nothing that would have led elsewhere, except what is marked free."""
+def check_resumable(old: RunConfig, new: RunConfig, folder: Path) -> None:
+    """Raises UsageError if the configs differ in a setting that is not marked free."""
     before, now = flatten(old), flatten(new)
     for key in before.keys() | now.keys():
         if before.get(key) != now.get(key) and key not in free_keys(new):
             raise UsageError(
                 f"{folder} was started with {key} = {before.get(key)}, not {now.get(key)}: "
-                "resume with the same, or choose another --out."
+                "resume with the same value, or choose another --out."
             )
 
 
-def is_run(folder: Path) -> bool:
+def is_run_folder(folder: Path) -> bool:
+    """Returns whether `folder` is a run folder, of any version."""
     try:
         return bool(json.loads((folder / ENV).read_bytes())["format"] == FORMAT)
     except (OSError, ValueError, KeyError, TypeError):
@@ -226,7 +232,7 @@ def _environment(config: RunConfig) -> dict[str, Any]:
 
 
 def _write_ids(folder: Path, log: EventLog) -> None:
-    """A log without events: own ids, item categories, feature width. `read_log` opens it."""
+    """Writes a log without events: external ids, item categories, feature width. `read_log` reads it."""
     with LogWriter(folder) as writer:
         for name, dtype in (("user", np.int32), ("item", np.int32), ("time", np.float64)):
             writer.column(name, dtype)

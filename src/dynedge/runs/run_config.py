@@ -1,4 +1,4 @@
-"""The config of a run: the model's own and the training's as one, its recipes, its TOML file."""
+"""The config of a run: the model's settings and the training settings, from recipes and TOML files."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from dynedge.training.config import TrainingConfig
 
 @dataclass(frozen=True)
 class RunConfig:
-    """A run's whole config; `model` is the chosen model's own dataclass."""
+    """The complete config of a run; `model` is the config dataclass of the chosen model."""
 
-    name: str = option("", "the model, or a recipe of it")
+    name: str = option("", "Name of the model or recipe.")
     model: Any = None
     training: TrainingConfig = field(default_factory=TrainingConfig)
 
 
 def recipe_config(name: str, flag: str = "--model") -> RunConfig:
-    """The default config of a model or a recipe, by name."""
+    """Returns the default config of a model or recipe."""
     entry = find_entry(name, flag)
     config = RunConfig(name, entry.recipes.get(name) or entry.config())
     for key, value in entry.training.get(name, {}).items():
@@ -38,18 +38,18 @@ def recipe_config(name: str, flag: str = "--model") -> RunConfig:
 
 
 def parse_config(text: str, source: str, model: str | None = None) -> RunConfig:
-    """A config file over the recipe that it names, or else over `model`."""
+    """Returns the settings of a TOML text on top of the recipe that it names, or else of `model`."""
     try:
         name = str(tomllib.loads(text).get("name", ""))
     except tomllib.TOMLDecodeError as error:
         raise DataError(f"{source} is not TOML: {error}.") from None
     if name and model and name != model:
-        raise UsageError(f"{source} is for the model {name}, but --model says {model}.")
+        raise UsageError(f"{source} is for the model {name}, but --model is {model}.")
     return from_toml(recipe_config(name or model or default_model()), text, source)
 
 
 def read_config_file(file: Path, flag: str = "") -> str:
-    """The text of a config file; `flag` is what named it."""
+    """Returns the text of a config file; `flag` precedes its name in an error message."""
     try:
         return file.read_text(encoding="utf-8")
     except OSError as error:
@@ -58,29 +58,29 @@ def read_config_file(file: Path, flag: str = "") -> str:
         raise DataError(f"{flag}{file} is not a text file.") from None
 
 
-def full_key(config: RunConfig, name: str, source: str) -> str:
-    """The dotted name of the field that a short name means: of the training, or somewhere in the model's config."""
-    found = [key for key in flatten(config) if key.split(".")[-1] == name]
-    if not found:
-        own = ", ".join(key for key in flatten(config) if key.startswith("model.")) or "none"
-        raise UsageError(f"the model {config.name} has no {source}; its own settings are: {own}.")
-    return found[0]
+def resolve_key(config: RunConfig, name: str, source: str) -> str:
+    """Returns the dotted key of a setting given by its short name: "lr" is "training.lr"."""
+    keys = [key for key in flatten(config) if key.split(".")[-1] == name]
+    if not keys:
+        settings = ", ".join(key for key in flatten(config) if key.startswith("model.")) or "none"
+        raise UsageError(f"the model {config.name} has no {source}; its settings are: {settings}.")
+    return keys[0]
 
 
 def resolve_config(config: RunConfig, log: EventLog) -> RunConfig:
-    """The config with everything written out that it leaves to the log or the machine: split, device, precision."""
+    """Returns the config with split, device and precision chosen for this log and machine where they are open."""
     devices = find_entry(config.name).devices
     split = config.training.split or log.metadata.get("split") or str(DEFAULT_SPLIT)
     Split.parse(split)
     device = config.training.device
     if device == "auto":
-        device = next(one for one in devices if one == "cpu" or torch.cuda.is_available())
+        device = next(name for name in devices if name == "cpu" or torch.cuda.is_available())
     try:
         kind = torch.device(device).type
     except RuntimeError:
         kind = "unknown"
     if kind not in ("cpu", "cuda"):
-        raise UsageError(f"--device {device!r} should be auto, cpu, cuda or cuda:N.")
+        raise UsageError(f"--device {device!r} must be auto, cpu, cuda or cuda:N.")
     if kind not in devices:
         raise UsageError(f"--device {device}: the model {config.name} runs on {' or '.join(devices)} only.")
     if kind == "cuda" and not torch.cuda.is_available():
@@ -92,10 +92,10 @@ def resolve_config(config: RunConfig, log: EventLog) -> RunConfig:
 
 
 def build_model(config: RunConfig, log: EventLog) -> Model:
-    """A new model for the log, on the device and in the precision of a resolved config."""
+    """Returns a new model for the log, on the device and in the precision of a resolved config."""
     training = config.training
-    torch.manual_seed(training.seed)  # for layers that draw their own initial values
-    train, _ = training.ranges(log)
+    torch.manual_seed(training.seed)  # for layers that initialize themselves
+    train, _ = training.train_valid_ranges(log)
     model = find_entry(config.name).create(config.model, log, train.stop, training.seed)
     set_cuda_device(training.device)
     return model.to(training.device, torch.float64 if training.precision == "float64" else torch.float32)

@@ -1,34 +1,37 @@
-"""From a config and a log to a finished run folder."""
+"""Trains a model in a run folder."""
 
 from __future__ import annotations
 
 from dynedge.data.log import EventLog
-from dynedge.runs.folder import Run, check_same
+from dynedge.runs.folder import RunFolder, check_resumable
 from dynedge.runs.run_config import RunConfig, build_model, resolve_config
-from dynedge.training.logging import RunLog
+from dynedge.training.logging import TrainingLogger
 from dynedge.training.loop import fit
-from dynedge.training.train_state import Course
-from dynedge.utils.signals import Stop
+from dynedge.training.train_state import TrainState
+from dynedge.utils.signals import StopSignal
 
 
 def train_run(
-    run: Run,
+    run: RunFolder,
     config: RunConfig,
     log: EventLog,
     *,
-    stop: Stop | None = None,
+    stop: StopSignal | None = None,
     quiet: bool = False,
     tensorboard: bool = False,
-) -> tuple[RunConfig, Course]:
-    """The config as it was settled for this log and machine, and how training went; `run` has been entered."""
+) -> tuple[RunConfig, TrainState]:
+    """Trains a model and writes the run folder; `run` has been entered.
+
+    Returns the config resolved for this log and machine, and the final training state.
+    """
     config = resolve_config(config, log)
-    if run.resume and run.there:
-        check_same(run.config(), config, run.folder)
+    if run.resume and run.exists:
+        check_resumable(run.config(), config, run.folder)
         run.check_log(log)
-    model = build_model(config, log)  # first: what it refuses leaves no folder behind
-    runlog = RunLog(run.folder, quiet=quiet, tensorboard=tensorboard)
-    learned = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-    run.begin(config, log, {"parameters": learned} | model.facts())
-    course = fit(model, log, config.training, checkpoints=run.checkpoints, runlog=runlog, stop=stop)
-    run.finish(course, config, log)
-    return config, course
+    model = build_model(config, log)  # before the folder is created: an invalid setting leaves nothing behind
+    logger = TrainingLogger(run.folder, quiet=quiet, tensorboard=tensorboard)
+    parameters = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    run.begin(config, log, {"parameters": parameters} | model.facts())
+    train_state = fit(model, log, config.training, checkpoints=run.checkpoints, logger=logger, stop=stop)
+    run.finish(train_state, config, log)
+    return config, train_state

@@ -44,7 +44,7 @@ def recommendations(
 
 
 def moment(live: Live, time: float | None) -> float:
-    return live.known.time if time is None else max(time, live.known.time)
+    return live.coverage.last_time if time is None else max(time, live.coverage.last_time)
 
 
 def explained(live: Live, answer: Told, time: float | None) -> Told:

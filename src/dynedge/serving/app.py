@@ -185,7 +185,7 @@ def make_app(
         def question(live: Live) -> questions.Told:
             row = _row(live, 1, id)
             told = {"item_id": live.items[row], "known": True, "new": row >= live.ids.num_items}
-            return told | {"events": int(live.known.items[row])}
+            return told | {"events": int(live.coverage.item_counts[row])}
 
         return JSONResponse(await ask(question))
 
@@ -213,7 +213,7 @@ def make_app(
                 "items_moved": engine.traces.moved[1],
                 "users": len(live.users),
                 "items": len(live.items),
-                "newest": live.known.time if math.isfinite(live.known.time) else None,
+                "newest": live.coverage.last_time if math.isfinite(live.coverage.last_time) else None,
                 "seconds": engine.traces.rates(),
             }
         )

@@ -7,9 +7,7 @@ are copied under that lock, which is quick, and written by a thread of their own
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
-import os
 import queue
 import sys
 import threading
@@ -26,12 +24,13 @@ from dynedge.inference.event_input import Event
 from dynedge.inference.late_events import Clock
 from dynedge.inference.session import Live
 from dynedge.models.base import State
-from dynedge.runs.coverage import Known
-from dynedge.runs.folder import CONFIG, MODEL, NOW, STATE
+from dynedge.runs.coverage import Coverage
+from dynedge.runs.folder import CONFIG, CURRENT_STATE, MODEL, STATE
 from dynedge.serving.drift import Traces
 from dynedge.serving.journal import JOURNAL, DiskFullError, Journal
 from dynedge.serving.snapshots import About, Snapshots
 from dynedge.utils.atomic_io import file_sha256
+from dynedge.utils.file_lock import FileLock
 from dynedge.utils.tensor_io import Tensors, select_prefix, with_prefixes
 
 TOGETHER = 4096  # events committed together, about
@@ -87,11 +86,7 @@ class Engine:
 
     def _lock_folder(self) -> None:
         self.data.mkdir(parents=True, exist_ok=True)
-        self._held = os.open(self.data / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise DataError(f"{self.data} is in use by another service; stop it, or choose another --data.") from None
+        self._folder_lock = FileLock(self.data, "stop it, or choose another --data")
 
     def close(self) -> None:
         """What waits is done first; then a last snapshot."""
@@ -103,14 +98,14 @@ class Engine:
         if self._moved > self.snapshot_at:
             self._save(*self._copied())
         self.journal.close()
-        os.close(self._held)
+        self._folder_lock.release()
 
     # ---- opening
 
     def _open(self) -> tuple[Live, str]:
         """The run in the state it was left in: the newest snapshot, and the journal from there on."""
         live, fingerprint = Live.open(self.run), _fingerprint(self.run)
-        joined_at = self.journal.join(fingerprint, live.known.time)
+        joined_at = self.journal.join(fingerprint, live.coverage.last_time)
         found = self.snapshots.newest(fingerprint)
         position = 0
         if found is not None:
@@ -141,7 +136,7 @@ class Engine:
         """
         with self._swapping:
             live, fingerprint = Live.open(self.run), _fingerprint(self.run)
-            joined_at = self.journal.join(fingerprint, live.known.time)
+            joined_at = self.journal.join(fingerprint, live.coverage.last_time)
             position = 0
             while self.journal.end - position > TOGETHER:
                 position = self._catch_up(live, joined_at, position, self.journal.end)
@@ -234,7 +229,9 @@ class Engine:
         with self.lock:
             live = self.live
             about = About(self._moved, self._fingerprint, list(live.users.added), list(live.items.added))
-            parts = with_prefixes(state=dict(live.state), known=live.known.tensors(), clock=live.clock.tensors())
+            parts = with_prefixes(
+                state=dict(live.state), coverage=live.coverage.tensors(), clock=live.clock.tensors()
+            )
             return about, dict(State(parts).clone())
 
     def _save(self, about: About, tensors: Tensors) -> None:
@@ -250,7 +247,7 @@ class Engine:
 def _warm_up(live: Live) -> None:
     """What is compiled on first use is compiled before the first event and the first question come."""
     if len(live.users) and len(live.items):
-        with live.supposing(Event(str(live.users[0]), str(live.items[0]), live.known.time)):
+        with live.supposing(Event(str(live.users[0]), str(live.items[0]), live.coverage.last_time)):
             live.recommend(np.zeros(1, np.int64), 1)
 
 
@@ -260,13 +257,16 @@ def _restore(live: Live, about: About, tensors: Tensors) -> None:
             names.add(own)
     live.grow()
     live.state = State(select_prefix(tensors, "state")).beside(live.state)
-    live.known, live.clock = Known.of(select_prefix(tensors, "known")), Clock.of(select_prefix(tensors, "clock"))
+    live.coverage, live.clock = (
+        Coverage.from_tensors(select_prefix(tensors, "coverage")),
+        Clock.of(select_prefix(tensors, "clock")),
+    )
 
 
 def _fingerprint(run: Path) -> str:
     """Of all that the states follow from."""
     digest = hashlib.sha256()
-    for name in (CONFIG, MODEL, STATE, NOW):
+    for name in (CONFIG, MODEL, STATE, CURRENT_STATE):
         if (run / name).is_file():
             digest.update(file_sha256(run / name).encode())
     return digest.hexdigest()

@@ -9,8 +9,8 @@ import numpy as np
 from dynedge.data.log import EventLog
 from dynedge.errors import DataError
 from dynedge.inference.event_input import Event
-from dynedge.runs.coverage import Known
-from dynedge.runs.folder import KNOWN
+from dynedge.runs.coverage import Coverage
+from dynedge.runs.folder import COVERAGE
 from dynedge.serving.engine import BusyError, Engine
 from dynedge.serving.journal import DiskFullError
 from dynedge.utils.tensor_io import load_tensors
@@ -27,9 +27,9 @@ class Replay(threading.Thread):
         if log.features.shape[1] != live.ids.features.shape[1]:
             raise DataError(f"{log.path} has other features than the log that {live.folder} was trained on.")
         self.engine, self.log, self.rate = engine, log, rate
-        known = Known.of(load_tensors(live.folder / KNOWN))
+        coverage = Coverage.from_tensors(load_tensors(live.folder / COVERAGE))
         own = live.ids.metadata.get("trained_on", {}).get("fingerprint") == log.fingerprint
-        self.start_at = known.events if own else int(np.searchsorted(log.time, known.time, "right"))
+        self.start_at = coverage.events if own else int(np.searchsorted(log.time, coverage.last_time, "right"))
         self._stopping = threading.Event()
 
     def stop(self) -> None:

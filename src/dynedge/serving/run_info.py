@@ -9,15 +9,17 @@ from typing import Any
 from dynedge.config import to_toml
 from dynedge.errors import DynedgeError
 from dynedge.inference.session import Live
-from dynedge.runs.evaluate_run import PARTS, rank_run
-from dynedge.runs.folder import FACTS, MODEL, STATE
+from dynedge.runs.evaluate_run import PARTS, evaluate_run
+from dynedge.runs.folder import MODEL, RUN_INFO, STATE
+from dynedge.training.logging import METRICS
 from dynedge.utils.atomic_io import file_sha256
+from dynedge.utils.jsonl import read_jsonl
 
 CURVE = "epoch", "loss", "memory_loss", "residual", "weight", "valid_mrr", "valid_recall@10", "seconds"
 
 
 def facts(live: Live) -> dict[str, Any]:
-    found = _json(live.folder / FACTS)
+    found = _json(live.folder / RUN_INFO)
     return {
         "run": live.folder.name,
         "model": live.config.name,
@@ -26,7 +28,7 @@ def facts(live: Live) -> dict[str, Any]:
         "features": [str(name) for name in live.ids.metadata.get("features", [])],
         "time_unit": live.time_unit,
         "config": to_toml(live.config),
-        "curve": [{key: line[key] for key in CURVE if key in line} for line in _lines(live.folder / "metrics.jsonl")],
+        "curve": [{key: line[key] for key in CURVE if key in line} for line in _history(live.folder)],
         "parameters": found.get("parameters"),
         "longest_path": {"with": found.get("longest_path", []), "without": found.get("longest_path_uncut", [])},
         "dnodes": found.get("dnodes", []),
@@ -40,8 +42,8 @@ def _verdicts(folder: Path) -> dict[str, Any] | None:
     try:
         if any(told.get(name) != file_sha256(folder / file) for name, file in (("model", MODEL), ("state", STATE))):
             return None
-        ranked = rank_run(folder, quiet=True)
-        return {part: ranked.verdict(part) for part in PARTS}
+        ranked = evaluate_run(folder, quiet=True)
+        return {part: ranked.summary(part) for part in PARTS}
     except (DynedgeError, OSError):
         return None
 
@@ -53,8 +55,8 @@ def _json(path: Path) -> dict[str, Any]:
         return {}
 
 
-def _lines(path: Path) -> list[dict[str, Any]]:
+def _history(folder: Path) -> list[dict[str, Any]]:
     try:
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    except (OSError, ValueError):
+        return read_jsonl(folder / METRICS)
+    except (OSError, DynedgeError):
         return []

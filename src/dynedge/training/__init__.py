@@ -1,1 +1,1 @@
-"""The training loop and what keeps it alive: optimiser, checkpoints, run folders. It knows no model by name."""
+"""Model training: the loop, the optimizer, checkpoints and logging. No model is known here by name."""

@@ -1,9 +1,9 @@
-"""Checkpoints: where training stands, on disk, such that a kill at any moment costs only the work since the last one.
+"""Checkpoints on disk. A process killed at any time loses only the work since the last checkpoint.
 
-A checkpoint is a manifest `NUMBER.json` and the tensor files that it names with their sha256. The files are written
-first, each beside its place, synced and renamed; the manifest last, so that what it names is whole. Only then does
-the checkpoint before the previous one go. On loading every sha256 is checked, the manifest's own among them; a
-damaged checkpoint is said aloud, and the one before it used.
+A checkpoint is a manifest `NUMBER.json` and the tensor files it lists with their SHA-256. Each file is written under
+a temporary name, synced and renamed; the manifest comes last, so everything it lists is complete. Only then is the
+checkpoint before the previous one deleted. Loading verifies every SHA-256, including the manifest's own; a damaged
+checkpoint is reported on stderr and the previous one is used.
 """
 
 from __future__ import annotations
@@ -19,43 +19,49 @@ from dynedge.errors import DataError
 from dynedge.utils.atomic_io import file_sha256, write_text
 from dynedge.utils.tensor_io import Tensors, load_tensors, save_tensors
 
-FORMAT, VERSION = "dynedge-checkpoint", 1
+FORMAT, VERSION = "dynedge-checkpoint", 2
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Named parts of tensors, and notes: anything JSON holds."""
+    """Tensors in named parts (one file each), and metadata that JSON can hold."""
 
     parts: dict[str, Tensors]
-    notes: dict[str, Any]
+    metadata: dict[str, Any]
 
 
 @dataclass
 class _Manifest:
     number: int
-    files: dict[str, dict[str, str]]  # of each part: its file and the file's sha256
+    files: dict[str, dict[str, str]]  # by part: file name and SHA-256
     parts: dict[str, Tensors] = field(repr=False)
 
 
 class Checkpoints:
-    """The checkpoints of a run: the newest, and the one before it."""
+    """The checkpoint folder of a run. It holds the newest checkpoint and the one before it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._newest: _Manifest | None = None
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Write it. A part that is the very dict of the last save or load (the best model so far) stays as it is."""
+        """Writes a checkpoint. A part that is the same dict object as in the last save or load is not rewritten."""
         previous = self._newest
         number = max(self._numbers(), default=0) + 1
         files = {name: self._write_part(name, tensors, number) for name, tensors in checkpoint.parts.items()}
-        body = {"format": FORMAT, "version": VERSION, "number": number, "files": files, "notes": checkpoint.notes}
-        write_text(self._path(number), json.dumps({**body, "sha256": _seal(body)}, indent=1) + "\n")
+        body = {
+            "format": FORMAT,
+            "version": VERSION,
+            "number": number,
+            "files": files,
+            "metadata": checkpoint.metadata,
+        }
+        write_text(self._path(number), json.dumps({**body, "sha256": _digest(body)}, indent=1) + "\n")
         self._newest = _Manifest(number, files, checkpoint.parts)
-        self._keep([self._newest, previous])
+        self._delete_all_but([self._newest, previous])
 
     def load(self) -> Checkpoint | None:
-        """The newest whole checkpoint, or None where none was ever finished."""
+        """Returns the newest complete checkpoint, or None if none was ever written."""
         numbers = sorted(self._numbers(), reverse=True)
         for number in numbers:
             try:
@@ -63,7 +69,7 @@ class Checkpoints:
             except DataError as damage:
                 print(f"dynedge: checkpoint {number} is not used: {damage}", file=sys.stderr, flush=True)
         if numbers:
-            raise DataError(f"{self.folder} holds no whole checkpoint; start the run again with --force.")
+            raise DataError(f"{self.folder} has no usable checkpoint; start the run again with --force.")
         return None
 
     def _write_part(self, name: str, tensors: Tensors, number: int) -> dict[str, str]:
@@ -74,24 +80,24 @@ class Checkpoints:
         return {"file": path.name, "sha256": file_sha256(path)}
 
     def _read(self, number: int) -> Checkpoint:
-        body = _open_manifest(self._path(number))
+        body = _read_manifest(self._path(number))
         parts = {}
         for name, entry in body["files"].items():
             path = self.folder / entry["file"]
             if not path.is_file():
                 raise DataError(f"{path} is missing.")
             if file_sha256(path) != entry["sha256"]:
-                raise DataError(f"{path} is damaged: it does not match its sha256.")
+                raise DataError(f"{path} is damaged: it does not match its SHA-256.")
             parts[name] = load_tensors(path)
         self._newest = _Manifest(number, body["files"], parts)
-        return Checkpoint(parts, body["notes"])
+        return Checkpoint(parts, body["metadata"])
 
-    def _keep(self, manifests: list[_Manifest | None]) -> None:
-        """Remove all files but these checkpoints': older ones, damaged ones, and what a killed writer left."""
-        kept = {self._path(m.number).name for m in manifests if m}
-        kept |= {entry["file"] for m in manifests if m for entry in m.files.values()}
+    def _delete_all_but(self, manifests: list[_Manifest | None]) -> None:
+        """Deletes older and damaged checkpoints, and temporary files of a killed process."""
+        used = {self._path(m.number).name for m in manifests if m}
+        used |= {entry["file"] for m in manifests if m for entry in m.files.values()}
         for path in self.folder.iterdir():
-            if path.name not in kept:
+            if path.name not in used:
                 path.unlink()
 
     def _numbers(self) -> list[int]:
@@ -101,19 +107,19 @@ class Checkpoints:
         return self.folder / f"{number:06}.json"
 
 
-def _seal(body: dict[str, Any]) -> str:
+def _digest(body: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
-def _open_manifest(path: Path) -> dict[str, Any]:
+def _read_manifest(path: Path) -> dict[str, Any]:
     try:
         body = json.loads(path.read_bytes())
-        seal = body.pop("sha256")
-        sound = seal == _seal(body) and body["format"] == FORMAT
+        digest = body.pop("sha256")
+        valid = digest == _digest(body) and body["format"] == FORMAT
     except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError):
-        sound = False
-    if not sound:
+        valid = False
+    if not valid:
         raise DataError(f"{path} is damaged.")
     if body["version"] != VERSION:
-        raise DataError(f"{path} is of version {body['version']}; this dynedge reads version {VERSION}.")
+        raise DataError(f"{path} has format version {body['version']}; this dynedge reads version {VERSION}.")
     return dict(body)

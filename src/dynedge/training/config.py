@@ -1,4 +1,4 @@
-"""What is told to a run: the model's own config and the training's, as one."""
+"""Training settings: a section of every run's config.toml."""
 
 from __future__ import annotations
 
@@ -15,40 +15,51 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """How any model is trained."""
+    """Settings of the training loop, the same for every model."""
 
-    epochs: int = option(20, "passes over the training events, at most", least=0, free=True)
-    patience: int = option(4, "stop after so many epochs without a better valid MRR; 0: never", least=0, free=True)
-    seed: int = option(0, "all random draws follow from it", least=0)
-    split: str = option("", "train,valid,test by position, as 0.8,0.1,0.1; empty: the log's own")
-    valid_events: int = option(20_000, "validate on the first so many validation events; 0: all", least=0)
-    full_ranking_up_to: int = option(
-        200_000, "with more items than this, validate among 9,999 drawn ones, not among all", least=0
+    epochs: int = option(20, "Maximum number of training epochs.", least=0, free=True)
+    patience: int = option(
+        4, "Number of epochs without a better validation MRR before training stops; 0: never.", least=0, free=True
     )
-    lr: float = option(1e-3, "Adam's learning rate", least=0, free=True)
-    row_lr: float = option(1e-2, "the same for table rows (sparse gradients)", least=0, free=True)
-    cooling: float = option(0.5, "after an epoch with no better valid MRR, both rates times this; 1: never", least=0)
-    clip: float = option(1.0, "gradients are scaled down to this norm; inf: never", least=0, free=True)
-    device: str = option("auto", "auto (a GPU where it is there and helps), cpu, cuda or cuda:N", free=True)
+    seed: int = option(0, "Seed of all random numbers.", least=0)
+    split: str = option("", "Shares of train, validation and test events, as 0.8,0.1,0.1; empty: the log's split.")
+    validation_events: int = option(
+        20_000, "Number of validation events ranked after each epoch, from the first; 0: all.", least=0
+    )
+    full_ranking_up_to: int = option(
+        200_000, "Largest number of items for which validation ranks all; above it, 9,999 sampled ones.", least=0
+    )
+    lr: float = option(1e-3, "Learning rate of Adam for dense parameters.", least=0, free=True)
+    row_lr: float = option(1e-2, "Learning rate of Adam for embedding rows (sparse gradients).", least=0, free=True)
+    lr_decay: float = option(
+        0.5, "Factor of both learning rates after each epoch without a better validation MRR; 1: none.", least=0
+    )
+    max_grad_norm: float = option(
+        1.0, "Norm to which larger gradients are scaled down; inf: no clipping.", least=0, free=True
+    )
+    device: str = option("auto", "Device: auto (a GPU if available and faster), cpu, cuda or cuda:N.", free=True)
     precision: str = option(
         "auto",
-        "of the arithmetic; auto: bfloat16 products on a GPU, with float32 states and weights, else float32",
+        "Arithmetic precision; auto: bfloat16 products with float32 states and weights on a GPU, else float32.",
         choices=("auto", "float32", "bfloat16", "float64"),
     )
-    deterministic: bool = option(False, "the same bits every time on a GPU too", free=True)
-    checkpoint_windows: int = option(0, "save after so many windows; 0: by time only", least=0, free=True)
-    checkpoint_minutes: float = option(5.0, "save after so many minutes", least=0, free=True)
+    deterministic: bool = option(False, "Bit-identical results on a GPU too.", free=True)
+    checkpoint_windows: int = option(0, "Number of windows between checkpoints; 0: by time only.", least=0, free=True)
+    checkpoint_minutes: float = option(5.0, "Minutes between checkpoints.", least=0, free=True)
 
-    def split_of(self, log: EventLog) -> Split:
+    def resolve_split(self, log: EventLog) -> Split:
+        """Returns the configured split, or else the log's."""
         return Split.parse(self.split) if self.split else log.split
 
-    def protocol(self, log: EventLog) -> str:
-        """What validation ranks among."""
+    def validation_protocol(self, log: EventLog) -> str:
+        """Returns the name of the evaluation protocol that validation uses on this log."""
         return "full" if log.num_items <= self.full_ranking_up_to else "sampled-9999"
 
-    def ranges(self, log: EventLog) -> tuple[range, range]:
-        """The events to train on, and those to validate on."""
-        parts = self.split_of(log).ranges(len(log))
+    def train_valid_ranges(self, log: EventLog) -> tuple[range, range]:
+        """Returns the positions of the training events and of the events that validation ranks."""
+        parts = self.resolve_split(log).ranges(len(log))
         if not parts["train"]:
-            raise DataError(f"no events to train on: of {len(log)} events, split {self.split_of(log)} leaves none.")
-        return parts["train"], parts["valid"][: self.valid_events or None]
+            raise DataError(
+                f"no events to train on: split {self.resolve_split(log)} leaves none of {len(log)} events."
+            )
+        return parts["train"], parts["valid"][: self.validation_events or None]

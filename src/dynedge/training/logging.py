@@ -1,4 +1,4 @@
-"""What is told while training: metrics.jsonl, a moving line on a terminal or plain lines, TensorBoard if asked."""
+"""Training output: metrics.jsonl, progress on stderr, and TensorBoard on request."""
 
 from __future__ import annotations
 
@@ -16,46 +16,52 @@ from dynedge.utils.progress import Progress, clock, quantity
 METRICS = "metrics.jsonl"
 
 
-class RunLog:
-    """Given no folder it writes no file; quiet, it prints nothing."""
+class TrainingLogger:
+    """Writes one record per epoch to `folder` and progress to stderr; no folder: no files, quiet: no progress."""
 
     def __init__(self, folder: Path | None = None, *, quiet: bool = False, tensorboard: bool = False) -> None:
         self.folder, self.quiet = folder, quiet
         self._terminal = sys.stderr.isatty()
-        self._new_board = _tensorboard() if tensorboard and folder else None
-        self._board: Any = None
+        self._new_writer = _tensorboard_writer() if tensorboard and folder else None
+        self._writer: Any = None
         self._file: TextIO | None = None
         self._epochs = 0
         self._progress = Progress("training", 0, quiet=True)
 
-    def begin(self, history: list[Record], epochs: int, events: int) -> None:
-        """`events` are still to be trained on. Lines that a killed run wrote past its checkpoint go."""
+    def start(self, history: list[Record], epochs: int, events: int) -> None:
+        """Opens the outputs. `history` replaces metrics.jsonl, which may have lines past the checkpoint.
+
+        `events` is the number of events left to train on, over all epochs.
+        """
         self._epochs = epochs
         self._progress = Progress("training", events, quiet=self.quiet)
         if self.folder:
-            write_text(self.folder / METRICS, "".join(map(_line, history)))
+            write_text(self.folder / METRICS, "".join(map(_json_line, history)))
             self._file = open(self.folder / METRICS, "a", encoding="utf-8")  # noqa: SIM115
-        if self._new_board and self.folder:
-            self._board = self._new_board(str(self.folder / "tensorboard"), purge_step=len(history) + 1)
+        if self._new_writer and self.folder:
+            self._writer = self._new_writer(str(self.folder / "tensorboard"), purge_step=len(history) + 1)
         if history:
-            self.say(f"going on after epoch {history[-1]['epoch']}")
+            self.message(f"resuming after epoch {history[-1]['epoch']}")
 
-    def window(self, epoch: int, events: int, log: dict[str, float]) -> None:
-        shown = "".join(f", {name} {log[name]:.4g}" for name in ("loss", "residual") if name in log)
+    def log_window(self, epoch: int, events: int, metrics: dict[str, float]) -> None:
+        """Advances the progress line by one window."""
+        shown = "".join(f", {name} {metrics[name]:.4g}" for name in ("loss", "residual") if name in metrics)
         self._progress.what = f"epoch {epoch + 1}/{self._epochs}{shown}"
         self._progress.advance(events)
 
-    def epoch(self, record: Record) -> None:
+    def log_epoch(self, record: Record) -> None:
+        """Writes an epoch's record to all outputs."""
         if self._file:
-            self._file.write(_line(record))
+            self._file.write(_json_line(record))
             self._file.flush()
-        if self._board:
+        if self._writer:
             for name, value in record.items():
                 if isinstance(value, int | float):
-                    self._board.add_scalar(name, value, record["epoch"])
-        self.say(_sentence(record, self._epochs))
+                    self._writer.add_scalar(name, value, record["epoch"])
+        self.message(_sentence(record, self._epochs))
 
-    def say(self, line: str) -> None:
+    def message(self, line: str) -> None:
+        """Prints a line on stderr."""
         if not self.quiet:
             print(f"\r\x1b[K{line}" if self._terminal else line, file=sys.stderr, flush=True)
 
@@ -64,8 +70,8 @@ class RunLog:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
         if self._file:
             self._file.close()
-        if self._board:
-            self._board.close()
+        if self._writer:
+            self._writer.close()
 
 
 def _sentence(record: Record, epochs: int) -> str:
@@ -79,16 +85,16 @@ def _sentence(record: Record, epochs: int) -> str:
     return ", ".join(parts)
 
 
-def _line(record: Record) -> str:
-    """Strict JSON: a number that is none becomes null."""
-    return json.dumps({name: _plain(value) for name, value in record.items()}) + "\n"
+def _json_line(record: Record) -> str:
+    """Returns the record as a line of strict JSON, in which NaN and infinity become null."""
+    return json.dumps({name: _finite_or_none(value) for name, value in record.items()}) + "\n"
 
 
-def _plain(value: Any) -> Any:
+def _finite_or_none(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _tensorboard() -> Any:
+def _tensorboard_writer() -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:

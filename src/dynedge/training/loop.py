@@ -22,13 +22,13 @@ from dynedge.evaluation.protocol import candidates, walk
 from dynedge.models.base import Loss, Model, State, Step
 from dynedge.training.checkpoint import Checkpoints
 from dynedge.training.config import TrainingConfig
-from dynedge.training.logging import RunLog
+from dynedge.training.logging import TrainingLogger
 from dynedge.training.optimizer import Adam
-from dynedge.training.peak_memory import peak_mib
-from dynedge.training.precision import bit_for_bit, precision
+from dynedge.training.peak_memory import peak_memory_mib
+from dynedge.training.precision import autocast, deterministic_algorithms
 from dynedge.training.step import Steps
-from dynedge.training.train_state import Course, Record
-from dynedge.utils.signals import Stop, Stopped
+from dynedge.training.train_state import Record, TrainState
+from dynedge.utils.signals import StoppedBySignal, StopSignal
 from dynedge.utils.tensor_io import select_prefix, with_prefixes
 
 SMALL_WINDOW = 2048  # events
@@ -41,58 +41,61 @@ def fit(
     config: TrainingConfig,
     *,
     checkpoints: Checkpoints | None = None,
-    runlog: RunLog | None = None,
-    stop: Stop | None = None,
-) -> Course:
+    logger: TrainingLogger | None = None,
+    stop: StopSignal | None = None,
+) -> TrainState:
     """Train the model on the log's training events; goes on from the newest checkpoint where there is one.
 
-    The best epoch by validation MRR is in the returned Course, as the model and the state at the end of its training
-    events. Deterministic on a CPU: a run stopped anywhere and gone on with ends bit for bit as one never stopped.
+    The best epoch by validation MRR is in the returned TrainState, as the model and the state at the end of its
+    training events. Deterministic on a CPU: a run stopped anywhere and gone on with ends bit for bit as one never
+    stopped.
     """
-    runlog, stop = runlog or RunLog(quiet=True), stop or Stop()
-    events, valid = config.ranges(log)
+    logger, stop = logger or TrainingLogger(quiet=True), stop or StopSignal()
+    events, valid = config.train_valid_ranges(log)
     cuts = cut_windows(events.stop, model.num_windows(events.stop))
-    course = Course(model, Adam(model.named_parameters(), config.lr, config.row_lr), model.start())
+    course = TrainState(model, Adam(model.named_parameters(), config.lr, config.row_lr), model.start())
     keeper = _Keeper(course, checkpoints, config, stop)
     keeper.load()
-    steps = Steps(model, course.optimiser, config)
-    runlog.begin(course.history, config.epochs, _events_left(course, cuts, config.epochs))
-    if config.protocol(log) != "full":
+    steps = Steps(model, course.optimizer, config)
+    logger.start(course.history, config.epochs, _events_left(course, cuts, config.epochs))
+    if config.validation_protocol(log) != "full":
         limit = f"training.full_ranking_up_to = {config.full_ranking_up_to}"
-        runlog.say(f"validation ranks among 9,999 drawn items, since there are {log.num_items:,}; {limit}")
+        logger.message(f"validation ranks among 9,999 drawn items, since there are {log.num_items:,}; {limit}")
     try:
-        with stop.gently(), bit_for_bit(config.deterministic):
-            while course.epoch < config.epochs and not course.stale(config.patience):
-                course.optimiser.cool(config.cooling**course.setbacks)
+        with stop.deferred(), deterministic_algorithms(config.deterministic):
+            while course.epoch < config.epochs and not course.should_stop_early(config.patience):
+                course.optimizer.scale_learning_rate(config.lr_decay**course.non_improving_epochs)
                 with threads_for(cuts):
-                    _train(course, steps, log, cuts, config, keeper, runlog)
-                if course.tally.ended is None:  # once an epoch, also when stopped and gone on with after it
-                    course.tally.ended = dict(model.end_epoch(course.epoch))
+                    _train(course, steps, log, cuts, config, keeper, logger)
+                if (
+                    course.totals.end_epoch_metrics is None
+                ):  # once an epoch, also when stopped and gone on with after it
+                    course.totals.end_epoch_metrics = dict(model.end_epoch(course.epoch))
                 record = _validate(course, log, valid, config, keeper)
                 course.finish_epoch(record)
-                runlog.epoch(record)
+                logger.log_epoch(record)
                 keeper.look()
             keeper.save()
             if model.chooses:
-                _choose_again(course, log, config, runlog)
+                _choose_again(course, log, config, logger)
     finally:
-        runlog.close()
+        logger.close()
     return course
 
 
 def _train(
-    course: Course,
+    course: TrainState,
     steps: Steps,
     log: EventLog,
     cuts: list[range],
     config: TrainingConfig,
     keeper: _Keeper,
-    runlog: RunLog,
+    logger: TrainingLogger,
 ) -> None:
     """The rest of an epoch's windows."""
     model = course.model.train()
     prepared = iter(model.windows(log, cuts[-1].stop, course.window) if course.window < len(cuts) else ())
-    unread = _Unread(course, cuts, config, runlog)
+    unread = _Unread(course, cuts, config, logger)
     keeper.settle = unread.read
     for window in range(course.window, len(cuts)):
         step = Step(config.seed, course.epoch, window)
@@ -104,7 +107,7 @@ def _train(
         if keeper.look(windows=1):
             unread.go_on()
     unread.read()
-    course.optimiser.zero_grad()
+    course.optimizer.zero_grad()
 
 
 class _Unread:
@@ -114,8 +117,8 @@ class _Unread:
     diverged is noticed before it can be saved.
     """
 
-    def __init__(self, course: Course, cuts: list[range], config: TrainingConfig, runlog: RunLog) -> None:
-        self.course, self.cuts, self.config, self.runlog = course, cuts, config, runlog
+    def __init__(self, course: TrainState, cuts: list[range], config: TrainingConfig, logger: TrainingLogger) -> None:
+        self.course, self.cuts, self.config, self.logger = course, cuts, config, logger
         self._left: deque[tuple[int, Loss, Tensor]] = deque()
         self._most = int(config.device.startswith("cuda"))
         self.go_on()
@@ -140,8 +143,8 @@ class _Unread:
         # A model may tell its loss without what it adds for its own ends.
         told = {"loss": value} | {name: float(number) for name, number in loss.log.items()}
         spent, events = time.perf_counter() - self._since, len(self.cuts[window])
-        self.course.tally.add(events, spent, {**told, "objective": value, "grad_norm": length})
-        self.runlog.window(self.course.epoch, events, told)
+        self.course.totals.add(events, spent, {**told, "objective": value, "grad_norm": length})
+        self.logger.log_window(self.course.epoch, events, told)
         self.go_on()
 
 
@@ -157,12 +160,12 @@ def threads_for(cuts: list[range]) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _validate(course: Course, log: EventLog, valid: range, config: TrainingConfig, keeper: _Keeper) -> Record:
+def _validate(course: TrainState, log: EventLog, valid: range, config: TrainingConfig, keeper: _Keeper) -> Record:
     """The epoch's record. States evolve through validation on a copy: training knows nothing of it."""
-    began, tally = time.perf_counter(), course.tally
+    began, tally = time.perf_counter(), course.totals
     course.model.eval()
-    with precision(config):
-        protocol = config.protocol(log)
+    with autocast(config):
+        protocol = config.validation_protocol(log)
         among = partial(candidates, protocol=protocol)
         chosen, ranks = course.model.calibrate(log, valid, course.state.clone(), among)
         if ranks is None:
@@ -171,42 +174,44 @@ def _validate(course: Course, log: EventLog, valid: range, config: TrainingConfi
     return {
         "epoch": course.epoch + 1,
         **tally.means(),
-        **(tally.ended or {}),
+        **(tally.end_epoch_metrics or {}),
         **chosen,
         "valid_mrr": mean("mrr", ranks),
         "valid_recall@10": mean("recall@10", ranks),
         "valid_protocol": protocol,
-        "losses": tally.curve(),
+        "losses": tally.loss_curve(),
         "events": tally.events,
         "seconds": tally.seconds,
         "valid_seconds": time.perf_counter() - began,
         "events_per_s": tally.events / max(tally.seconds, 1e-9),
-        "peak_mib": peak_mib(config.device),
+        "peak_mib": peak_memory_mib(config.device),
     }
 
 
-def _choose_again(course: Course, log: EventLog, config: TrainingConfig, runlog: RunLog) -> None:
+def _choose_again(course: TrainState, log: EventLog, config: TrainingConfig, logger: TrainingLogger) -> None:
     """The best epoch chooses on more validation events: the first of them are not like those that come long after."""
-    events = config.split_of(log).ranges(len(log))["valid"][: AT_LAST * config.valid_events or None]
+    events = config.resolve_split(log).ranges(len(log))["valid"][: AT_LAST * config.validation_events or None]
     model, best = course.model.eval(), course.best
-    if best is None or len(events) == len(config.ranges(log)[1]):
+    if best is None or len(events) == len(config.train_valid_ranges(log)[1]):
         return
     last = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     model.load_state_dict(select_prefix(best.tensors, "model"))
-    with precision(config):
+    with autocast(config):
         state = State(select_prefix(best.tensors, "state")).beside(course.state).clone()
-        chosen, _ = model.calibrate(log, events, state, partial(candidates, protocol=config.protocol(log)))
+        chosen, _ = model.calibrate(log, events, state, partial(candidates, protocol=config.validation_protocol(log)))
     now = {name: tensor.detach().to("cpu", copy=True) for name, tensor in model.state_dict().items()}
     course.best = replace(best, tensors=best.tensors | with_prefixes(model=now))
     model.load_state_dict(last)
     told = ", ".join(f"{name} {value:g}" for name, value in chosen.items())
-    runlog.say(f"chosen on {len(events):,} validation events: {told}")
+    logger.message(f"chosen on {len(events):,} validation events: {told}")
 
 
 class _Keeper:
     """Saves when it is time, and when asked to stop."""
 
-    def __init__(self, course: Course, checkpoints: Checkpoints | None, config: TrainingConfig, stop: Stop) -> None:
+    def __init__(
+        self, course: TrainState, checkpoints: Checkpoints | None, config: TrainingConfig, stop: StopSignal
+    ) -> None:
         self.course, self.checkpoints, self.config, self.stop = course, checkpoints, config, stop
         self._windows, self._saved = 0, time.monotonic()
         self._standing = (0, 0)  # epoch and window of the last checkpoint
@@ -220,9 +225,9 @@ class _Keeper:
     def look(self, windows: int = 0) -> bool:
         """Whether it saved."""
         self._windows += windows
-        if self.stop.caught is not None:
+        if self.stop.received is not None:
             self.save()
-            raise Stopped(self.stop.caught)
+            raise StoppedBySignal(self.stop.received)
         enough = 0 < self.config.checkpoint_windows <= self._windows
         due = enough or time.monotonic() - self._saved >= 60 * self.config.checkpoint_minutes
         if due:
@@ -247,6 +252,6 @@ def _diverged(value: float, epoch: int, window: int, cuts: list[range], config: 
     )
 
 
-def _events_left(course: Course, cuts: list[range], epochs: int) -> int:
+def _events_left(course: TrainState, cuts: list[range], epochs: int) -> int:
     done = cuts[course.window - 1].stop if course.window else 0
     return max((epochs - course.epoch) * cuts[-1].stop - done, 0)

@@ -1,4 +1,4 @@
-"""How much memory training took."""
+"""Peak memory use of a training process."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import sys
 
 import torch
 
-KIB = 1 if sys.platform == "darwin" else 1024  # the unit of ru_maxrss, in bytes
+MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024  # the unit of ru_maxrss, in bytes
 
 
-def peak_mib(device: str) -> float:
-    """The most so far: what tensors took of the GPU trained on, else the whole process, libraries included."""
+def peak_memory_mib(device: str) -> float:
+    """Returns the peak so far in MiB: tensors on a GPU, or the whole process (libraries included) on a CPU."""
     if device.startswith("cuda"):
         return float(torch.cuda.max_memory_allocated(device)) / 2**20
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB / 2**20
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * MAXRSS_UNIT / 2**20

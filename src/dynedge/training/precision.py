@@ -1,4 +1,4 @@
-"""The arithmetic that training and evaluation run in."""
+"""Numeric precision and determinism of training and evaluation."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from dynedge.ops.dispatch import warn_once
 from dynedge.training.config import TrainingConfig
 
 
-def precision(config: TrainingConfig) -> AbstractContextManager[object]:
-    """The arithmetic a model is trained and judged in."""
+def autocast(config: TrainingConfig) -> AbstractContextManager[object]:
+    """Returns a context that computes in the configured precision; without bfloat16 support, in float32."""
     kind = torch.device(config.device).type if config.precision == "bfloat16" else ""
     if kind == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
-        warn_once("this GPU has no bfloat16; it computes in float32.")
+        warn_once("this GPU does not support bfloat16; float32 is used instead.")
         kind = ""
     return torch.autocast(kind, torch.bfloat16) if kind else nullcontext()
 
 
 @contextmanager
-def bit_for_bit(wanted: bool) -> Iterator[None]:
-    """Only operators that give the same bits every time; but no filling of fresh memory, which costs time."""
-    if not wanted:
+def deterministic_algorithms(enabled: bool) -> Iterator[None]:
+    """Allows only deterministic operators, without torch's filling of uninitialized memory, which costs time."""
+    if not enabled:
         yield
         return
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # asked for by torch before the first product
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # torch requires it before the first product
     settings: Any = torch.utils.deterministic
     filling, settings.fill_uninitialized_memory = settings.fill_uninitialized_memory, False
     torch.use_deterministic_algorithms(True)

@@ -16,7 +16,7 @@ from dynedge.models.base import Loss, Model, State, Step
 from dynedge.ops.dispatch import warn_once
 from dynedge.training.config import TrainingConfig
 from dynedge.training.optimizer import Adam
-from dynedge.training.precision import precision
+from dynedge.training.precision import autocast
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,12 +66,12 @@ class Steps:
         return Loss(value, dict(zip(recorded.names, told, strict=True))), norm
 
     def _take(self, prepared: Any, state: State, step: Step) -> tuple[Loss, Tensor]:
-        with precision(self.config):
+        with autocast(self.config):
             loss = self.model.loss(prepared, state, step)
         self.optimiser.zero_grad()
         if loss.total.requires_grad:  # not where a model has nothing to learn, or the window nothing to learn from
             loss.total.backward()  # type: ignore[no-untyped-call]
-        norm = self.optimiser.clip(self.config.clip)
+        norm = self.optimiser.clip(self.config.max_grad_norm)
         if self._on_gpu or bool(torch.isfinite(norm) & torch.isfinite(loss.total)):  # a GPU's numbers are read later
             self.optimiser.step()
         return Loss(loss.total.detach(), loss.log), norm

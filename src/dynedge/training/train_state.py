@@ -1,4 +1,4 @@
-"""Where training stands: all that changes while it runs, and so all that a checkpoint holds."""
+"""Everything that changes during training, and therefore everything a checkpoint stores."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from dynedge.utils.tensor_io import Tensors, select_prefix, with_prefixes
 
 Record = dict[str, Any]
 TIMINGS = ("seconds", "valid_seconds", "events_per_s", "peak_mib")  # fields of a record that differ from run to run
-CURVE = 10  # points of the loss within an epoch
+CURVE_POINTS = 10  # points of the loss curve within an epoch
 
 
 @dataclass
-class Tally:
-    """What an epoch's windows added up to so far."""
+class EpochTotals:
+    """Sums over the windows of the current epoch."""
 
     events: int = 0
     seconds: float = 0.0
-    losses: list[float] = field(default_factory=list)  # one a window
-    sums: dict[str, list[float]] = field(default_factory=dict)  # by name: of value × events, of events
-    ended: dict[str, float] | None = None  # what the model's end_epoch said, once it was called
+    losses: list[float] = field(default_factory=list)  # one per window
+    sums: dict[str, list[float]] = field(default_factory=dict)  # by name: sum of value × events, sum of events
+    end_epoch_metrics: dict[str, float] | None = None  # returned by the model's end_epoch, once it was called
 
     def add(self, events: int, seconds: float, log: dict[str, float]) -> None:
-        """`log` has the window's loss, and whatever else is to be averaged over events."""
+        """Adds one window. `log` holds its loss and any other metric to be averaged over events."""
         self.events += events
         self.seconds += seconds
         self.losses.append(log["loss"])
@@ -39,18 +39,19 @@ class Tally:
             total[1] += events
 
     def means(self) -> dict[str, float]:
+        """Returns the mean of each metric, weighted by the events of the windows that reported it."""
         return {name: total / max(weight, 1.0) for name, (total, weight) in self.sums.items()}
 
-    def curve(self) -> list[float]:
-        """The mean loss of each tenth of the windows."""
+    def loss_curve(self) -> list[float]:
+        """Returns the mean loss of each tenth of the windows."""
         n = len(self.losses)
-        tenths = [self.losses[n * k // CURVE : n * (k + 1) // CURVE] for k in range(CURVE)]
+        tenths = [self.losses[n * k // CURVE_POINTS : n * (k + 1) // CURVE_POINTS] for k in range(CURVE_POINTS)]
         return [math.fsum(tenth) / len(tenth) for tenth in tenths if tenth]
 
 
 @dataclass(frozen=True)
-class Best:
-    """The best epoch so far: the model after it, and the state at the end of its training events."""
+class BestEpoch:
+    """The best epoch so far by validation MRR: its model, and the state at the end of its training events."""
 
     epoch: int
     valid_mrr: float | None
@@ -58,64 +59,67 @@ class Best:
 
 
 @dataclass
-class Course:
-    """Position: `window` windows of epoch number `epoch` (from 0) are done."""
+class TrainState:
+    """Progress of a training run: `window` windows of epoch `epoch` (counted from 0) are done."""
 
     model: Model
-    optimiser: Adam
+    optimizer: Adam
     state: State
     epoch: int = 0
     window: int = 0
-    tally: Tally = field(default_factory=Tally)
-    history: list[Record] = field(default_factory=list)  # one record an epoch, as metrics.jsonl has them
-    best: Best | None = None
+    totals: EpochTotals = field(default_factory=EpochTotals)
+    history: list[Record] = field(default_factory=list)  # one record per epoch, as in metrics.jsonl
+    best: BestEpoch | None = None
 
     def finish_epoch(self, record: Record) -> None:
-        """Take the record in, remember the model if it is the best, and stand at the start of the next epoch."""
+        """Appends the epoch's record, copies the model if it is the best so far, and starts the next epoch."""
         mrr = record["valid_mrr"]
         if self.best is None or mrr is None or self.best.valid_mrr is None or mrr > self.best.valid_mrr:
-            self.best = Best(self.epoch, mrr, self.snapshot())
+            self.best = BestEpoch(self.epoch, mrr, self.snapshot())
         self.history.append(record)
         self.epoch, self.window = self.epoch + 1, 0
-        self.tally, self.state = Tally(), self.model.start()
+        self.totals, self.state = EpochTotals(), self.model.start()
 
     @property
-    def setbacks(self) -> int:
-        """How many epochs were no better than the best before them."""
+    def non_improving_epochs(self) -> int:
+        """Number of epochs whose validation MRR did not exceed the best of the epochs before them."""
         best, count = -math.inf, 0
         for mrr in (record["valid_mrr"] for record in self.history if record["valid_mrr"] is not None):
             best, count = max(best, mrr), count + (mrr <= best)
         return count
 
-    def stale(self, patience: int) -> bool:
-        """Whether so many epochs went by without a better one."""
+    def should_stop_early(self, patience: int) -> bool:
+        """Returns whether the last `patience` epochs brought no better validation MRR; 0 never stops."""
         return patience > 0 and self.best is not None and self.epoch - 1 - self.best.epoch >= patience
 
     def snapshot(self) -> Tensors:
-        now = with_prefixes(model=self.model.state_dict(), state=dict(self.state))
-        return {name: tensor.detach().to("cpu", copy=True) for name, tensor in now.items()}
+        """Returns copies of the model's parameters and of the state, on the CPU."""
+        tensors = with_prefixes(model=self.model.state_dict(), state=dict(self.state))
+        return {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
 
     def checkpoint(self) -> Checkpoint:
-        now = with_prefixes(model=self.model.state_dict(), optim=self.optimiser.tensors(), state=dict(self.state))
-        notes = {
+        """Returns a checkpoint of everything here. Its tensors are not copies."""
+        current = with_prefixes(model=self.model.state_dict(), optim=self.optimizer.tensors(), state=dict(self.state))
+        metadata = {
             "epoch": self.epoch,
             "window": self.window,
-            "tally": dataclasses.asdict(self.tally),
+            "totals": dataclasses.asdict(self.totals),
             "history": self.history,
             "best": self.best and {"epoch": self.best.epoch, "valid_mrr": self.best.valid_mrr},
         }
-        return Checkpoint({"now": now} | ({"best": self.best.tensors} if self.best else {}), notes)
+        return Checkpoint({"current": current} | ({"best": self.best.tensors} if self.best else {}), metadata)
 
     def load(self, checkpoint: Checkpoint) -> None:
-        """Stand where a checkpoint stood."""
-        now, notes = checkpoint.parts["now"], checkpoint.notes
+        """Restores the progress stored in a checkpoint."""
+        current, metadata = checkpoint.parts["current"], checkpoint.metadata
         try:
-            self.model.load_state_dict(select_prefix(now, "model"))
-            self.optimiser.load(select_prefix(now, "optim"))
+            self.model.load_state_dict(select_prefix(current, "model"))
+            self.optimizer.load(select_prefix(current, "optim"))
         except (RuntimeError, KeyError) as error:
-            what = " ".join(str(error).split())
-            raise DataError(f"the checkpoint is not of this model as configured now: {what}.") from None
-        self.state = State(select_prefix(now, "state")).beside(self.state).clone()
-        self.epoch, self.window, self.history = notes["epoch"], notes["window"], notes["history"]
-        self.tally = Tally(**notes["tally"])
-        self.best = Best(**notes["best"], tensors=checkpoint.parts["best"]) if notes["best"] else None
+            reason = " ".join(str(error).split())
+            raise DataError(f"the checkpoint does not fit the model as it is configured now: {reason}.") from None
+        self.state = State(select_prefix(current, "state")).beside(self.state).clone()
+        self.epoch, self.window, self.history = metadata["epoch"], metadata["window"], metadata["history"]
+        self.totals = EpochTotals(**metadata["totals"])
+        best = metadata["best"]
+        self.best = BestEpoch(**best, tensors=checkpoint.parts["best"]) if best else None

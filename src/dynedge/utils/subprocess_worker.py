@@ -1,6 +1,7 @@
-"""Work in a process of its own: its memory is its own, and if it fails, be it for want of memory, nobody else does.
+"""Runs a function in a subprocess and reports its failure as one sentence.
 
-Processes are forked off a server that has torch loaded and has computed nothing, so that each starts in a moment.
+A failure, running out of memory included, does not affect the parent process, and the subprocess's memory is its own.
+Subprocesses are forked from a server process that has imported torch and computed nothing, so each starts quickly.
 """
 
 from __future__ import annotations
@@ -18,65 +19,68 @@ from signal import SIGKILL, Signals
 from typing import Any
 
 from dynedge.errors import DynedgeError
-from dynedge.utils.signals import Stopped
+from dynedge.utils.signals import StoppedBySignal
 
-LOADED = ["dynedge.runs.train_run", "dynedge.runs.evaluate_run", "dynedge.models.registry"]
+PRELOADED = ["dynedge.runs.train_run", "dynedge.runs.evaluate_run", "dynedge.models.registry"]
 OOM = "-oom-"
 
 
-class Failed(Exception):  # noqa: N818  (as Stopped: it happened)
-    """The work did not end well; one sentence says why. Want of memory begins with -oom-."""
+class SubprocessError(Exception):
+    """The function failed in its subprocess. The message is one sentence; it starts with -oom- if memory ran out."""
 
 
-def apart(work: Callable[..., None], *arguments: Any) -> None:
-    """Do work(*arguments) elsewhere and wait for it. A signal that reaches us is handed on, and its end awaited."""
+def run_in_subprocess(function: Callable[..., None], *arguments: Any) -> None:
+    """Calls function(*arguments) in a subprocess and waits for it.
+
+    If a signal stops this process, the subprocess is terminated, and waited for, first.
+    """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(LOADED)
-    ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_do, args=(theirs, work, arguments))
+    context.set_forkserver_preload(PRELOADED)
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_call, args=(sender, function, arguments))
     process.start()
-    theirs.close()
+    sender.close()
     try:
         process.join()
     except BaseException:
         process.terminate()
         process.join()
         raise
-    with ours:
-        told = _received(ours)
-    if told is not None:
-        raise Failed(told)
+    with receiver:
+        failure = _received(receiver)
+    if failure is not None:
+        raise SubprocessError(failure)
     if process.exitcode == -SIGKILL:
-        raise Failed(f"{OOM} its process was killed, most likely by the system for want of memory.")
+        raise SubprocessError(f"{OOM} its process was killed, most likely by the system for lack of memory.")
     if process.exitcode:
         code = process.exitcode
-        raise Failed(f"its process ended with {Signals(-code).name if code < 0 else f'exit code {code}'}.")
+        raise SubprocessError(f"its process ended with {Signals(-code).name if code < 0 else f'exit code {code}'}.")
 
 
-def _received(ours: Connection) -> str | None:
+def _received(receiver: Connection) -> str | None:
     try:
-        return str(ours.recv())
+        return str(receiver.recv())
     except EOFError:
         return None
 
 
-def _do(theirs: Connection, work: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-    os.setpgrp()  # Ctrl-C reaches the one who waits, and from there us: once
-    _end_with_parent()
+def _call(sender: Connection, function: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    os.setpgrp()  # Ctrl-C reaches the parent only, which then terminates this process: one signal, not two
+    _exit_with_parent()
     with suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text("1000")  # where memory ends, the system takes us and nobody else
+        Path("/proc/self/oom_score_adj").write_text("1000")  # out of memory, the system kills this process first
     try:
-        work(*arguments)
-    except Stopped as stopped:
+        function(*arguments)
+    except StoppedBySignal as stopped:
         sys.exit(stopped.exit_code)
     except Exception as error:
         if os.environ.get("DYNEDGE_DEBUG"):
             traceback.print_exc()
-        theirs.send(_sentence(error))
+        sender.send(_sentence(error))
 
 
-def _end_with_parent() -> None:
-    """Who is killed outright can hand nothing on: whoever works for it notices, and holds no lock any longer."""
+def _exit_with_parent() -> None:
+    """Ends this process, and releases its locks, when the parent was killed and could not terminate it."""
     parent = multiprocessing.parent_process()
     assert parent is not None
 
@@ -93,4 +97,4 @@ def _sentence(error: Exception) -> str:
         return text
     if isinstance(error, MemoryError) or "out of memory" in text or "can't allocate memory" in text:
         return f"{OOM} not enough memory ({text.removesuffix('.') or 'MemoryError'})."
-    return f"this is a bug in dynedge ({type(error).__name__}: {text}); DYNEDGE_DEBUG=1 shows where."
+    return f"this is a bug in dynedge ({type(error).__name__}: {text}); DYNEDGE_DEBUG=1 shows the traceback."

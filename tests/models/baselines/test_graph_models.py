@@ -319,7 +319,7 @@ def ranks(name, recipe, log, *, epochs, lr=0.005, **more):
     entry = MODELS[name]
     config = replace(entry.recipes.get(recipe) or entry.config(), **more)
     training = TrainingConfig(epochs=epochs, lr=lr, row_lr=0.02, patience=0)
-    events, valid = training.ranges(log)
+    events, valid = training.train_valid_ranges(log)
     course = fit(entry.create(config, log, events.stop, 0), log, training)
     return walk(course.model.eval(), log, valid, course.state.clone())
 
@@ -327,7 +327,7 @@ def ranks(name, recipe, log, *, epochs, lr=0.005, **more):
 def mrr_of_tastes(name, recipe, log, **more):
     """Over the validation events that are of a taste. Whoever knows the four items gets 25/48 at best."""
     found = ranks(name, recipe, log, **more)
-    valid = TrainingConfig().ranges(log)[1]
+    valid = TrainingConfig().train_valid_ranges(log)[1]
     return float((1 / found)[np.asarray(log.item)[valid.start : valid.stop] < TASTES * EACH].mean())
 
 

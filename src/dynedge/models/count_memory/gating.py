@@ -15,7 +15,7 @@ from dynedge.models.count_memory.example_collection import Examples
 from dynedge.models.count_memory.scoring import RESCALING_INPUTS, SEEN_INPUT, NetworkWeights
 from dynedge.utils.arrays import Array
 
-PACE = 10.0  # factor of the learning rate: a few hundred weights that decide everything, against the recurrence's
+LR_SCALE = 10.0  # factor of the learning rate: a few hundred weights that decide everything, against the recurrence's
 
 
 class Mixture(nn.Module):
@@ -36,7 +36,7 @@ class Mixture(nn.Module):
         self.rescaling_out = nn.Parameter(torch.zeros(rescaling_hidden))
         self.rescaling_seen = nn.Parameter(torch.zeros(1))
         for parameter in self.parameters():
-            parameter.pace = PACE  # type: ignore[attr-defined]
+            parameter.lr_scale = LR_SCALE  # type: ignore[attr-defined]
 
     def weights(self) -> NetworkWeights:
         """Returns the weights as arrays, for the compiled kernels."""

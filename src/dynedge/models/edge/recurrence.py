@@ -85,7 +85,7 @@ class Recurrence(Model):
         # What is added for items the user has had, by bucket: few numbers with much to say, which learn faster.
         self.bonus = nn.Parameter(torch.zeros(repeat_bonus.BUCKETS)) if config.history and self._full else None
         if self.bonus is not None:
-            self.bonus.pace = 10.0  # type: ignore[attr-defined]
+            self.bonus.lr_scale = 10.0  # type: ignore[attr-defined]
         self.ties = Ties(dnodes, self.xi.detach()[0].expand(dnodes, d), config.solver, config.alpha)
 
     @property

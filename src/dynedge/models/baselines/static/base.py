@@ -24,7 +24,7 @@ from dynedge.models.base import Loss, Model, State, Step
 from dynedge.models.modules import Shape
 from dynedge.ops.all_scores import all_scores
 
-PACE = 10.0  # the regression is to be where the vectors are: it learns this much faster
+LR_SCALE = 10.0  # the regression is to be where the vectors are: it learns this much faster
 
 
 class SettledConfig(Protocol):
@@ -49,7 +49,7 @@ class Settled(Model):
         self.register_buffer("items", torch.zeros(shape.items, config.dim))
         self.weight, self.bias = nn.Parameter(torch.ones(config.dim)), nn.Parameter(torch.zeros(()))
         for parameter in (self.weight, self.bias):
-            parameter.pace = PACE  # type: ignore[attr-defined]
+            parameter.lr_scale = LR_SCALE  # type: ignore[attr-defined]
 
     # ---- what a model says of itself
 
