@@ -112,7 +112,7 @@ def test_the_log_may_move(verb, run, log, tmp_path):
     moved = shutil.move(log, tmp_path / "elsewhere")
     code, _, err = verb("evaluate", run)
     assert code == 3
-    assert "which is not there; if it has moved" in err
+    assert "which does not exist; if it was moved" in err
     again = evaluated(verb, run, moved)
     assert again["test"] == first["test"]
 
@@ -131,7 +131,7 @@ def test_mistakes(verb, run, log, tmp_path):
     refused(3, "its events have 2 features", "evaluate", run, wide)
     refused(3, "not a run folder", "evaluate", log)
     refused(3, "does not exist", "evaluate", run, tmp_path / "absent")
-    refused(2, "should be one of: full, sampled-499, sampled-9999", "evaluate", run, "--protocol", "half")
+    refused(2, "must be one of: full, sampled-499, sampled-9999", "evaluate", run, "--protocol", "half")
     refused(2, "two run folders or more", "compare", run)
     refused(2, "is a log; compare takes runs", "compare", run, log)
     refused(2, "should end in one of", "compare", run, run, "--plot", tmp_path / "x.doc")
@@ -143,7 +143,7 @@ def test_other_events_with_the_same_ids_are_walked_with_a_warning(verb, run, tmp
     other = toy.write_log(tmp_path / "other", seed=1)
     code, out, err = verb("evaluate", run, other, "--json")
     assert code == 0
-    assert "other events" in err
+    assert "but different events" in err
     assert json.loads(out)["test"]["events"] == 120
 
 

@@ -164,7 +164,7 @@ def finished(tmp_path_factory):
 
 MISTAKES = [
     (["--out", "{new}", "--model", "tox"], 2, "--model knows no 'tox'; did you mean toy? Known: toy, toy-wide"),
-    (["--out", "{new}", "--dnodes", "3"], 2, "the model toy has no --dnodes; its own settings are: model.dim"),
+    (["--out", "{new}", "--dnodes", "3"], 2, "the model toy has no --dnodes; its settings are: model.dim"),
     (["--out", "{new}", "--dim", "wide"], 2, "--dim: model.dim should be a whole number, not 'wide'"),
     (["--out", "{new}", "--dim", "13"], 2, "bad luck"),
     (["--out", "{new}", "--epochs", "-1"], 2, "--epochs: training.epochs should be at least 0"),
@@ -173,7 +173,7 @@ MISTAKES = [
     (["--out", "{new}", "--split", "1,2,3"], 2, "--split"),
     (["--out", "{new}", "--split", "0,0.5,0.5"], 3, "no events to train on"),
     (["--out", "{new}", "--precision", "float8"], 2, "one of auto, float32, bfloat16, float64"),
-    (["--out", "{new}", "--device", "abacus"], 2, "--device 'abacus' should be auto"),
+    (["--out", "{new}", "--device", "abacus"], 2, "--device 'abacus' must be auto"),
     (["--out", "{new}", "--config", "{tmp}/absent.toml"], 3, "absent.toml: No such file"),
     (["--out", "{new}", "--config", "{tmp}/bad.toml"], 3, "bad.toml is not TOML"),
     (["--out", "{new}", "--config", "{tmp}/key.toml"], 2, "key.toml has no 'training.epoch'; did you mean"),
@@ -206,11 +206,11 @@ def test_a_mistake_is_one_sentence_and_the_right_exit_code(verb, finished, tmp_p
 @pytest.mark.parametrize(
     ("shape", "words"),
     [
-        ({"users": 21}, "it has 21 users, and the run's has 20"),
-        ({"items": 16}, "it has 16 items, and the run's has 15"),
-        ({"features": 2}, "it has 2 features, and the run's has 0"),
-        ({"count": 601}, "it has 601 events, and the run's has 600"),
-        ({"seed": 1}, "as many events, but other ones"),
+        ({"users": 21}, "it has 21 users, and the run's log has 20"),
+        ({"items": 16}, "it has 16 items, and the run's log has 15"),
+        ({"features": 2}, "it has 2 features, and the run's log has 0"),
+        ({"count": 601}, "it has 601 events, and the run's log has 600"),
+        ({"seed": 1}, "it has the same number of events, but different ones"),
     ],
 )
 def test_another_log_is_refused_by_name(verb, finished, tmp_path, shape, words):
@@ -282,7 +282,7 @@ def test_another_number_of_threads_is_said_aloud(verb, tmp_path, log):
     (run / "env.json").write_text(json.dumps({**env, "threads": 77}))
     code, _, err = verb("train", log, "--out", run, *FAST, "--resume")
     assert code == 0
-    assert "was started with 77 threads and goes on with" in err
+    assert "was started with 77 threads and resumes with" in err
 
 
 def test_the_config_file_reads_back(finished):

@@ -174,20 +174,20 @@ def test_mistakes(verb, log, tmp_path):
     run = tmp_path / "run"
     assert verb("train", log, "--out", run, "--epochs", "1")[0] == 0
     refused(2, "--models knows no 'toi'; did you mean toy? Known: toy, toy-wide.", log, "--models", "toy,toi")
-    refused(2, "--models names nobody", log, "--models", ",")
-    refused(2, "is a log; compare takes runs, or one log alone", log, run)
-    refused(2, "is a log; compare takes runs, or one log alone", log, log)
+    refused(2, "--models is empty", log, "--models", ",")
+    refused(2, "is a log; compare takes runs, or a single log", log, run)
+    refused(2, "is a log; compare takes runs, or a single log", log, log)
     refused(2, "--models is for one log", run, run, "--models", "toy")
     refused(2, "--report DIR writes a page", log, "--plot", tmp_path / "x.png")
     refused(2, "there is no folder", log, "--report", tmp_path / "not" / "there")
-    refused(2, "should be one of: full, sampled-499, sampled-9999", log, "--protocol", "half")
-    refused(3, "No such file or directory", log, "--models", tmp_path / "none.toml")
+    refused(2, "must be one of: full, sampled-499, sampled-9999", log, "--protocol", "half")
+    refused(3, "none.toml: No such file", log, "--models", tmp_path / "none.toml")
     (tmp_path / "runs" / "toy-0").mkdir(parents=True)
     refused(3, "toy-0 exists and is not a run folder", log, "--runs", tmp_path / "runs")
     assert verb("train", toy.write_log(tmp_path / "two", seed=1), "--out", tmp_path / "other" / "toy-0")[0] == 3
     (tmp_path / "other").mkdir()
     assert verb("train", tmp_path / "two", "--out", tmp_path / "other" / "toy-0", "--epochs", "1")[0] == 0
-    refused(3, "as many events, but other ones", log, "--runs", tmp_path / "other")
+    refused(3, "the same number of events, but different ones", log, "--runs", tmp_path / "other")
 
 
 def test_no_model_at_all_is_exit_3(verb, log, recipe):

@@ -8,6 +8,7 @@ from dynedge.data.log import read_log
 from dynedge.data.synthetic import synthesize
 from dynedge.inference.event_input import Event
 from dynedge.inference.session import Live
+from dynedge.runs.folder import RunFolder
 from dynedge.runs.run_config import recipe_config, resolve_key
 from dynedge.runs.train_run import train_run
 

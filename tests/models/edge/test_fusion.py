@@ -33,7 +33,7 @@ def test_fused_scores_are_the_weighted_sum_of_the_experts():
 
 def test_the_best_epoch_is_calibrated_again_on_more_events(monkeypatch):
     log = make_log(events=400)
-    config = TrainingConfig(epochs=2, patience=0, split="0.6,0.3,0.1", valid_events=10, device="cpu")
+    config = TrainingConfig(epochs=2, patience=0, split="0.6,0.3,0.1", validation_events=10, device="cpu")
     calls, original = [], Edge.calibrate
 
     def calibrate(model, log, events, state, among):
