@@ -1,4 +1,4 @@
-"""Shared by all tests: hypothesis without deadlines (a first call compiles), the same examples every time."""
+"""Shared fixtures, and a hypothesis profile without deadlines (a first call compiles) and with fixed examples."""
 
 import os
 import subprocess
@@ -7,7 +7,7 @@ import sys
 import pytest
 from hypothesis import settings
 
-# Threads that wait for work should not keep a core from the other processes that tests start.
+# Waiting OpenMP threads sleep instead of spinning, so that they do not slow down processes that tests start.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 settings.register_profile("dynedge", deadline=None, derandomize=True, database=None)
@@ -15,13 +15,13 @@ settings.load_profile("dynedge")
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _all_models():
-    """A file of tests may put models of its own into the registry: they are gone after it."""
+def _restored_registry():
+    """Restores the model registry after each test module, which may register models of its own."""
     from dynedge.models import registry
 
-    before = registry.entries()
+    entries = registry.entries()
     yield
-    registry.use_only(before)
+    registry.use_only(entries)
 
 
 @pytest.fixture(scope="session")
@@ -31,32 +31,35 @@ def runs_folder(tmp_path_factory):
 
 
 @pytest.fixture
-def verb(capsys):
-    """Run `dynedge …` in this process, with the toy models: verb("train", …) -> exit code, stdout, stderr."""
-    from training import toy_model as toy
+def toy_models():
+    """Makes the toy models the only registered ones; `toy` is the default."""
+    from training import toy_model
 
+    toy_model.register()
+
+
+@pytest.fixture
+def cli_run(capsys):
+    """Runs a command in this process: cli_run("train", …) returns exit code, stdout and stderr."""
     from dynedge import cli
-    from dynedge.cli import compare, evaluate, train  # noqa: F401
-
-    toy.register()
 
     def run(*arguments):
         capsys.readouterr()
         code = cli.run([str(argument) for argument in arguments])
-        told = capsys.readouterr()
-        return code, told.out, told.err
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
 
     return run
 
 
 @pytest.fixture
-def dynedge():
-    """Run a verb as a user would: dynedge("info", folder) -> the finished process."""
+def cli_process():
+    """Runs a command in a new process, warnings as errors: cli_process("info", folder) returns the process."""
 
-    def run(*arguments, **more):
+    def run(*arguments, **options):
         command = [sys.executable, "-m", "dynedge", *map(str, arguments)]
         environment = {**os.environ, "PYTHONWARNINGS": "error"}
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False, **more)
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False, **options)
         assert "Traceback" not in done.stderr, done.stderr
         return done
 

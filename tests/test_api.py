@@ -59,9 +59,9 @@ def test_a_fitted_model_knows_the_whole_log_and_so_does_what_it_saves(log, model
     assert np.all(np.diff(whole.score.reshape(5, 4)) <= 0)
 
 
-def test_the_verbs_read_what_it_saves(dynedge, log, saved, model):
+def test_the_verbs_read_what_it_saves(cli_process, log, saved, model):
     user = log.user_ids[2]
-    done = dynedge("recommend", saved, "--users", user, "--k", 3, "--json")
+    done = cli_process("recommend", saved, "--users", user, "--k", 3, "--json")
     told = json.loads(done.stdout)
     assert [(item["item"], item["score"]) for item in told["users"][0]["items"]] == model.recommend(user, k=3).of(
         user

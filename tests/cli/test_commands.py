@@ -21,44 +21,44 @@ def file(tmp_path):
     return tmp_path / "events.csv"
 
 
-def test_prepare_and_info(dynedge, tmp_path, file):
-    done = dynedge("prepare", file, "--out", tmp_path / "log")
+def test_prepare_and_info(cli_process, tmp_path, file):
+    done = cli_process("prepare", file, "--out", tmp_path / "log")
     assert done.returncode == 0, done.stderr
     assert "times in seconds (inferred" in done.stdout
     assert "3 events, 2 users, 2 items" in done.stdout
-    card = json.loads(dynedge("info", tmp_path / "log", "--json", "--verify").stdout)
+    card = json.loads(cli_process("info", tmp_path / "log", "--json", "--verify").stdout)
     assert {"events", "users", "items", "rejected", "first_time", "last_time"} <= card.keys()
     assert (card["events"], card["users"], card["rejected"], card["first_time"]) == (3, 2, 0, 1.0)
-    shown = dynedge("info", tmp_path / "log", "--plot", tmp_path / "log.svg")
+    shown = cli_process("info", tmp_path / "log", "--plot", tmp_path / "log.svg")
     assert "repeats" in shown.stdout
     assert (tmp_path / "log.svg").read_text().startswith("<?xml")
 
 
-def test_prepare_says_what_it_rejected(dynedge, tmp_path, file):
+def test_prepare_says_what_it_rejected(cli_process, tmp_path, file):
     file.write_text(ROWS + "eve,,4\n")
-    done = dynedge("prepare", file, "--out", tmp_path / "log", "--max-bad", "30%")
+    done = cli_process("prepare", file, "--out", tmp_path / "log", "--max-bad", "30%")
     assert "rejected  1: 1 missing value" in done.stdout
-    as_json = json.loads(dynedge("prepare", file, "--out", tmp_path / "two", "--max-bad", "0.3", "--json").stdout)
+    as_json = json.loads(cli_process("prepare", file, "--out", tmp_path / "two", "--max-bad", "0.3", "--json").stdout)
     assert (as_json["rows_read"], as_json["events"], as_json["rejected"]) == (4, 3, 1)
 
 
-def test_a_known_data_set_warns_when_it_is_not_as_published(dynedge, tmp_path):
+def test_a_known_data_set_warns_when_it_is_not_as_published(cli_process, tmp_path):
     (tmp_path / "u.data").write_text("196\t242\t3\t881250949\n")
-    done = dynedge("prepare", "--dataset", "ml-100k", tmp_path, "--out", tmp_path / "log")
+    done = cli_process("prepare", "--dataset", "ml-100k", tmp_path, "--out", tmp_path / "log")
     assert done.returncode == 0
     assert "warning: this file is not MovieLens 100K as published" in done.stderr
     assert read_log(tmp_path / "log").metadata["source"]["dataset"] == "ml-100k"
 
 
-def test_datasets_are_listed(dynedge):
-    assert "UserBehavior.csv" in dynedge("datasets").stdout
-    names = [row["name"] for row in json.loads(dynedge("datasets", "--json").stdout)]
+def test_datasets_are_listed(cli_process):
+    assert "UserBehavior.csv" in cli_process("datasets").stdout
+    names = [row["name"] for row in json.loads(cli_process("datasets", "--json").stdout)]
     assert names[0] == "wikipedia"
     assert len(names) == 10
 
 
-def test_synth_and_its_recipes(dynedge, tmp_path):
-    done = dynedge("synth", "lastfm-like", "--events", "3000", "--seed", "4", "--out", tmp_path / "log")
+def test_synth_and_its_recipes(cli_process, tmp_path):
+    done = cli_process("synth", "lastfm-like", "--events", "3000", "--seed", "4", "--out", tmp_path / "log")
     assert done.returncode == 0, done.stderr
     assert "3,000 events" in done.stdout
 
@@ -87,9 +87,9 @@ def test_synth_and_its_recipes(dynedge, tmp_path):
         (["fly"], 2, "fly"),
     ],
 )
-def test_a_mistake_is_one_sentence_and_the_right_exit_code(dynedge, tmp_path, file, arguments, code, words):
+def test_a_mistake_is_one_sentence_and_the_right_exit_code(cli_process, tmp_path, file, arguments, code, words):
     before = sorted(os.listdir(tmp_path))
-    done = dynedge(*[word.format(file=file, tmp=tmp_path) for word in arguments])
+    done = cli_process(*[word.format(file=file, tmp=tmp_path) for word in arguments])
     assert done.returncode == code, done.stderr
     assert len(done.stderr.strip().splitlines()) == 1, done.stderr
     assert words in done.stderr

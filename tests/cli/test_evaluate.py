@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 from training import toy_model as toy
 
-from dynedge.cli.evaluate import among
 from dynedge.data.log import read_log
 from dynedge.evaluation.metrics import METRICS, mean
 from dynedge.evaluation.protocol import PROTOCOLS, walk
+from dynedge.evaluation.summary import describe_candidates
 from dynedge.runs.folder import load_run
 
 FAST = ["--epochs", "2", "--lr", "0.02"]
+pytestmark = pytest.mark.usefixtures("toy_models")
 
 
 @pytest.fixture
@@ -22,13 +23,13 @@ def log(tmp_path):
 
 
 @pytest.fixture
-def run(verb, tmp_path, log):
-    assert verb("train", log, "--out", tmp_path / "run", *FAST)[0] == 0
+def run(cli_run, tmp_path, log):
+    assert cli_run("train", log, "--out", tmp_path / "run", *FAST)[0] == 0
     return tmp_path / "run"
 
 
-def evaluated(verb, *arguments):
-    code, out, err = verb("evaluate", *arguments, "--json")
+def evaluated(cli_run, *arguments):
+    code, out, err = cli_run("evaluate", *arguments, "--json")
     assert code == 0, err
     return json.loads(out)
 
@@ -39,8 +40,8 @@ def walked(run, log, protocol="full"):
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_what_is_said_is_what_a_walk_from_the_end_of_training_finds(verb, run, log, protocol):
-    told = evaluated(verb, run, "--protocol", protocol)
+def test_what_is_said_is_what_a_walk_from_the_end_of_training_finds(cli_run, run, log, protocol):
+    told = evaluated(cli_run, run, "--protocol", protocol)
     ranks = walked(run, log, protocol)
     for part, these in (("valid", ranks[:60]), ("test", ranks[60:])):
         assert told[part]["events"] == len(these)
@@ -57,29 +58,29 @@ def test_what_is_said_is_what_a_walk_from_the_end_of_training_finds(verb, run, l
     )
 
 
-def test_the_table(verb, run):
-    code, out, _ = verb("evaluate", run)
+def test_the_table(cli_run, run):
+    code, out, _ = cli_run("evaluate", run)
     assert code == 0
     for words in ("ranked among all 15 items", "MRR", "Recall@20", "mean rank", "repeat item", "decile 10 of 10"):
         assert words in out
 
 
-def test_a_second_look_needs_no_walk_and_a_new_model_does(verb, run, log, monkeypatch):
+def test_a_second_look_needs_no_walk_and_a_new_model_does(cli_run, run, log, monkeypatch):
     from dynedge.runs import evaluate_run as evaluation
 
-    first = evaluated(verb, run)
+    first = evaluated(cli_run, run)
     monkeypatch.setattr(evaluation, "walk", lambda *_, **__: pytest.fail("walked again"))
-    assert evaluated(verb, run) == first
+    assert evaluated(cli_run, run) == first
     assert np.array_equal(np.load(run / "ranks" / "full.npy"), walked(run, log))
     monkeypatch.undo()
-    assert verb("train", log, "--out", run, "--epochs", "4", "--lr", "0.5", "--force")[0] == 0
+    assert cli_run("train", log, "--out", run, "--epochs", "4", "--lr", "0.5", "--force")[0] == 0
     assert not (run / "ranks").exists()
-    assert evaluated(verb, run)["test"]["mrr"] != first["test"]["mrr"]
+    assert evaluated(cli_run, run)["test"]["mrr"] != first["test"]["mrr"]
 
 
 @pytest.mark.parametrize("harm", ["cut", "other", "gone", "old"])
-def test_ranks_that_are_damaged_or_stale_are_made_again(verb, run, log, harm):
-    first = evaluated(verb, run)
+def test_ranks_that_are_damaged_or_stale_are_made_again(cli_run, run, log, harm):
+    first = evaluated(cli_run, run)
     kept, card = run / "ranks" / "full.npy", run / "ranks" / "full.json"
     if harm == "cut":
         kept.write_bytes(kept.read_bytes()[:-8])
@@ -90,36 +91,36 @@ def test_ranks_that_are_damaged_or_stale_are_made_again(verb, run, log, harm):
     else:
         card.write_text(json.dumps(json.loads(card.read_text()) | {"model": "another"}))
         np.save(kept, np.ones(180))
-    assert evaluated(verb, run) == first
+    assert evaluated(cli_run, run) == first
     assert np.array_equal(np.load(kept), walked(run, log))
 
 
-def test_a_folder_that_cannot_be_written_costs_no_verdict(verb, run, monkeypatch):
+def test_a_folder_that_cannot_be_written_costs_no_verdict(cli_run, run, monkeypatch):
     from dynedge.runs import evaluate_run as evaluation
 
     def refuse(*_):
         raise OSError(30, "Read-only file system")
 
     monkeypatch.setattr(evaluation, "write_atomically", refuse)
-    code, out, err = verb("evaluate", run, "--json")
+    code, out, err = cli_run("evaluate", run, "--json")
     assert code == 0
     assert "full.npy could not be written (Read-only file system)" in err
     assert json.loads(out)["test"]["mrr"] > 0
 
 
-def test_the_log_may_move(verb, run, log, tmp_path):
-    first = evaluated(verb, run)
+def test_the_log_may_move(cli_run, run, log, tmp_path):
+    first = evaluated(cli_run, run)
     moved = shutil.move(log, tmp_path / "elsewhere")
-    code, _, err = verb("evaluate", run)
+    code, _, err = cli_run("evaluate", run)
     assert code == 3
     assert "which does not exist; if it was moved" in err
-    again = evaluated(verb, run, moved)
+    again = evaluated(cli_run, run, moved)
     assert again["test"] == first["test"]
 
 
-def test_mistakes(verb, run, log, tmp_path):
+def test_mistakes(cli_run, run, log, tmp_path):
     def refused(code, words, *arguments):
-        done, out, err = verb(*arguments)
+        done, out, err = cli_run(*arguments)
         assert (done, out) == (code, ""), err
         assert words in err
         assert len(err.strip().splitlines()) == 1
@@ -139,25 +140,25 @@ def test_mistakes(verb, run, log, tmp_path):
     refused(3, "has not finished training", "evaluate", run)
 
 
-def test_other_events_with_the_same_ids_are_walked_with_a_warning(verb, run, tmp_path):
+def test_other_events_with_the_same_ids_are_walked_with_a_warning(cli_run, run, tmp_path):
     other = toy.write_log(tmp_path / "other", seed=1)
-    code, out, err = verb("evaluate", run, other, "--json")
+    code, out, err = cli_run("evaluate", run, other, "--json")
     assert code == 0
     assert "but different events" in err
     assert json.loads(out)["test"]["events"] == 120
 
 
-def test_float64_runs_are_judged_in_float64(verb, log, tmp_path):
+def test_float64_runs_are_judged_in_float64(cli_run, log, tmp_path):
     run = tmp_path / "run"
-    assert verb("train", log, "--out", run, "--precision", "float64", *FAST)[0] == 0
+    assert cli_run("train", log, "--out", run, "--precision", "float64", *FAST)[0] == 0
     best = max(json.loads(line)["valid_mrr"] for line in (run / "metrics.jsonl").read_text().splitlines())
-    assert evaluated(verb, run)["valid"]["mrr"] == best
+    assert evaluated(cli_run, run)["valid"]["mrr"] == best
 
 
-def test_compare(verb, run, log, tmp_path):
+def test_compare(cli_run, run, log, tmp_path):
     other = tmp_path / "other"
-    assert verb("train", log, "--out", other, "--epochs", "1", "--lr", "0", "--model", "toy-wide")[0] == 0
-    code, out, err = verb("compare", other, run, other, "--json")
+    assert cli_run("train", log, "--out", other, "--epochs", "1", "--lr", "0", "--model", "toy-wide")[0] == 0
+    code, out, err = cli_run("compare", other, run, other, "--json")
     assert code == 0, err
     found = json.loads(out)
     ranks = {str(one): walked(one, log)[60:] for one in (run, other)}
@@ -170,8 +171,8 @@ def test_compare(verb, run, log, tmp_path):
         mean("recall@10", ranks[order[1]]) - mean("recall@10", ranks[order[0]]), abs=1e-12
     )
     assert less["ci95"][0] <= less["mrr"] <= less["ci95"][1]
-    assert evaluated(verb, run)["test"] == next(one["test"] for one in found["runs"] if one["run"] == str(run))
-    code, out, err = verb("compare", other, run, "--plot", tmp_path / "picture.png")
+    assert evaluated(cli_run, run)["test"] == next(one["test"] for one in found["runs"] if one["run"] == str(run))
+    code, out, err = cli_run("compare", other, run, "--plot", tmp_path / "picture.png")
     assert code == 0, err
     first, second = (line.split() for line in out.splitlines()[3:5])
     assert first[0] == order[0]
@@ -180,13 +181,13 @@ def test_compare(verb, run, log, tmp_path):
     assert (tmp_path / "picture.png").read_bytes()[1:4] == b"PNG"
 
 
-def test_runs_on_other_events_are_not_compared(verb, run, log, tmp_path):
+def test_runs_on_other_events_are_not_compared(cli_run, run, log, tmp_path):
     other = toy.write_log(tmp_path / "log2", seed=1)
-    assert verb("train", other, "--out", tmp_path / "run2", *FAST)[0] == 0
-    code, _, err = verb("compare", run, tmp_path / "run2")
+    assert cli_run("train", other, "--out", tmp_path / "run2", *FAST)[0] == 0
+    code, _, err = cli_run("compare", run, tmp_path / "run2")
     assert (code, "only runs on the same log are compared" in err) == (2, True)
-    assert verb("train", log, "--out", tmp_path / "run3", "--split", "0.6,0.2,0.2", *FAST)[0] == 0
-    code, _, err = verb("compare", run, tmp_path / "run3")
+    assert cli_run("train", log, "--out", tmp_path / "run3", "--split", "0.6,0.2,0.2", *FAST)[0] == 0
+    code, _, err = cli_run("compare", run, tmp_path / "run3")
     assert (code, "only runs with the same test events" in err) == (2, True)
 
 
@@ -200,4 +201,4 @@ def test_runs_on_other_events_are_not_compared(verb, run, log, tmp_path):
     ],
 )
 def test_what_an_item_was_ranked_among(protocol, items, words):
-    assert among(protocol, items).startswith(words + "items")
+    assert describe_candidates(protocol, items).startswith(words + "items")

@@ -45,22 +45,8 @@ def log(place):
     return read_log(place / "log")
 
 
-@pytest.fixture
-def verb(capsys):
-    from dynedge import cli
-    from dynedge.cli import embed, recommend  # noqa: F401
-
-    def run(*arguments):
-        capsys.readouterr()
-        code = cli.run([str(argument) for argument in arguments])
-        told = capsys.readouterr()
-        return code, told.out, told.err
-
-    return run
-
-
-def recommended(verb, *arguments):
-    code, out, err = verb("recommend", *arguments, "--json")
+def recommended(cli_run, *arguments):
+    code, out, err = cli_run("recommend", *arguments, "--json")
     assert code == 0, err
     return json.loads(out)
 
@@ -80,9 +66,9 @@ def names(log, rows):
 
 
 @pytest.mark.parametrize(("more", "end"), [([], TRAINED), (["--log", "log"], 3000)])
-def test_the_best_items_by_the_model_in_own_ids(verb, place, log, more, end):
+def test_the_best_items_by_the_model_in_own_ids(cli_run, place, log, more, end):
     more = [place / word if word == "log" else word for word in more]
-    told = recommended(verb, place / "run", "--users", names(log, [3, 0]), "--k", 4, *more)
+    told = recommended(cli_run, place / "run", "--users", names(log, [3, 0]), "--k", 4, *more)
     assert told["time"] == log.time[end - 1]
     scores = expected(place, log, end, [3, 0], log.time[end - 1])
     for one, row, mine in zip(told["users"], (3, 0), scores, strict=True):
@@ -93,11 +79,11 @@ def test_the_best_items_by_the_model_in_own_ids(verb, place, log, more, end):
         assert [item["score"] for item in one["items"]] == pytest.approx(mine[best], abs=1e-4)
 
 
-def test_another_time_is_another_question(verb, place, log):
+def test_another_time_is_another_question(cli_run, place, log):
     user, later = names(log, [3]), float(log.time[TRAINED - 1]) + 86400
     moment = datetime.fromtimestamp(later, UTC).isoformat()
     by_number, by_date, now = (
-        recommended(verb, place / "run", "--users", user, "--k", 3, *time)
+        recommended(cli_run, place / "run", "--users", user, "--k", 3, *time)
         for time in (["--time", repr(later)], ["--time", moment], [])
     )
     assert by_number == by_date
@@ -108,11 +94,11 @@ def test_another_time_is_another_question(verb, place, log):
     assert by_date["users"][0]["items"] != now["users"][0]["items"]
 
 
-def test_an_earlier_time_is_walked_to_from_the_beginning(verb, place, log):
+def test_an_earlier_time_is_walked_to_from_the_beginning(cli_run, place, log):
     """From a state that knows nothing, and with it no later event."""
     end = 1000
     moment = float(log.time[end - 1])
-    told = recommended(verb, place / "run", "--users", names(log, [0]), "--time", moment, "--log", place / "log")
+    told = recommended(cli_run, place / "run", "--users", names(log, [0]), "--time", moment, "--log", place / "log")
     run = load_run(place / "run")
     state, until = run.model.start(), int(np.searchsorted(log.time, moment, "right"))
     with torch.no_grad():
@@ -123,31 +109,31 @@ def test_an_earlier_time_is_walked_to_from_the_beginning(verb, place, log):
 
 
 @pytest.mark.parametrize("more", [[], ["--log"]])
-def test_filter_seen_leaves_out_exactly_what_the_user_has_had(verb, place, log, more):
+def test_filter_seen_leaves_out_exactly_what_the_user_has_had(cli_run, place, log, more):
     more, end = (["--log", place / "log"], 3000) if more else ([], TRAINED)
     row = int(np.bincount(log.user[:TRAINED]).argmax())
-    told = recommended(verb, place / "run", "--users", names(log, [row]), "--k", 5000, "--filter-seen", *more)
+    told = recommended(cli_run, place / "run", "--users", names(log, [row]), "--k", 5000, "--filter-seen", *more)
     found = {item["item"] for item in told["users"][0]["items"]}
     had = set(log.item_ids.take(np.unique(log.item[:end][log.user[:end] == row])))
     assert had
     assert found == set(log.item_ids.take(range(log.num_items))) - had
 
 
-def test_a_model_that_does_not_remember_says_so(verb, place, log, tmp_path):
+def test_a_model_that_does_not_remember_says_so(cli_run, place, log, tmp_path):
     out = tmp_path / "all.parquet"
     for arguments in (["--users", names(log, [0])], ["--all-users", "--out", out]):
-        code, _, err = verb("recommend", place / "popular", *arguments, "--filter-seen")
+        code, _, err = cli_run("recommend", place / "popular", *arguments, "--filter-seen")
         assert code == 2
         assert "the model popular does not remember which items a user has had" in err
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_unknown_user_gets_the_popular_list_and_is_told_so(verb, place, log):
-    code, out, err = verb("recommend", place / "run", "--users", "nobody at all", "--k", 3)
+def test_an_unknown_user_gets_the_popular_list_and_is_told_so(cli_run, place, log):
+    code, out, err = cli_run("recommend", place / "run", "--users", "nobody at all", "--k", 3)
     assert code == 0
-    assert "does not know the user 'nobody at all'; theirs is the popular list" in err
-    assert "nobody at all (not known" in out
-    told = recommended(verb, place / "run", "--users", f'"nobody at all", {log.user_ids[0]}', "--k", 3)
+    assert "user 'nobody at all' is not in" in err
+    assert "nobody at all (unknown user" in out
+    told = recommended(cli_run, place / "run", "--users", f'"nobody at all", {log.user_ids[0]}', "--k", 3)
     assert [one["known"] for one in told["users"]] == [False, True]
     counts = np.bincount(log.item[:TRAINED])
     top = told["users"][0]["items"]
@@ -155,36 +141,38 @@ def test_an_unknown_user_gets_the_popular_list_and_is_told_so(verb, place, log):
     assert [counts[log.item_ids.find(item["item"])] for item in top] == np.sort(counts)[::-1][:3].tolist()
 
 
-def test_no_data_is_needed(verb, place, log, tmp_path):
+def test_no_data_is_needed(cli_run, place, log, tmp_path):
     shutil.copytree(place / "run", tmp_path / "run")
     card = json.loads((tmp_path / "run" / "ids" / "log.json").read_text())
     card["trained_on"]["path"] = str(tmp_path / "gone")
     (tmp_path / "run" / "ids" / "log.json").write_text(json.dumps(card))
-    here = recommended(verb, place / "run", "--users", names(log, [5]))
-    assert recommended(verb, tmp_path / "run", "--users", names(log, [5]))["users"] == here["users"]
+    here = recommended(cli_run, place / "run", "--users", names(log, [5]))
+    assert recommended(cli_run, tmp_path / "run", "--users", names(log, [5]))["users"] == here["users"]
 
 
-def test_all_users_in_pieces_are_each_user_alone(verb, place, log, tmp_path, monkeypatch):
+def test_all_users_in_pieces_are_each_user_alone(cli_run, place, log, tmp_path, monkeypatch):
     from dynedge.inference import export as parquet
     from dynedge.inference import session as live
 
     monkeypatch.setattr(live, "SCORES", 5 * log.num_items)
     monkeypatch.setattr(parquet, "ROWS", 4 * 7)
     out = tmp_path / "all.parquet"
-    code, said, err = verb("recommend", place / "run", "--all-users", "--out", out, "--k", 4, "--log", place / "log")
+    code, said, err = cli_run(
+        "recommend", place / "run", "--all-users", "--out", out, "--k", 4, "--log", place / "log"
+    )
     assert code == 0, err
     assert f"{4 * log.num_users:,} recommendations for {log.num_users} users" in said
     rows = pq.read_table(out).to_pylist()
     assert list(rows[0]) == ["user", "item", "score", "rank"]
     alone = recommended(
-        verb, place / "run", "--users", names(log, range(log.num_users)), "--k", 4, "--log", place / "log"
+        cli_run, place / "run", "--users", names(log, range(log.num_users)), "--k", 4, "--log", place / "log"
     )
     flat = [(one["user"], item["item"], at) for one in alone["users"] for at, item in enumerate(one["items"], 1)]
     assert [(row["user"], row["item"], row["rank"]) for row in rows] == flat
     assert [path.name for path in tmp_path.iterdir()] == ["all.parquet"]
 
 
-def test_a_failed_write_leaves_the_old_file(verb, place, tmp_path, monkeypatch):
+def test_a_failed_write_leaves_the_old_file(cli_run, place, tmp_path, monkeypatch):
     from dynedge.inference import export as parquet
     from dynedge.inference.session import Live
 
@@ -198,16 +186,16 @@ def test_a_failed_write_leaves_the_old_file(verb, place, tmp_path, monkeypatch):
 
     monkeypatch.setattr(Live, "recommend", half)
     monkeypatch.setattr(parquet, "ROWS", 100)
-    code, _, err = verb("recommend", place / "run", "--all-users", "--out", out)
+    code, _, err = cli_run("recommend", place / "run", "--all-users", "--out", out)
     assert (code, "the disk is full" in err) == (3, True)
     assert out.read_text() == "old"
     assert [path.name for path in tmp_path.iterdir()] == ["all.parquet"]
 
 
-def test_embed_writes_every_state(verb, place, log, tmp_path):
-    code, out, err = verb("embed", place / "run", "--out", tmp_path / "v.parquet")
+def test_embed_writes_every_state(cli_run, place, log, tmp_path):
+    code, out, err = cli_run("embed", place / "run", "--out", tmp_path / "v.parquet")
     assert code == 0, err
-    assert f"{log.num_users} users' vectors of 8 numbers and {log.num_items} items' of 16" in out
+    assert f"{log.num_users} user vectors of width 8 and {log.num_items} item vectors of width 16" in out
     table = pq.read_table(tmp_path / "v.parquet").to_pylist()
     assert [row["user"] for row in table[: log.num_users]] == log.user_ids.take(range(log.num_users))
     assert [row["item"] for row in table[log.num_users :]] == log.item_ids.take(range(log.num_items))
@@ -219,10 +207,10 @@ def test_embed_writes_every_state(verb, place, log, tmp_path):
         assert table[row]["vector"] == state["recurrence.user"][row].tolist()
 
 
-def test_embed_at_a_time_walks_there(verb, place, log, tmp_path):
+def test_embed_at_a_time_walks_there(cli_run, place, log, tmp_path):
     moment = log.time[2699]
     until = int(np.searchsorted(log.time, moment, "right"))
-    code, _, err = verb(
+    code, _, err = cli_run(
         "embed", place / "run", "--at", moment, "--log", place / "log", "--out", tmp_path / "v.parquet"
     )
     assert code == 0, err
@@ -259,13 +247,13 @@ def test_embed_at_a_time_walks_there(verb, place, log, tmp_path):
         (["embed", "{popular}", "--out", "{tmp}/x.parquet"], 2, "the model popular has no vectors"),
     ],
 )
-def test_a_mistake_is_one_sentence_and_the_right_exit_code(verb, place, tmp_path, arguments, code, words):
+def test_a_mistake_is_one_sentence_and_the_right_exit_code(cli_run, place, tmp_path, arguments, code, words):
     other = tmp_path / "other"
     if "{other}" in arguments:
         synthesize("lastfm-like", other, events=300, quiet=True)
     before = sorted(tmp_path.iterdir())
     places = {"run": place / "run", "popular": place / "popular", "tmp": tmp_path, "other": other}
-    found, out, err = verb(*[word.format(**places) for word in arguments])
+    found, out, err = cli_run(*[word.format(**places) for word in arguments])
     assert (found, out) == (code, ""), err
     complaint = [line for line in err.splitlines() if line.startswith("dynedge: ")]
     assert len(complaint) == 1

@@ -14,7 +14,6 @@ from urllib.request import urlopen
 from serving.small_run import bits, make_run, open_live
 
 from dynedge import cli
-from dynedge.cli import serve  # noqa: F401  (it registers)
 from dynedge.serving.engine import Engine
 
 CLIENT = Path(__file__).parents[2] / "examples" / "client.py"
@@ -81,8 +80,8 @@ def test_another_machine_may_come_in_with_a_token_only(runs_folder, tmp_path, ca
     assert refused(tmp_path, "--data", tmp_path / "data")[0] == 3
 
 
-def test_help_is_quick_and_needs_no_extra(dynedge):
-    told = dynedge("serve", "--help")
+def test_help_is_quick_and_needs_no_extra(cli_process):
+    told = cli_process("serve", "--help")
     assert told.returncode == 0
     assert "--source" in told.stdout
     code = "import sys; from dynedge.cli import serve; assert not {'fastapi', 'torch', 'uvicorn'} & set(sys.modules)"

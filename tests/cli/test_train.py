@@ -20,7 +20,8 @@ from dynedge.evaluation.protocol import walk
 from dynedge.runs.folder import RunFolder, load_run
 
 PROGRAM = str(Path(toy.__file__))
-FAST = ["--epochs", "2", "--lr", "0.02", "--set", "training.patience=0"]
+FAST = ["--epochs", "2", "--lr", "0.02", "--patience", "0"]
+pytestmark = pytest.mark.usefixtures("toy_models")
 
 
 def start(*arguments):
@@ -50,7 +51,7 @@ def test_a_run_folder_and_what_is_printed(tmp_path, log):
     code, out, err = finish(start("train", log, "--out", run, *FAST))
     assert code == 0, err
     assert "model       toy, 2 epochs in" in out
-    assert "valid       MRR 0." in out
+    assert "validation  MRR 0." in out
     assert [line.split(",")[0] for line in err.splitlines()] == ["epoch 1/2", "epoch 2/2"]
     names = ["README.md", "checkpoints", "config.toml", "env.json", "run_info.json", "ids", "metrics.jsonl"]
     names += [f"{name}.safetensors" for name in ("coverage", "model", "state")]
@@ -66,10 +67,10 @@ def test_a_run_folder_and_what_is_printed(tmp_path, log):
     assert "dim = 4           # width of an embedding" in config
 
 
-def test_json_flags_and_settings(verb, tmp_path, log):
+def test_json_flags_and_settings(cli_run, tmp_path, log):
     run = tmp_path / "run"
     more = ["--dim", "6", "--windows", "3", "--seed", "5", "--split", "0.5,0.25,0.25", "--set", "model.negatives=2"]
-    code, out, err = verb("train", log, "--out", run, *FAST, *more, "--json")
+    code, out, err = cli_run("train", log, "--out", run, *FAST, *more, "--json")
     assert code == 0, err
     summary = json.loads(out)
     assert (summary["epochs"], summary["model"], summary["run"]) == (2, "toy", str(run))
@@ -78,14 +79,14 @@ def test_json_flags_and_settings(verb, tmp_path, log):
     assert (config.model.dim, config.model.windows, config.model.negatives) == (6, 3, 2)
     assert (config.training.seed, config.training.split) == (5, "0.5,0.25,0.25")
     assert metrics(run)[0]["events"] == 300
-    code, out, err = verb("train", log, "--out", tmp_path / "two", "--config", run / "config.toml", "--json")
+    code, out, err = cli_run("train", log, "--out", tmp_path / "two", "--config", run / "config.toml", "--json")
     assert code == 0, err
     assert json.loads(out)["valid_mrr"] == summary["valid_mrr"], "the config file is the whole config"
 
 
-def test_a_run_is_used_without_its_data(verb, tmp_path, log):
+def test_a_run_is_used_without_its_data(cli_run, tmp_path, log):
     run = tmp_path / "run"
-    assert verb("train", log, "--out", run, *FAST)[0] == 0
+    assert cli_run("train", log, "--out", run, *FAST)[0] == 0
     data = shutil.move(log, tmp_path / "elsewhere")
     trained = load_run(run)
     assert trained.log.user_ids.find("user 3") == 3
@@ -99,34 +100,34 @@ def test_a_run_is_used_without_its_data(verb, tmp_path, log):
     assert mean("mrr", ranks) == max(line["valid_mrr"] for line in metrics(run))
 
 
-def test_resuming_a_finished_run_changes_nothing_and_more_epochs_go_on(verb, tmp_path, log):
+def test_resuming_a_finished_run_changes_nothing_and_more_epochs_go_on(cli_run, tmp_path, log):
     run, whole = tmp_path / "run", tmp_path / "whole"
-    assert verb("train", log, "--out", run, *FAST)[0] == 0
+    assert cli_run("train", log, "--out", run, *FAST)[0] == 0
     before = (run / "model.safetensors").read_bytes(), (run / "metrics.jsonl").read_bytes()
     kept = sorted(os.listdir(run / "checkpoints"))
-    code, _, err = verb("train", log, "--out", run, *FAST, "--resume")
+    code, _, err = cli_run("train", log, "--out", run, *FAST, "--resume")
     assert code == 0
     assert "resuming after epoch 2" in err
     assert before == ((run / "model.safetensors").read_bytes(), (run / "metrics.jsonl").read_bytes())
     assert sorted(os.listdir(run / "checkpoints")) == kept
-    assert verb("train", log, "--out", run, "--resume", "--epochs", "4")[0] == 0, "the rest is as it was"
-    assert verb("train", log, "--out", whole, *FAST, "--epochs", "4")[0] == 0
+    assert cli_run("train", log, "--out", run, "--resume", "--epochs", "4")[0] == 0, "the rest is as it was"
+    assert cli_run("train", log, "--out", whole, *FAST, "--epochs", "4")[0] == 0
     assert (run / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
     assert len(metrics(run)) == 4
 
 
-def test_resume_starts_a_run_that_is_not_there_and_force_starts_anew(verb, tmp_path, log):
+def test_resume_starts_a_run_that_is_not_there_and_force_starts_anew(cli_run, tmp_path, log):
     run = tmp_path / "run"
-    assert verb("train", log, "--out", run, *FAST, "--resume")[0] == 0
-    assert verb("train", log, "--out", run, *FAST, "--force", "--dim", "5")[0] == 0
+    assert cli_run("train", log, "--out", run, *FAST, "--resume")[0] == 0
+    assert cli_run("train", log, "--out", run, *FAST, "--force", "--dim", "5")[0] == 0
     assert load_file(run / "model.safetensors")["item"].shape == (15, 5)
     assert sorted(os.listdir(tmp_path)) == ["log", "run"]
 
 
-def test_a_loss_that_is_no_number_keeps_the_last_good_checkpoint(verb, tmp_path, log):
+def test_a_loss_that_is_no_number_keeps_the_last_good_checkpoint(cli_run, tmp_path, log):
     run = tmp_path / "run"
     explode = ["--set", "model.explode=3", "--set", "training.checkpoint_windows=2"]
-    code, _, err = verb("train", log, "--out", run, *FAST, *explode)
+    code, _, err = cli_run("train", log, "--out", run, *FAST, *explode)
     assert code == 3
     assert "the loss is nan in epoch 2, window 4 of 7 (events 180 to 239)" in err
     with pytest.raises(DataError, match="has not finished training"):
@@ -134,19 +135,19 @@ def test_a_loss_that_is_no_number_keeps_the_last_good_checkpoint(verb, tmp_path,
     now = RunFolder(run).checkpoints.load()
     assert (now.metadata["epoch"], now.metadata["window"]) == (1, 3)
     assert all(torch.isfinite(tensor).all() for tensor in now.parts["current"].values())
-    code, _, err = verb("train", log, "--out", run, "--resume", "--lr", "0.001")
+    code, _, err = cli_run("train", log, "--out", run, "--resume", "--lr", "0.001")
     assert code == 3, "a lower learning rate is allowed; this loss is beyond it"
     assert "(now 0.001)" in err
 
 
-def test_a_damaged_checkpoint_is_said_aloud_and_the_end_is_the_same(verb, tmp_path, log):
+def test_a_damaged_checkpoint_is_said_aloud_and_the_end_is_the_same(cli_run, tmp_path, log):
     run = tmp_path / "run"
     every = [*FAST, "--set", "training.checkpoint_windows=3"]
-    assert verb("train", log, "--out", run, *every)[0] == 0
+    assert cli_run("train", log, "--out", run, *every)[0] == 0
     before = (run / "model.safetensors").read_bytes()
     newest = max((run / "checkpoints").glob("current-*.safetensors"))
     newest.write_bytes(newest.read_bytes()[:-1])
-    code, _, err = verb("train", log, "--out", run, *every, "--resume")
+    code, _, err = cli_run("train", log, "--out", run, *every, "--resume")
     assert code == 0
     assert f"{newest} is damaged: it does not match its SHA-256" in err
     assert (run / "model.safetensors").read_bytes() == before
@@ -190,12 +191,12 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("arguments", "code", "words"), MISTAKES)
-def test_a_mistake_is_one_sentence_and_the_right_exit_code(verb, finished, tmp_path, arguments, code, words):
+def test_a_mistake_is_one_sentence_and_the_right_exit_code(cli_run, finished, tmp_path, arguments, code, words):
     (tmp_path / "bad.toml").write_text("][")
     (tmp_path / "key.toml").write_text("[training]\nepoch = 3\n")
     places = {"tmp": tmp_path, "new": tmp_path / "new", "run": finished / "run", "log": finished / "log"}
     before = sorted(os.listdir(tmp_path))
-    found, out, err = verb("train", finished / "log", *[word.format(**places) for word in arguments])
+    found, out, err = cli_run("train", finished / "log", *[word.format(**places) for word in arguments])
     assert found == code, err
     assert words in err
     assert len(err.strip().splitlines()) == 1, err
@@ -213,9 +214,9 @@ def test_a_mistake_is_one_sentence_and_the_right_exit_code(verb, finished, tmp_p
         ({"seed": 1}, "it has the same number of events, but different ones"),
     ],
 )
-def test_another_log_is_refused_by_name(verb, finished, tmp_path, shape, words):
+def test_another_log_is_refused_by_name(cli_run, finished, tmp_path, shape, words):
     log = toy.write_log(tmp_path / "other", **shape)
-    code, _, err = verb("train", log, "--out", finished / "run", "--resume")
+    code, _, err = cli_run("train", log, "--out", finished / "run", "--resume")
     assert code == 3
     assert f"{log} is not the log of {finished / 'run'}: {words}" in err
 
@@ -252,19 +253,19 @@ def _spoil_ids(finished, tmp_path, raw):
     return run
 
 
-def test_a_run_in_use_is_refused(verb, tmp_path, log):
+def test_a_run_in_use_is_refused(cli_run, tmp_path, log):
     run = tmp_path / "run"
     first = start("train", log, "--out", run, "--set", "model.pause=0.2", "--epochs", "100")
     try:
         wait_for(run / "metrics.jsonl", first)
         for again in ("--resume", "--force"):
-            code, _, err = verb("train", log, "--out", run, again)
+            code, _, err = cli_run("train", log, "--out", run, again)
             assert code == 3
             assert f"{run} is in use by another process ({first.pid}); wait for it, or stop it." in err
     finally:
         first.kill()
         first.communicate()
-    assert verb("train", log, "--out", run, "--force", *FAST)[0] == 0, "a lock dies with its process"
+    assert cli_run("train", log, "--out", run, "--force", *FAST)[0] == 0, "a lock dies with its process"
 
 
 def wait_for(path, process):
@@ -275,12 +276,12 @@ def wait_for(path, process):
         time.sleep(0.02)
 
 
-def test_another_number_of_threads_is_said_aloud(verb, tmp_path, log):
+def test_another_number_of_threads_is_said_aloud(cli_run, tmp_path, log):
     run = tmp_path / "run"
-    assert verb("train", log, "--out", run, *FAST)[0] == 0
+    assert cli_run("train", log, "--out", run, *FAST)[0] == 0
     env = json.loads((run / "env.json").read_text())
     (run / "env.json").write_text(json.dumps({**env, "threads": 77}))
-    code, _, err = verb("train", log, "--out", run, *FAST, "--resume")
+    code, _, err = cli_run("train", log, "--out", run, *FAST, "--resume")
     assert code == 0
     assert "was started with 77 threads and resumes with" in err
 

@@ -22,6 +22,7 @@ from dynedge.utils.subprocess_worker import SubprocessError, run_in_subprocess
 
 KEYS = {"model", "mrr", "recall@10", "ci95", "seconds_per_epoch", "peak_mib", "parameters", "error"}
 SHORT = ["--seeds", "1", "--epochs", "2"]
+pytestmark = pytest.mark.usefixtures("toy_models")
 
 
 @pytest.fixture
@@ -42,14 +43,14 @@ def recipe(tmp_path):
     return write
 
 
-def rows_of(verb, *arguments):
-    code, out, err = verb("compare", *arguments, "--json")
+def rows_of(cli_run, *arguments):
+    code, out, err = cli_run("compare", *arguments, "--json")
     assert code == 0, err
     return {row["model"]: row for row in json.loads(out)["rows"]}
 
 
-def test_rows_say_what_the_runs_are(verb, log, tmp_path):
-    rows = rows_of(verb, log, "--models", "toy,toy-wide", "--seeds", "2", "--epochs", "2")
+def test_rows_say_what_the_runs_are(cli_run, log, tmp_path):
+    rows = rows_of(cli_run, log, "--models", "toy,toy-wide", "--seeds", "2", "--epochs", "2")
     assert list(rows) == ["toy-wide", "toy"]  # by MRR
     runs = tmp_path / "log-runs"
     user = np.load(log / "user.npy")[480:]
@@ -70,43 +71,45 @@ def test_rows_say_what_the_runs_are(verb, log, tmp_path):
     )
 
 
-def test_what_is_done_is_not_done_again(verb, log, tmp_path):
-    first = rows_of(verb, log, "--models", "toy", *SHORT)
+def test_what_is_done_is_not_done_again(cli_run, log, tmp_path):
+    first = rows_of(cli_run, log, "--models", "toy", *SHORT)
     made = (tmp_path / "log-runs" / "toy-0" / "model.safetensors").stat().st_mtime_ns
-    assert rows_of(verb, log, "--models", "toy", *SHORT) == first
-    other = rows_of(verb, log, "--models", "toy", *SHORT, "--protocol", "sampled-499")
+    assert rows_of(cli_run, log, "--models", "toy", *SHORT) == first
+    other = rows_of(cli_run, log, "--models", "toy", *SHORT, "--protocol", "sampled-499")
     assert other["toy"]["mrr"] is not None
     assert (tmp_path / "log-runs" / "toy-0" / "model.safetensors").stat().st_mtime_ns == made
-    longer = rows_of(verb, log, "--models", "toy", "--seeds", "1", "--epochs", "3")  # goes on from the second epoch
+    longer = rows_of(
+        cli_run, log, "--models", "toy", "--seeds", "1", "--epochs", "3"
+    )  # goes on from the second epoch
     assert longer["toy"]["seeds"][0]["valid"][:2] == first["toy"]["seeds"][0]["valid"]
     assert len(longer["toy"]["seeds"][0]["valid"]) == 3
-    code, out, err = verb("compare", log, "--models", "toy", *SHORT)
+    code, out, err = cli_run("compare", log, "--models", "toy", *SHORT)
     assert (code, out) == (2, "")
     assert "was trained with training.epochs = 3, not 2: choose another --runs" in err
 
 
-def test_a_run_from_a_machine_with_a_gpu_takes_part(verb, log, tmp_path):
-    first = rows_of(verb, log, "--models", "toy", *SHORT)
+def test_a_run_from_a_machine_with_a_gpu_takes_part(cli_run, log, tmp_path):
+    first = rows_of(cli_run, log, "--models", "toy", *SHORT)
     config = tmp_path / "log-runs" / "toy-0" / "config.toml"
     config.write_text(config.read_text().replace('"cpu"', '"cuda:7"').replace('"float32"', '"bfloat16"'))
-    again = rows_of(verb, log, "--models", "toy", *SHORT)
+    again = rows_of(cli_run, log, "--models", "toy", *SHORT)
     assert again["toy"] == {**first["toy"], "device": "cuda:7"}
-    code, _, err = verb("compare", log, "--models", "toy", "--seeds", "1", "--epochs", "3")
+    code, _, err = cli_run("compare", log, "--models", "toy", "--seeds", "1", "--epochs", "3")
     assert code == 2
     assert "toy-0 was trained with training." in err
 
 
-def test_a_model_that_fails_is_a_row_and_the_others_go_on(verb, log, recipe, tmp_path):
+def test_a_model_that_fails_is_a_row_and_the_others_go_on(cli_run, log, recipe, tmp_path):
     refused, huge, wild = recipe("refused", dim=13), recipe("huge", dim=10**12), recipe("wild", explode=3)
     large = recipe("large", dim=3000)
     models = ",".join(map(str, (refused, huge, wild, large, "toy")))
-    code, out, err = verb("compare", log, "--models", models, *SHORT, "--report", tmp_path / "page")
+    code, out, err = cli_run("compare", log, "--models", models, *SHORT, "--report", tmp_path / "page")
     assert code == 0, err
     lines = {line.split()[0].rstrip(":"): line for line in out.splitlines() if line.strip()}
     assert "--dim 13 brings bad luck." in lines[str(refused)]
     assert f"{huge}: -oom- not enough memory" in lines[str(huge)]
     assert "the loss is nan in epoch 2, window 4 of 7" in lines[str(wild)]
-    rows = rows_of(verb, log, "--models", f"{large},toy,{refused}", *SHORT)
+    rows = rows_of(cli_run, log, "--models", f"{large},toy,{refused}", *SHORT)
     assert rows[str(refused)] == {**rows[str(refused)], "mrr": None, "error": "--dim 13 brings bad luck."}
     # Each in a process of its own: weights, gradients and Adam's two moments of 9 million numbers are not toy's.
     assert rows[f"{large} (toy)"]["peak_mib"] > rows["toy"]["peak_mib"] + 4 * 9e6 * 4 / 2**20
@@ -139,22 +142,22 @@ def check_page(text, *words):
         assert word in text
 
 
-def test_names_in_a_page_are_text(verb, log, recipe, tmp_path):
+def test_names_in_a_page_are_text(cli_run, log, recipe, tmp_path):
     name = recipe("<b>&amp;", dim=3)
-    code, _, err = verb("compare", log, "--models", name, *SHORT, "--report", tmp_path / "page")
+    code, _, err = cli_run("compare", log, "--models", name, *SHORT, "--report", tmp_path / "page")
     assert code == 0, err
     text = (tmp_path / "page" / "index.html").read_text()
     assert "<b>" not in text
     assert "&lt;b&gt;&amp;amp;.toml (toy)" in text
 
 
-def test_of_a_plain_entry_the_best_by_validation_is_shown(verb, log, tmp_path):
+def test_of_a_plain_entry_the_best_by_validation_is_shown(cli_run, log, tmp_path):
     from dynedge.models import registry
 
     all_rules = MODELS["heuristic"]
     rule = replace(all_rules, recipes={name: all_rules.recipes[name] for name in ("recent", "popular-unseen")})
     registry.use_only({**toy.MODELS, "heuristic": rule})
-    rows = rows_of(verb, log, "--models", "all", "--seeds", "2", "--epochs", "2")
+    rows = rows_of(cli_run, log, "--models", "all", "--seeds", "2", "--epochs", "2")
     assert set(rows) == {"toy", "toy-wide", "best heuristic (recent)"}
     best = rows["best heuristic (recent)"]
     assert (best["recipe"], len(best["seeds"]), len(best["seeds"][0]["valid"])) == ("recent", 1, 1)
@@ -164,39 +167,39 @@ def test_of_a_plain_entry_the_best_by_validation_is_shown(verb, log, tmp_path):
     assert np.mean(1 / ranks["recent"][:60]) > np.mean(1 / ranks["popular-unseen"][:60])
 
 
-def test_mistakes(verb, log, tmp_path):
+def test_mistakes(cli_run, log, tmp_path):
     def refused(code, words, *arguments):
-        done, out, err = verb("compare", *arguments)
+        done, out, err = cli_run("compare", *arguments)
         assert (done, out) == (code, ""), err
         assert words in err
         assert len(err.strip().splitlines()) == 1
 
     run = tmp_path / "run"
-    assert verb("train", log, "--out", run, "--epochs", "1")[0] == 0
+    assert cli_run("train", log, "--out", run, "--epochs", "1")[0] == 0
     refused(2, "--models knows no 'toi'; did you mean toy? Known: toy, toy-wide.", log, "--models", "toy,toi")
     refused(2, "--models is empty", log, "--models", ",")
     refused(2, "is a log; compare takes runs, or a single log", log, run)
     refused(2, "is a log; compare takes runs, or a single log", log, log)
-    refused(2, "--models is for one log", run, run, "--models", "toy")
+    refused(2, "--models is for a log", run, run, "--models", "toy")
     refused(2, "--report DIR writes a page", log, "--plot", tmp_path / "x.png")
     refused(2, "there is no folder", log, "--report", tmp_path / "not" / "there")
     refused(2, "must be one of: full, sampled-499, sampled-9999", log, "--protocol", "half")
     refused(3, "none.toml: No such file", log, "--models", tmp_path / "none.toml")
     (tmp_path / "runs" / "toy-0").mkdir(parents=True)
     refused(3, "toy-0 exists and is not a run folder", log, "--runs", tmp_path / "runs")
-    assert verb("train", toy.write_log(tmp_path / "two", seed=1), "--out", tmp_path / "other" / "toy-0")[0] == 3
+    assert cli_run("train", toy.write_log(tmp_path / "two", seed=1), "--out", tmp_path / "other" / "toy-0")[0] == 3
     (tmp_path / "other").mkdir()
-    assert verb("train", tmp_path / "two", "--out", tmp_path / "other" / "toy-0", "--epochs", "1")[0] == 0
+    assert cli_run("train", tmp_path / "two", "--out", tmp_path / "other" / "toy-0", "--epochs", "1")[0] == 0
     refused(3, "the same number of events, but different ones", log, "--runs", tmp_path / "other")
 
 
-def test_no_model_at_all_is_exit_3(verb, log, recipe):
-    code, out, err = verb("compare", log, "--models", recipe("refused", dim=13), *SHORT)
+def test_no_model_at_all_is_exit_3(cli_run, log, recipe):
+    code, out, err = cli_run("compare", log, "--models", recipe("refused", dim=13), *SHORT)
     assert code == 3, err
     assert "brings bad luck" in out
 
 
-def test_killed_or_stopped_it_goes_on_to_the_same_table(verb, log, recipe, tmp_path):
+def test_killed_or_stopped_it_goes_on_to_the_same_table(cli_run, log, recipe, tmp_path):
     slow = recipe("slow", pause=0.15)
     command = [log, "--models", f"toy,{slow},toy-wide", *SHORT, "--runs", tmp_path / "runs"]
     toy_run, slow_run = (tmp_path / "runs" / f"{name}-0" for name in ("toy", _slug(slow)))
@@ -205,9 +208,9 @@ def test_killed_or_stopped_it_goes_on_to_the_same_table(verb, log, recipe, tmp_p
     assert not list((slow_run / "checkpoints").iterdir())
     _stopped_in_its_first_epochs(command, slow_run, signal.SIGTERM, 143)
     assert list((slow_run / "checkpoints").iterdir())  # it was let save
-    rows = rows_of(verb, *command)
+    rows = rows_of(cli_run, *command)
     assert (toy_run / "model.safetensors").stat().st_mtime_ns == done
-    whole = rows_of(verb, *command[:-1], tmp_path / "whole")
+    whole = rows_of(cli_run, *command[:-1], tmp_path / "whole")
     for name, row in whole.items():
         assert row["error"] is None
         for key in ("mrr", "recall@10", "ci95", "valid_mrr", "parameters", "difference_to_best"):

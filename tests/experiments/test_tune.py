@@ -17,6 +17,7 @@ from dynedge.models.registry import find_entry, use_only
 from dynedge.runs.run_config import recipe_config
 
 SHORT = ["--model", "toy", "--epochs", "2"]
+pytestmark = pytest.mark.usefixtures("toy_models")
 
 
 @pytest.fixture
@@ -25,12 +26,11 @@ def log(tmp_path):
 
 
 @pytest.fixture
-def tune(verb, log, tmp_path):
+def tune(cli_run, log, tmp_path):
     """tune(…) -> what `dynedge tune LOG --json` found, in tmp_path/search unless told otherwise."""
-    from dynedge.cli import tune as _  # noqa: F401
 
     def run(*arguments, out=tmp_path / "search", code=0):
-        done, told, err = verb("tune", log, "--out", out, *arguments, "--json")
+        done, told, err = cli_run("tune", log, "--out", out, *arguments, "--json")
         assert done == code, err
         return json.loads(told)
 
@@ -41,14 +41,14 @@ def timeless(found):
     return [{name: value for name, value in trial.items() if name != "seconds"} for trial in found["trials"]]
 
 
-def test_the_best_settings_train_to_what_was_found(tune, verb, log, tmp_path, monkeypatch):
+def test_the_best_settings_train_to_what_was_found(tune, cli_run, log, tmp_path, monkeypatch):
     found = tune(*SHORT, "--trials", "4")
     by_number = sorted(found["trials"], key=lambda trial: trial["trial"])
     assert [trial["trial"] for trial in by_number] == [0, 1, 2, 3]
     assert by_number[0]["changed"] == {}  # the recipe as it is
     assert found["best"] == found["trials"][0]
     assert found["best"]["valid_mrr"] == max(trial["valid_mrr"] for trial in by_number) > by_number[0]["valid_mrr"]
-    code, out, err = verb("train", log, "--config", found["config"], "--out", tmp_path / "run", "--json")
+    code, out, err = cli_run("train", log, "--config", found["config"], "--out", tmp_path / "run", "--json")
     assert code == 0, err
     assert json.loads(out)["valid_mrr"] == found["best"]["valid_mrr"]
     assert not (tmp_path / "search" / "runs").exists()
@@ -57,7 +57,7 @@ def test_the_best_settings_train_to_what_was_found(tune, verb, log, tmp_path, mo
     monkeypatch.setattr("dynedge.experiments.tune.train_in_subprocess", lambda *_: pytest.fail("tried again"))
     assert tune(*SHORT, "--trials", "5") == more
     assert tune(*SHORT, "--trials", "9", "--minutes", "0.0001") == more
-    code, out, _ = verb("tune", log, "--out", tmp_path / "search", *SHORT, "--trials", "5")
+    code, out, _ = cli_run("tune", log, "--out", tmp_path / "search", *SHORT, "--trials", "5")
     assert code == 0
     assert out.splitlines()[1].split()[1] == f"{more['best']['valid_mrr']:.4f}"
     assert f"--config {found['config']}" in out.splitlines()[-1]
@@ -97,17 +97,17 @@ def test_trials_that_fail_are_told_and_repeats_cost_nothing(tune, tmp_path):
     assert not (tmp_path / "none" / "config.toml").exists()
 
 
-def test_mistakes(tune, verb, log, tmp_path):
+def test_mistakes(tune, cli_run, log, tmp_path):
     from dynedge.models import registry
 
     def refused(code, words, *arguments):
-        done, out, err = verb("tune", log, *arguments)
+        done, out, err = cli_run("tune", log, *arguments)
         assert (done, out) == (code, ""), err
         assert words in err
         assert len(err.strip().splitlines()) == 1
 
     search, run = tmp_path / "search", tmp_path / "run"
-    assert verb("train", log, "--out", run, "--epochs", "1")[0] == 0
+    assert cli_run("train", log, "--out", run, "--epochs", "1")[0] == 0
     tune(*SHORT, "--trials", "1")
     refused(2, "--model knows no 'toi'; did you mean toy?", "--out", search, "--model", "toi")
     refused(2, "another model (toy, not toy-wide)", "--out", search, "--model", "toy-wide")

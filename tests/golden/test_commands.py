@@ -11,7 +11,6 @@ import pytest
 from golden.machine import Golden
 
 from dynedge import cli
-from dynedge.cli import compare, data, demo, embed, evaluate, export, plan, recommend, serve, train, tune  # noqa: F401
 
 GOLDEN = Golden("commands")
 

@@ -8,7 +8,6 @@ from starlette.testclient import TestClient
 
 import dynedge
 from dynedge import cli
-from dynedge.cli import recommend  # noqa: F401  (registers the command)
 from dynedge.data.log import EventLog
 from dynedge.errors import DataError
 from dynedge.serving.app import make_app

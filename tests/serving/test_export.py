@@ -9,8 +9,7 @@ import pytest
 from serving.small_run import make_events, make_run
 
 from dynedge import cli
-from dynedge.cli import export  # noqa: F401  (it registers)
-from dynedge.cli.serve import data_of
+from dynedge.cli.serve import service_folder
 from dynedge.data.ingest.pipeline import prepare
 from dynedge.data.ingest.readers import Schema
 from dynedge.errors import DataError, UsageError
@@ -94,8 +93,8 @@ def test_a_journal_of_another_run_is_refused_and_nothing_is_written(journal, tmp
 
 def test_a_run_is_served_beside_itself_also_from_within(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert data_of(Path(), None) == tmp_path.with_name(tmp_path.name + ".data")
-    assert data_of(Path("run"), Path("elsewhere")) == Path("elsewhere")
+    assert service_folder(Path(), None) == tmp_path.with_name(tmp_path.name + ".data")
+    assert service_folder(Path("run"), Path("elsewhere")) == Path("elsewhere")
 
 
 def test_columns_of_one_name_are_refused(journal, tmp_path):
@@ -113,7 +112,7 @@ def test_columns_of_one_name_are_refused(journal, tmp_path):
     ("arguments", "code", "words"),
     [
         (["RUN", "--out", "new.csv"], 2, "should end in .parquet"),
-        (["RUN", "--out", "new.parquet", "--data", "nowhere"], 3, "nothing was served from there"),
+        (["RUN", "--out", "new.parquet", "--data", "nowhere"], 3, "no service has run there"),
         (["nothing", "--out", "new.parquet"], 3, "is not a run folder"),
     ],
 )

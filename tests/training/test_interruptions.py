@@ -116,7 +116,7 @@ def test_a_signal_saves_and_ends_cleanly(nursery, tmp_path, log, signum, code):
     assert newest_position(stopped) < (5, 0)
     assert nursery.run("train", log, "--out", stopped, *shape) == 0
     assert result(stopped) == result(whole)
-    assert f"stopped by {signum.name}; the same command goes on where it stood." in nursery_told(nursery)
+    assert f"stopped by {signum.name}; run the same command again to continue." in nursery_told(nursery)
 
 
 def nursery_told(nursery):

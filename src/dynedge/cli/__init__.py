@@ -1,4 +1,4 @@
-"""The verbs. Each file here holds a few of them; heavy imports happen inside, so that --help is quick."""
+"""The command line. Each module here holds one command or a few; heavy imports happen inside, so --help is quick."""
 
 from __future__ import annotations
 
@@ -10,36 +10,81 @@ import traceback
 import typer
 
 from dynedge import __version__
-from dynedge.errors import DynedgeError
+from dynedge.cli.help_format import SectionedGroup
+from dynedge.errors import DataError, DynedgeError
 
 app = typer.Typer(
     name="dynedge",
-    help="Learn how users and items evolve from a time-stamped log of their interactions.",
+    help="Learn how users and items evolve from a log of their interactions, and recommend what comes next.",
+    epilog="dynedge COMMAND --help describes a command. Exit codes: 0 success, 2 wrong usage, 3 bad data.",
+    cls=SectionedGroup,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    context_settings={"max_content_width": 110},
 )
 
 # Typer carries its own copy of click in some versions and uses the installed one in others.
 _ClickError: type[Exception] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _print_version(requested: bool) -> None:
+    if requested:
         print(f"dynedge {__version__}")
         raise typer.Exit
 
 
 @app.callback()
 def _options(
-    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+    version: bool = typer.Option(
+        False, "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+    ),
 ) -> None:
-    pass
+    try:
+        os.getcwd()
+    except FileNotFoundError:  # torch would end the process with a message of its own
+        raise DataError(
+            "the current directory no longer exists; change to another one (cd) and run the command again."
+        ) from None
 
 
 def main() -> None:
-    """Run a verb. Exit 0 good, 2 usage, 3 bad data; an error is one sentence on stderr, never a traceback."""
+    """Entry point of the program `dynedge`."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Runs a command and returns its exit code; an error is one sentence on stderr, never a traceback."""
+    _register_commands()
+    try:
+        return int(app(arguments, standalone_mode=False) or 0)
+    except DynedgeError as error:
+        return _fail(str(error), error.exit_code)
+    except _ClickError as error:
+        return _fail(error.format_message(), 2)  # type: ignore[attr-defined]
+    except (KeyboardInterrupt, typer.Abort):
+        return _fail("interrupted.", 130)
+    except BrokenPipeError:  # the reader of our output left early, as `| head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except MemoryError:
+        return _fail("not enough memory; close other programs or choose smaller settings.", 3)
+    except OSError as error:
+        return _fail(_explain(error), 3)
+    except Exception as error:
+        if os.environ.get("DYNEDGE_DEBUG"):
+            traceback.print_exc()
+        kind = type(error).__name__
+        return _fail(f"this is a bug in dynedge ({kind}: {error}); DYNEDGE_DEBUG=1 prints the traceback.", 1)
+
+
+def stopped(signal_name: object, exit_code: int, advice: str) -> typer.Exit:
+    """Reports that a signal ended the command, with what to do next; returns the exception to raise."""
+    return typer.Exit(_fail(f"stopped by {signal_name}; {advice}.", exit_code))
+
+
+def _register_commands() -> None:
     from dynedge.cli import (  # noqa: F401
         compare,
         data,
@@ -54,34 +99,14 @@ def main() -> None:
         tune,
     )
 
-    sys.exit(run(sys.argv[1:]))
+
+def _explain(error: OSError) -> str:
+    """Returns one sentence for an error of the operating system."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "the disk is full; free some space and run the command again."
+    return f"{error.filename or 'a file'}: {error.strerror or error}."
 
 
-def run(arguments: list[str]) -> int:
-    try:
-        return int(app(arguments, standalone_mode=False) or 0)
-    except DynedgeError as error:
-        return _say(str(error), error.exit_code)
-    except _ClickError as error:
-        return _say(error.format_message(), 2)  # type: ignore[attr-defined]
-    except (KeyboardInterrupt, typer.Abort):
-        return _say("interrupted.", 130)
-    except BrokenPipeError:  # the reader of our output left early, as `| head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except MemoryError:
-        return _say("not enough memory for this; close other programs or use a smaller setting.", 3)
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return _say("the disk is full; free some space and run it again.", 3)
-        return _say(f"{error.filename or 'a file'}: {error.strerror or error}.", 3)
-    except Exception as error:
-        if os.environ.get("DYNEDGE_DEBUG"):
-            traceback.print_exc()
-        kind = type(error).__name__
-        return _say(f"this is a bug in dynedge ({kind}: {error}); DYNEDGE_DEBUG=1 shows where.", 1)
-
-
-def _say(sentence: str, code: int) -> int:
-    print(f"dynedge: {' '.join(sentence.split())}", file=sys.stderr)
-    return code
+def _fail(message: str, exit_code: int) -> int:
+    print(f"dynedge: {' '.join(message.split())}", file=sys.stderr)
+    return exit_code

@@ -1,4 +1,4 @@
-"""`dynedge compare LOG`: models trained and judged on one log, as a table and a page."""
+"""`dynedge compare LOG`: trains and evaluates models on one log; prints a leaderboard and writes an HTML report."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 import typer
 
-from dynedge.cli.compare import LEGEND, marked
-from dynedge.cli.evaluate import among, cell, table
+from dynedge.cli import stopped
+from dynedge.cli.tables import LEGEND, mark_best, metric_cell, table
 
 
 def compare_log(
@@ -23,7 +23,7 @@ def compare_log(
     protocol: str,
     as_json: bool,
 ) -> None:
-    """Train, rank, print, and write the page if there is to be one."""
+    """Trains and evaluates the models, prints the leaderboard and writes the report."""
     from dynedge.data.log import read_log
     from dynedge.experiments.benchmark import run_benchmark
     from dynedge.report.leaderboard_page import check_folder, write_page
@@ -34,31 +34,31 @@ def compare_log(
     names = [name.strip() for name in models.split(",") if name.strip()]
     folder = runs or path.resolve().with_name(f"{path.resolve().name}-runs")
     try:
-        found = run_benchmark(read_log(path), names, folder, seeds=seeds, epochs=epochs, protocol=protocol)
-    except StoppedBySignal as stopped:
-        print(f"dynedge: stopped by {stopped}; the same command goes on where it stood.", file=sys.stderr)
-        raise typer.Exit(stopped.exit_code) from None
-    print(json.dumps(found) if as_json else _text(found))
+        leaderboard = run_benchmark(read_log(path), names, folder, seeds=seeds, epochs=epochs, protocol=protocol)
+    except StoppedBySignal as signal:
+        raise stopped(signal, signal.exit_code, "run the same command again to continue") from None
+    print(json.dumps(leaderboard) if as_json else _text(leaderboard))
     if report:
-        print(f"wrote {write_page(found, report)}", file=sys.stderr)
-    if found["best"] is None:
+        print(f"wrote {write_page(leaderboard, report)}", file=sys.stderr)
+    if leaderboard["best"] is None:
         raise typer.Exit(3)
 
 
-def _text(found: dict[str, Any]) -> str:
-    """The rows with numbers as a table, then a line for each failure."""
-    rows = [row for row in found["rows"] if row["seeds"]]
-    failed = [f"  {row['model']}: {row['error']}" for row in found["rows"] if row["error"]]
+def _text(leaderboard: dict[str, Any]) -> str:
+    from dynedge.evaluation.summary import describe_candidates
+
+    rows = [row for row in leaderboard["rows"] if row["seeds"]]
+    failed = [f"  {row['model']}: {row['error']}" for row in leaderboard["rows"] if row["error"]]
     parts = [
-        f"{found['log']}, {found['events']:,} test events of {found['users']:,} users, "
-        f"each item ranked among {among(found['protocol'], found['items'])}"
+        f"{leaderboard['log']}, {leaderboard['events']:,} test events of {leaderboard['users']:,} users, "
+        f"items ranked among {describe_candidates(leaderboard['protocol'], leaderboard['items'])}"
     ]
     if rows:
         parts.append(_table(rows))
         parts.append(
-            f"{LEGEND}; less the best: than {found['best']}, event by event\n"
-            "intervals are of resampled users; of several seeds, every event counts with its mean\n"
-            f"runs: {found['runs']}"
+            f"{LEGEND}; difference to best: mean difference per event to {leaderboard['best']}\n"
+            "intervals: bootstrap over users; with several seeds, each event counts with its mean over seeds\n"
+            f"runs: {leaderboard['runs']}"
         )
     if failed:
         parts.append("\n".join(["failed:", *failed]))
@@ -68,19 +68,19 @@ def _text(found: dict[str, Any]) -> str:
 def _table(rows: list[dict[str, Any]]) -> str:
     from dynedge.utils.progress import quantity
 
-    lines = [["model", "seeds", "MRR, 95 % interval", "less the best", "Recall@10", "s/epoch", "MiB", "parameters"]]
-    mrr, recall = (marked(name, [row[name] for row in rows]) for name in ("mrr", "recall@10"))
-    for row, *texts in zip(rows, mrr, recall, strict=True):
-        less = row["difference_to_best"]
-        spent, peak = row["seconds_per_epoch"], row["peak_mib"]
+    measured = "MRR, 95 % interval", "difference to best", "Recall@10, 95 % interval"
+    lines = [["model", "seeds", *measured, "s/epoch", "peak MiB", "parameters"]]
+    mrr, recall = (mark_best(name, [row[name] for row in rows]) for name in ("mrr", "recall@10"))
+    for row, *marked in zip(rows, mrr, recall, strict=True):
+        difference, seconds, peak = row["difference_to_best"], row["seconds_per_epoch"], row["peak_mib"]
         lines.append(
             [
                 row["model"],
                 str(len(row["seeds"])),
-                texts[0] + _bounds(row["intervals"]["mrr"]),
-                cell("mrr", less, signed=True) if less else "",
-                texts[1] + _bounds(row["intervals"]["recall@10"]),
-                "-" if spent is None else f"{spent:.3g}",
+                marked[0] + _interval(row["intervals"]["mrr"]),
+                metric_cell("mrr", difference, signed=True) if difference else "",
+                marked[1] + _interval(row["intervals"]["recall@10"]),
+                "-" if seconds is None else f"{seconds:.3g}",
                 "-" if peak is None else f"{peak:,.0f}",
                 quantity(row["parameters"]),
             ]
@@ -88,5 +88,5 @@ def _table(rows: list[dict[str, Any]]) -> str:
     return table(lines)
 
 
-def _bounds(interval: list[float] | None) -> str:
-    return f" [{interval[0]:.4f}, {interval[1]:.4f}]" if interval else ""
+def _interval(bounds: list[float] | None) -> str:
+    return f" [{bounds[0]:.4f}, {bounds[1]:.4f}]" if bounds else ""

@@ -1,4 +1,4 @@
-"""The verb `evaluate`: how well a run ranks what comes next."""
+"""The command `evaluate`: ranking metrics of a run on its validation and test events."""
 
 from __future__ import annotations
 
@@ -9,80 +9,48 @@ from typing import Annotated, Any
 import typer
 
 from dynedge.cli import app
-from dynedge.cli.data import Json
-
-Protocol = Annotated[
-    str,
-    typer.Option(
-        metavar="NAME", help="full: ranked among all items; sampled-499, sampled-9999: among so many others."
-    ),
-]
+from dynedge.cli.options import Json, Protocol, RunFolder
+from dynedge.cli.tables import metric_cell, table
 
 
 @app.command()
 def evaluate(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
-    log: Annotated[Path | None, typer.Argument(metavar="LOG", help="Its log, if it has moved.")] = None,
+    run: RunFolder,
+    log: Annotated[Path | None, typer.Argument(metavar="LOG", help="The log of the run, if it was moved.")] = None,
     protocol: Protocol = "full",
     as_json: Json = False,
 ) -> None:
-    """Walk through the validation and test events: rank each event's item, then take the event in.
+    """Compute ranking metrics on validation and test events.
 
-    The ranks are kept in RUN/ranks. docs/evaluation.md says how the numbers are made.
+    Events are processed in time order: the item of each event is ranked, then the event updates the states. Ranks are
+    cached in RUN/ranks. docs/evaluation.md describes the protocol.
     """
     from dynedge.runs.evaluate_run import PARTS, evaluate_run
 
-    ranked = evaluate_run(run, log, protocol=protocol)
+    evaluated = evaluate_run(run, log, protocol=protocol)
     summary = {
         "run": str(run),
-        "model": ranked.config.name,
-        "log": str(ranked.log.path),
+        "model": evaluated.config.name,
+        "log": str(evaluated.log.path),
         "protocol": protocol,
-        "items": ranked.log.num_items,
-        **{part: ranked.summary(part) for part in reversed(PARTS)},
+        "items": evaluated.log.num_items,
+        **{part: evaluated.summary(part) for part in reversed(PARTS)},
     }
     print(json.dumps(summary) if as_json else _text(summary))
 
 
-def among(protocol: str, items: int) -> str:
-    """What an item was ranked among, in words."""
-    from dynedge.evaluation.summary import describe_candidates
-
-    return describe_candidates(protocol, items)
-
-
-def cell(name: str, told: dict[str, Any], *, signed: bool = False) -> str:
-    """A metric and its interval: 0.8123 [0.8021, 0.8224]."""
-    if told[name] is None:
-        return "-"
-    low, high = told["intervals"][name]
-    form = ("+" if signed else "") + (",.1f" if name == "mean_rank" else ".4f")
-    return f"{told[name]:{form}} [{low:{form}}, {high:{form}}]"
-
-
-def table(rows: list[list[str]]) -> str:
-    """Columns under their headings, the first to the left, the others to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(
-            text.rjust(width) if at else text.ljust(width)
-            for at, (text, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    )
-
-
 def _text(summary: dict[str, Any]) -> str:
     from dynedge.evaluation.metrics import METRICS, title
-    from dynedge.evaluation.summary import BREAKDOWN_METRICS
+    from dynedge.evaluation.summary import BREAKDOWN_METRICS, describe_candidates
 
     parts = [summary["valid"], summary["test"]]
-    means = [["", "valid, 95 % interval", "test, 95 % interval"]]
-    means += [["events", *(f"{part['events']:,}" for part in parts)]]
-    means += [["users", *(f"{part['users']:,}" for part in parts)]]
-    means += [[title(name), *(cell(name, part) for part in parts)] for name in METRICS]
-    groups = [["test events", "number", *map(title, BREAKDOWN_METRICS)]]
-    for name, told in summary["test"]["breakdown"].items():
-        groups.append([name, f"{told['events']:,}", *(cell(metric, told) for metric in BREAKDOWN_METRICS)])
-    ranked = f"each event's item ranked among {among(summary['protocol'], summary['items'])}"
-    return f"{summary['run']}: {summary['model']} on {summary['log']}, {ranked}\n\n{table(means)}\n\n{table(groups)}"
+    metrics = [["metric", "validation, 95 % interval", "test, 95 % interval"]]
+    metrics += [["events", *(f"{part['events']:,}" for part in parts)]]
+    metrics += [["users", *(f"{part['users']:,}" for part in parts)]]
+    metrics += [[title(name), *(metric_cell(name, part) for part in parts)] for name in METRICS]
+    groups = [["group of test events", "events", *map(title, BREAKDOWN_METRICS)]]
+    for name, group in summary["test"]["breakdown"].items():
+        groups.append([name, f"{group['events']:,}", *(metric_cell(metric, group) for metric in BREAKDOWN_METRICS)])
+    candidates = describe_candidates(summary["protocol"], summary["items"])
+    title_line = f"{summary['run']}: {summary['model']} on {summary['log']}, items ranked among {candidates}"
+    return f"{title_line}\n\n{table(metrics)}\n\n{table(groups)}"

@@ -1,4 +1,4 @@
-"""The verb `export`: what a service has taken in, as a file."""
+"""The command `export`: exports the events that a service received."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from typing import Annotated
 import typer
 
 from dynedge.cli import app
-from dynedge.cli.data import Json
-from dynedge.cli.serve import Data, data_of
+from dynedge.cli.options import Json
+from dynedge.cli.serve import ServiceFolder, service_folder
 from dynedge.errors import DataError
 
 
 @app.command()
 def export(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder that is or was served.")],
-    out: Annotated[Path, typer.Option(metavar="FILE", help="The .parquet file to write.")],
-    data: Data = None,
-    user_col: Annotated[str, typer.Option(help="What to call the user's column.")] = "user_id",
-    item_col: Annotated[str, typer.Option(help="What to call the item's column.")] = "item_id",
-    time_col: Annotated[str, typer.Option(help="What to call the time's column.")] = "timestamp",
-    event_id_col: Annotated[str, typer.Option(help="What to call the event id's column.")] = "event_id",
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder that is or was served.")],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Parquet file to write.")],
+    data: ServiceFolder = None,
+    user_col: Annotated[str, typer.Option(help="Name of the user column.")] = "user_id",
+    item_col: Annotated[str, typer.Option(help="Name of the item column.")] = "item_id",
+    time_col: Annotated[str, typer.Option(help="Name of the timestamp column.")] = "timestamp",
+    event_id_col: Annotated[str, typer.Option(help="Name of the event id column.")] = "event_id",
     as_json: Json = False,
 ) -> None:
-    """Write every event that a service has taken in, in the order of arrival, so that a run can be trained on them.
+    """Export the events that a service received to a Parquet file.
 
-    `dynedge prepare OLD.csv FILE.parquet --out LOG` then makes a log of your own file and what came since. Columns
-    for the run's event features and item features are there too; of an item, the latter are left to your file. The
-    service may go on meanwhile.
+    The order is that of arrival. To retrain on them, `dynedge prepare OLD.csv FILE.parquet --out LOG` makes a log of
+    the original file and the new events. It has a column for each event feature of the run, and an empty one for each
+    item feature: item features come from the original file. The service may keep running.
     """
     from dynedge.data.log import read_log
     from dynedge.inference.export import check_target
@@ -39,14 +39,14 @@ def export(
 
     check_target(out)
     check_finished(run)
-    path = data_of(run, data) / JOURNAL
+    path = service_folder(run, data) / JOURNAL
     if not path.is_file():
-        raise DataError(f"there is no {path}: nothing was served from there; say where with --data DIR.")
+        raise DataError(f"{path} does not exist: no service has run there; pass its folder with --data DIR.")
     journal = Journal(path)
     try:
         names = user_col, item_col, time_col, event_id_col
         count = write_events(journal, out, names, read_log(run / IDS).metadata, quiet=False)
     finally:
         journal.close()
-    told = {"out": str(out), "events": count}
-    print(json.dumps(told) if as_json else f"{out}: {count:,} events that {run} was sent")
+    summary = {"out": str(out), "events": count}
+    print(json.dumps(summary) if as_json else f"{out}: {count:,} events received by {run}")

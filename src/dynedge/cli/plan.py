@@ -7,11 +7,14 @@ import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dynedge.cli import app
+from dynedge.cli.config_flags import config_default, config_flag
+from dynedge.cli.help_format import SectionedCommand
+from dynedge.cli.options import Json, LogFolder
 from dynedge.errors import UsageError
 
 if TYPE_CHECKING:
@@ -27,37 +30,56 @@ _TABLE = [
     *(("cut-by-time", "parts", parts) for parts in PARTS),
 ]
 FLAGS = {"max_dnodes": "--dnodes", "max_depth": "--depth", "parts": "--parts"}
+LIMITS = "Limits (at most one)"
 
 
-@app.command("plan")
-def plan_verb(
-    log: Path = typer.Argument(..., metavar="LOG", help="The log's folder."),
-    split: str = typer.Option(None, metavar="A,B,C", help="Train, valid, test; default: the log's own split."),
-    windows: int = typer.Option(300, metavar="W", help="Windows the training events are cut into."),
-    active_users: int = typer.Option(
-        None, metavar="N", help="Users with more training events are active: one learned vector. Default: none are."
+def _shared(name: str, **changes: Any) -> Any:
+    """Returns the flag of a config field, listed with the command's other options."""
+    return config_flag(name, **{"rich_help_panel": None, **changes})
+
+
+@app.command("plan", cls=SectionedCommand)
+def plan_command(
+    log: LogFolder,
+    split: Annotated[str | None, _shared("split")] = None,
+    windows: Annotated[int, _shared("windows")] = config_default("windows"),
+    active_users: Annotated[int | None, _shared("active_users")] = config_default("active_users"),
+    active_items: Annotated[int | None, _shared("active_items")] = config_default("active_items"),
+    method: Annotated[str, _shared("method", metavar="best|longest-path|depth|cut-by-time")] = config_default(
+        "method"
     ),
-    active_items: int = typer.Option(None, metavar="N", help="The same for items."),
-    method: str = typer.Option("best", metavar="M", help="best, longest-path (the paper's), depth or cut-by-time."),
-    dnodes: int = typer.Option(None, metavar="K", help="Ask for K d-nodes a window (best, longest-path)."),
-    depth: int = typer.Option(None, metavar="L", help="Ask for no path longer than L (best, depth)."),
-    parts: int = typer.Option(None, metavar="P", help="Ask for P parts a window (cut-by-time)."),
-    budget: float = typer.Option(
-        None, metavar="S", help="Ask for an epoch of at most S predicted seconds, with as few d-nodes as that takes."
-    ),
-    machine: str = typer.Option("cpu", metavar="M", help="What --budget means: cpu (this one, measured) or h200."),
-    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
-    plot: Path = typer.Option(
-        None, metavar="FILE", help="Draw path against d-nodes, and the first events (png, pdf…)."
-    ),
-    no_cache: bool = typer.Option(False, "--no-cache", help="Neither read nor write LOG/plans."),
+    dnodes: Annotated[int | None, _shared("dnodes", rich_help_panel=LIMITS)] = None,
+    depth: Annotated[int | None, _shared("depth", rich_help_panel=LIMITS)] = None,
+    parts: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="Number of parts per window, for --method cut-by-time.", rich_help_panel=LIMITS
+        ),
+    ] = None,
+    budget: Annotated[
+        float | None,
+        typer.Option(
+            metavar="X",
+            help="Predicted seconds per epoch, reached with as few d-nodes as possible.",
+            rich_help_panel=LIMITS,
+        ),
+    ] = None,
+    machine: Annotated[
+        str, typer.Option(metavar="cpu|h200", help="Machine of --budget: this CPU (measured) or an H200 GPU.")
+    ] = "cpu",
+    plot: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="File for a plot of path length by d-nodes, and of the first events."),
+    ] = None,
+    no_cache: Annotated[bool, typer.Option("--no-cache", help="Do not read or write LOG/plans.")] = False,
+    as_json: Json = False,
 ) -> None:
-    """Plan the training of LOG: how long its longest paths are, with d-nodes and without.
+    """Show the longest paths of training windows, by d-nodes.
 
-    Asked by --dnodes, --depth, --parts or --budget, it plans every window that way, with schedules, and keeps the
-    choice in LOG/plans for training. Asked by none, it cuts nothing (K = 0) and prints the paper's Table 4 for this
-    log: longest path and predicted time of an epoch for K = 0 to 640 beside cut-by-time. "seconds" in the JSON is
-    the time planning took.
+    With one of --dnodes, --depth, --parts and --budget, every window is planned to that limit, and the chosen d-nodes
+    are cached in LOG/plans for training. Without a limit, no d-nodes are used, and a table in the form of the paper's
+    Table 4 shows the longest path and the predicted time of an epoch for 0 to 640 d-nodes. In the JSON, "seconds" is
+    the time that planning took.
     """
     limits = {"max_dnodes": dnodes, "max_depth": depth, "parts": parts}
     asked = {name: value for name, value in limits.items() if value is not None}

@@ -1,4 +1,4 @@
-"""The verb `serve`: a run as a service that takes in events and answers questions."""
+"""The command `serve`: an HTTP service that consumes events and returns recommendations."""
 
 from __future__ import annotations
 
@@ -10,41 +10,48 @@ from typing import Annotated, Any
 import typer
 
 from dynedge.cli import app
+from dynedge.cli.options import RunFolder
 from dynedge.errors import DataError, UsageError
 
 TOKEN = "DYNEDGE_TOKEN"
-Data = Annotated[Path | None, typer.Option(metavar="DIR", help="The service's own folder; RUN.data unless given.")]
+ServiceFolder = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Folder for the journal and snapshots. [default: RUN.data]")
+]
 
 
-def data_of(run: Path, data: Path | None) -> Path:
-    """Where the service of a run keeps what it was sent."""
+def service_folder(run: Path, data: Path | None) -> Path:
+    """Returns the folder in which the service of a run stores its journal."""
     run = Path(os.path.abspath(run))  # `.` has a name too
     return data or run.with_name(run.name + ".data")
 
 
 @app.command()
 def serve(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
-    host: Annotated[str, typer.Option(help="Where to listen; beyond this machine with a token only.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="The port; 0: any free one.", min=0, max=65535)] = 8000,
-    data: Data = None,
+    run: RunFolder,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; other machines can connect only with a token.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(metavar="N", help="Port; 0: any free port.", min=0, max=65535)] = 8000,
+    data: ServiceFolder = None,
     token_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help=f"A token that requests must carry; or ${TOKEN}.")
+        Path | None,
+        typer.Option(metavar="FILE", help=f"File with a token that requests must carry; or set {TOKEN}."),
     ] = None,
     source: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="Follow a Redis Stream: redis://HOST:PORT/DB?stream=events&group=dynedge"),
+        typer.Option(metavar="URL", help="Redis Stream to consume: redis://HOST:PORT/DB?stream=events&group=dynedge"),
     ] = None,
     replay: Annotated[
-        Path | None, typer.Option(metavar="LOG", help="Play what the run does not know of a log into the service.")
+        Path | None, typer.Option(metavar="LOG", help="Log whose newer events are replayed into the service.")
     ] = None,
-    rate: Annotated[float, typer.Option(help="Events a second of --replay.", min=0.1)] = 20.0,
+    rate: Annotated[float, typer.Option(metavar="X", help="Events per second of --replay.", min=0.1)] = 20.0,
 ) -> None:
-    """Serve a run: events go in and are never lost, states move with them, recommendations come out.
+    """Serve recommendations over HTTP, updated by incoming events.
 
-    The page at / shows what happens. SIGHUP, or POST /reload, puts in what RUN has become since, without a pause.
+    Events are written to a journal before they are acknowledged, so none is lost. The page at / shows the service
+    live. SIGHUP or POST /reload loads a retrained RUN without downtime.
     """
-    token = _token(token_file)
+    token = _read_token(token_file)
     from dynedge.serving.middleware import LOOPBACK
 
     if host not in LOOPBACK and token is None:
@@ -53,8 +60,8 @@ def serve(
     from dynedge.serving.process import listen
 
     run = Path(os.path.abspath(run))
-    folder = data_of(run, data)
-    print(f"opening {run}, with what {folder} has …", file=sys.stderr)
+    folder = service_folder(run, data)
+    print(f"opening {run} with the events in {folder} …", file=sys.stderr)
     engine = Engine(run, folder)
     sources: list[Any] = []
     if source is not None:
@@ -69,11 +76,11 @@ def serve(
     listen(engine, host, port, token, sources)
 
 
-def _token(file: Path | None) -> str | None:
+def _read_token(file: Path | None) -> str | None:
     try:
-        told = os.environ.get(TOKEN, "") if file is None else file.read_text(encoding="utf-8")
+        text = os.environ.get(TOKEN, "") if file is None else file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         raise DataError(f"--token-file {file} cannot be read.") from None
-    if file is not None and not told.strip():
+    if file is not None and not text.strip():
         raise DataError(f"--token-file {file} is empty.")
-    return told.strip() or None
+    return text.strip() or None

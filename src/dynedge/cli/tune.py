@@ -1,50 +1,62 @@
-"""The verb `tune`: a small search for a model's settings on a log."""
+"""The command `tune`: a hyperparameter search on a log."""
 
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from dynedge.cli import app
-from dynedge.cli.data import Json
-from dynedge.cli.evaluate import table
+from dynedge.cli import app, stopped
+from dynedge.cli.config_flags import config_flag
+from dynedge.cli.options import Json, LogFolder, ModelName
+from dynedge.cli.tables import table
 
 
 @app.command()
 def tune(
-    log: Annotated[Path, typer.Argument(metavar="LOG", help="The log's folder.")],
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="A folder for the search and its config.toml.")],
-    model: Annotated[str, typer.Option(metavar="NAME", help="A model or a recipe of one.")] = "edge",
-    trials: Annotated[int, typer.Option(help="So many settings, at most.", min=1)] = 20,
-    minutes: Annotated[float | None, typer.Option(help="Begin no trial after so many.", min=0)] = None,
-    epochs: Annotated[int | None, typer.Option(help="Epochs of a trial, at most.", min=1)] = None,
+    log: LogFolder,
+    out: Annotated[
+        Path, typer.Option("--out", metavar="DIR", help="Folder for the trials and the best config.toml.")
+    ],
+    model: ModelName = None,
+    trials: Annotated[int, typer.Option(metavar="N", help="Maximum number of trials.", min=1)] = 20,
+    minutes: Annotated[
+        float | None, typer.Option(metavar="X", help="Time limit; no trial starts after it.", min=0)
+    ] = None,
+    epochs: Annotated[int | None, config_flag("epochs", default=False, min=1, rich_help_panel=None)] = None,
     as_json: Json = False,
 ) -> None:
-    """Search for settings by validation MRR, from the model's own on, and write the best to DIR/config.toml.
+    """Search for better settings of a model by validation MRR.
 
-    What is tried is stated in the model's registry entry. Stopped or killed, the same command goes on; with more
-    --trials or --minutes it goes further. The test events are not looked at.
+    The search starts at the model's defaults; the best settings are written to DIR/config.toml. The search space is
+    part of the model's registry entry; test events are not used. An interrupted search continues when the same
+    command is run again, and more --trials or --minutes extend it.
     """
     from dynedge.config import set_key
     from dynedge.data.log import read_log
     from dynedge.experiments.tune import tune as search
+    from dynedge.models.registry import default_model
     from dynedge.runs.run_config import recipe_config
     from dynedge.utils.signals import StoppedBySignal
 
-    recipe = recipe_config(model)
+    name = model or default_model()
+    recipe = recipe_config(name)
     if epochs is not None:
         recipe = set_key(recipe, "training.epochs", epochs, "--epochs")
     try:
-        found = search(read_log(log), recipe, out, trials=trials, minutes=minutes)
-    except StoppedBySignal as stopped:
-        print(f"dynedge: stopped by {stopped}; the same command goes on where it stood.", file=sys.stderr)
-        raise typer.Exit(stopped.exit_code) from None
-    config = out / "config.toml" if found[0]["valid_mrr"] is not None else None
-    summary = {"model": model, "log": str(log), "config": config and str(config), "best": found[0], "trials": found}
+        results = search(read_log(log), recipe, out, trials=trials, minutes=minutes)
+    except StoppedBySignal as signal:
+        raise stopped(signal, signal.exit_code, "run the same command again to continue") from None
+    config = out / "config.toml" if results[0]["valid_mrr"] is not None else None
+    summary = {
+        "model": name,
+        "log": str(log),
+        "config": config and str(config),
+        "best": results[0],
+        "trials": results,
+    }
     print(json.dumps(summary) if as_json else _text(summary))
     if config is None:
         raise typer.Exit(3)
@@ -53,25 +65,18 @@ def tune(
 def _text(summary: dict[str, Any]) -> str:
     from dynedge.utils.progress import clock
 
-    rows = [["trial", "valid MRR", "Recall@10", "epochs", "time", "settings"]]
+    rows = [["trial", "validation MRR", "Recall@10", "epochs", "time", "settings"]]
     for trial in summary["trials"]:
         failed = trial["valid_mrr"] is None
-        rows.append(
-            [
-                str(trial["trial"] + 1),
-                *(["-"] * 3 if failed else [f"{trial['valid_mrr']:.4f}", f"{trial['valid_recall@10']:.4f}"]),
-                *([] if failed else [str(trial["epochs"])]),
-                clock(trial["seconds"]),
-                _told(trial),
-            ]
-        )
-    head = [row[:-1] for row in rows]
-    lines = [f"{line}  {row[-1]}" for line, row in zip(table(head).splitlines(), rows, strict=True)]
+        metrics = ["-"] * 3 if failed else [f"{trial['valid_mrr']:.4f}", f"{trial['valid_recall@10']:.4f}"]
+        metrics += [] if failed else [str(trial["epochs"])]
+        rows.append([str(trial["trial"] + 1), *metrics, clock(trial["seconds"]), _settings(trial)])
+    text = table(rows, text_columns=(0, 5))
     if summary["config"]:
-        lines += ["", f"the best: dynedge train {summary['log']} --config {summary['config']} --out RUN"]
-    return "\n".join(lines)
+        text += f"\n\ntrain with the best: dynedge train {summary['log']} --config {summary['config']} --out RUN"
+    return text
 
 
-def _told(trial: dict[str, Any]) -> str:
-    settings = ", ".join(f"{key}={value}" for key, value in trial["changed"].items()) or "as it is"
+def _settings(trial: dict[str, Any]) -> str:
+    settings = ", ".join(f"{key}={value}" for key, value in trial["changed"].items()) or "defaults"
     return f"{settings}: {trial['error']}" if trial["error"] else settings

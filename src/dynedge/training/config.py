@@ -22,7 +22,9 @@ class TrainingConfig:
         4, "Number of epochs without a better validation MRR before training stops; 0: never.", least=0, free=True
     )
     seed: int = option(0, "Seed of all random numbers.", least=0)
-    split: str = option("", "Shares of train, validation and test events, as 0.8,0.1,0.1; empty: the log's split.")
+    split: str = option(
+        "", "Shares of train, validation and test events, as 0.8,0.1,0.1; empty: the log's split.", metavar="A,B,C"
+    )
     validation_events: int = option(
         20_000, "Number of validation events ranked after each epoch, from the first; 0: all.", least=0
     )

@@ -21,7 +21,6 @@ class TrainingLogger:
 
     def __init__(self, folder: Path | None = None, *, quiet: bool = False, tensorboard: bool = False) -> None:
         self.folder, self.quiet = folder, quiet
-        self._terminal = sys.stderr.isatty()
         self._new_writer = _tensorboard_writer() if tensorboard and folder else None
         self._writer: Any = None
         self._file: TextIO | None = None
@@ -46,7 +45,7 @@ class TrainingLogger:
     def log_window(self, epoch: int, events: int, metrics: dict[str, float]) -> None:
         """Advances the progress line by one window."""
         shown = "".join(f", {name} {metrics[name]:.4g}" for name in ("loss", "residual") if name in metrics)
-        self._progress.what = f"epoch {epoch + 1}/{self._epochs}{shown}"
+        self._progress.description = f"epoch {epoch + 1}/{self._epochs}{shown}"
         self._progress.advance(events)
 
     def log_epoch(self, record: Record) -> None:
@@ -63,11 +62,11 @@ class TrainingLogger:
     def message(self, line: str) -> None:
         """Prints a line on stderr."""
         if not self.quiet:
-            print(f"\r\x1b[K{line}" if self._terminal else line, file=sys.stderr, flush=True)
+            self._progress.erase()
+            print(line, file=sys.stderr, flush=True)
 
     def close(self) -> None:
-        if self._terminal and not self.quiet:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+        self._progress.erase()
         if self._file:
             self._file.close()
         if self._writer:

@@ -1,51 +1,63 @@
-"""Progress of long work on stderr: done, rate, time left. A moving line on a terminal, else a line now and then."""
+"""Progress of long operations on stderr: share done, count, rate, elapsed time and time left.
+
+A bar drawn by rich on a terminal; plain lines every ten seconds elsewhere (log files, CI).
+"""
 
 from __future__ import annotations
 
 import sys
 import time
 from types import TracebackType
+from typing import TYPE_CHECKING
 
-PLAIN_EVERY_S = 10.0
-TERMINAL_EVERY_S = 0.1
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress as RichProgress
+
+PLAIN_INTERVAL_S = 10.0
+TERMINAL_INTERVAL_S = 0.1
 
 
 class Progress:
-    """with Progress("reading", total=size, unit="rows") as progress: progress.advance(share_done, rows)
+    """Progress display: with Progress("reading", total=size, unit="rows") as progress: progress.advance(bytes, rows)
 
-    `total` is in whatever `advance` counts first; the rate is of `unit`, which may be something else
-    (bytes tell how far a file is read, rows are what a person counts).
+    `total` and `done` share one unit (bytes of a file); `count` and the rate are in `unit` (rows), which may differ.
     """
 
-    def __init__(self, what: str, total: float, unit: str = "events", *, quiet: bool = False) -> None:
-        self.what, self.total, self.unit, self.quiet = what, total, unit, quiet
+    def __init__(
+        self,
+        description: str,
+        total: float,
+        unit: str = "events",
+        *,
+        quiet: bool = False,
+        console: Console | None = None,
+    ) -> None:
+        """`console`: where to draw the bar; by default stderr, if that is a terminal."""
+        self.description, self.total, self.unit, self.quiet = description, total, unit, quiet
         self.done = 0.0
         self.count = 0
-        self._terminal = sys.stderr.isatty()
         self._start = time.monotonic()
         self._last = self._start
+        self._console = console
+        self._is_terminal = console is not None or sys.stderr.isatty()
+        self._bar: RichProgress | None = None
 
     def advance(self, done: float, count: int | None = None) -> None:
-        """`done` of the total, and `count` units, since the last call."""
+        """Adds `done` to the share of the total and `count` (default: `done`) to the number of units."""
         self.done += done
         self.count += int(done) if count is None else count
         now = time.monotonic()
-        if now - self._last >= (TERMINAL_EVERY_S if self._terminal else PLAIN_EVERY_S):
+        if now - self._last >= (TERMINAL_INTERVAL_S if self._is_terminal else PLAIN_INTERVAL_S):
             self._last = now
             self._show()
 
-    def _show(self, end: str | None = None) -> None:
-        if self.quiet:
-            return
-        spent = max(time.monotonic() - self._start, 1e-9)
-        share = min(self.done / self.total, 1.0) if self.total else 1.0
-        left = f", {clock(spent * (1 - share) / share)} left" if 0 < share < 1 else ""
-        line = f"{self.what}: {share:4.0%}, {quantity(self.count)} {self.unit}, "
-        line += f"{quantity(self.count / spent)}/s, {clock(spent)}{left}"
-        if self._terminal:
-            print(f"\r\x1b[K{line}", end=end or "", file=sys.stderr, flush=True)
-        else:
-            print(line, file=sys.stderr, flush=True)
+    def erase(self) -> None:
+        """Erases the bar from the terminal, so that other lines can be printed; `advance` draws it again."""
+        if self._bar is not None:
+            self._bar.live.transient = True
+            self._bar.stop()
+            self._bar = None
 
     def __enter__(self) -> Progress:
         return self
@@ -53,14 +65,57 @@ class Progress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._terminal or time.monotonic() - self._start >= PLAIN_EVERY_S:
+        if self._is_terminal or time.monotonic() - self._start >= PLAIN_INTERVAL_S:
             if kind is None:
                 self.done = self.total
-            self._show("\n")
+            self._show()
+        if self._bar is not None:
+            self._bar.stop()
+
+    def _show(self) -> None:
+        if self.quiet:
+            return
+        elapsed = max(time.monotonic() - self._start, 1e-9)
+        share = min(self.done / self.total, 1.0) if self.total else 1.0
+        left = f", {clock(elapsed * (1 - share) / share)} left" if 0 < share < 1 else ""
+        rate = f"{quantity(self.count)} {self.unit}, {quantity(self.count / elapsed)}/s, {clock(elapsed)}{left}"
+        if self._is_terminal:
+            self._draw(share, rate)
+        else:
+            print(f"{self.description}: {share:4.0%}, {rate}", file=sys.stderr, flush=True)
+
+    def _draw(self, share: float, rate: str) -> None:
+        if self._bar is None:
+            self._bar = _new_bar(self._console)
+            self._bar.add_task(self.description, total=1.0, completed=share, rate=rate)  # type: ignore[arg-type]
+            self._bar.start()
+            self._bar.console.show_cursor(True)  # rich hides it, and a killed process could not bring it back
+        else:
+            (task,) = self._bar.task_ids
+            self._bar.update(task, completed=share, description=self.description, rate=rate)
+            self._bar.refresh()
+
+
+def _new_bar(console: Console | None) -> RichProgress:
+    """A rich progress bar that is redrawn by `refresh` alone: no thread, and stdout is left as it is."""
+    from rich.console import Console
+    from rich.progress import BarColumn, TaskProgressColumn, TextColumn
+    from rich.progress import Progress as RichProgress
+
+    return RichProgress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TaskProgressColumn(),
+        TextColumn("{task.fields[rate]}", markup=False),
+        console=console or Console(stderr=True),
+        auto_refresh=False,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    )
 
 
 def clock(seconds: float) -> str:
-    """59 s, 3:07 min, 2:05 h."""
+    """Returns a duration as text: 59 s, 3:07 min, 2:05 h."""
     whole = round(seconds)
     if whole < 60:
         return f"{seconds:.1f} s" if seconds < 10 else f"{whole} s"
@@ -70,7 +125,7 @@ def clock(seconds: float) -> str:
 
 
 def quantity(count: float) -> str:
-    """987, 12.3 k, 4.56 M, 1.20 G: three digits and a letter."""
+    """Returns a number with three digits and a unit prefix: 987, 12.3 k, 4.56 M, 1.20 G."""
     for size, letter in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
         if count >= size:
             digits = 2 if count < 10 * size else 1 if count < 100 * size else 0

@@ -1,0 +1,26 @@
+"""Arguments and options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+LogFolder = Annotated[Path, typer.Argument(metavar="LOG", help="Log folder.")]
+NewLogFolder = Annotated[Path, typer.Option("--out", metavar="LOG", help="Log folder to create.")]
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")]
+ModelName = Annotated[str | None, typer.Option("--model", metavar="NAME", help="Model or recipe. [default: edge]")]
+Protocol = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        help="Candidates of the ranking: full (all items), or sampled-499 and sampled-9999 (sampled negatives).",
+    ),
+]
+NewerEvents = Annotated[
+    Path | None,
+    typer.Option(metavar="LOG", help="Log whose newer events update the states before the answer."),
+]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite existing output.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
