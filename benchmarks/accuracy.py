@@ -1,4 +1,4 @@
-"""How good the models are, on real logs: every plain rule, the learned mixture, both experts and their fusion.
+"""How good the models are, on real logs: every heuristic, their learned mixture, both experts and their fusion.
 
     python benchmarks/accuracy.py run --logs DIR --runs DIR --what main,switches,cuts --seeds 3 --jobs 2
     python benchmarks/accuracy.py table --logs DIR --runs DIR
@@ -6,7 +6,7 @@
 
 DIR of --logs has one prepared log per folder (dynedge prepare). Each run is trained on 80 % of a log, tuned on the
 next 10 % and judged on the last 10 % by full ranking, and appends one row to RUNS/results.csv: run again, it goes on
-with what is missing. Runs of `main` and `rules` lie where `dynedge compare` looks for them (thirteen.py). `table`
+with what is missing. Runs of `main` and `heuristics` lie where `dynedge compare` looks for them (thirteen.py). `table`
 prints docs/results.md's tables from the rows and the kept ranks: means over seeds, and paired differences of the
 seeds' mean reciprocal ranks and hits, clustered by user. `picture` draws what d-nodes and thresholds do (`--what
 cuts`): time per epoch as bars, Recall@10 as points.
@@ -46,7 +46,7 @@ COLUMNS = (
 
 # what -> variant -> (model, settings)
 Variant = tuple[str, list[str]]
-RULES: dict[str, Variant] = {name: (name, []) for name in RECIPES}
+HEURISTICS: dict[str, Variant] = {name: (name, []) for name in RECIPES}
 MAIN: dict[str, Variant] = {name: (name, []) for name in ("edge", "memory", "counts", "recurrence", "edge-paper")}
 
 # The paper's model with nothing cut and nobody active, so that each addition is seen alone; then the memory's parts.
@@ -65,10 +65,10 @@ for _name, _more in STEPS.items():
     SWITCHES[_name] = ("edge-paper", [*_before, *_more])
 SWITCHES |= {
     "memory, constant weights": ("memory", ["model.gating_hidden=0"]),
-    "memory, nothing reshaped": ("memory", ["model.rescaling_hidden=0"]),
-    "memory without pair": ("memory", ["model.contexts=user,last,own,near"]),
-    "memory without own": ("memory", ["model.contexts=user,last,pair,near"]),
-    "memory without near": ("memory", ["model.contexts=user,last,pair,own"]),
+    "memory, no rescaling network": ("memory", ["model.rescaling_hidden=0"]),
+    "memory without last_two": ("memory", ["model.contexts=user,last,user_last,near"]),
+    "memory without user_last": ("memory", ["model.contexts=user,last,last_two,near"]),
+    "memory without near": ("memory", ["model.contexts=user,last,last_two,user_last"]),
 }
 SWITCHES["edge without what the user has had"] = ("edge", ["model.recurrence.history=false"])
 CUTS: dict[str, Variant] = {
@@ -89,7 +89,7 @@ SOLVERS |= {
         ("augmented", "augmented", 1),
     )
 }
-WHAT = {"rules": RULES, "main": MAIN, "switches": SWITCHES, "cuts": CUTS, "solvers": SOLVERS}
+WHAT = {"heuristics": HEURISTICS, "main": MAIN, "switches": SWITCHES, "cuts": CUTS, "solvers": SOLVERS}
 
 
 def main() -> None:
@@ -98,7 +98,7 @@ def main() -> None:
     parser.add_argument("--logs", type=Path, required=True)
     parser.add_argument("--runs", type=Path, required=True)
     parser.add_argument("--names", default="wikipedia,ml-100k,online_retail", help="which of the logs")
-    parser.add_argument("--what", default="main,rules")
+    parser.add_argument("--what", default="main,heuristics")
     parser.add_argument("--only", help="these variants alone, by name, with ; between them")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=20)
@@ -120,7 +120,7 @@ def run(args: argparse.Namespace) -> None:
         for variant in WHAT[what]
         for seed in range(args.seeds)
         if (not args.only or variant in args.only.split(";"))
-        and not (what == "rules" and seed)
+        and not (what == "heuristics" and seed)
         and (log, what, variant, seed) not in done
     ]
     print(f"{machine()}; torch {torch.__version__}; {len(tasks)} runs to do", flush=True)
@@ -188,7 +188,7 @@ def quarter(path: Path) -> int:
 
 def folder_of(runs: Path, log: str, what: str, variant: str, seed: int) -> Path:
     plain = "".join(letter if letter.isalnum() or letter in "-." else "_" for letter in variant)
-    return runs / log / (f"{plain}-{seed}" if what in ("main", "rules") else f"{what}-{plain}-{seed}")
+    return runs / log / (f"{plain}-{seed}" if what in ("main", "heuristics") else f"{what}-{plain}-{seed}")
 
 
 def append(runs: Path, row: dict[str, Any]) -> None:
@@ -226,7 +226,7 @@ def show(args: argparse.Namespace, log: str, found: list[dict[str, str]]) -> Non
     print("|---|---|---|---|---|---|---|---|---|")
     what, there = found[0]["what"], {row["variant"] for row in found}
     order = [variant for variant in WHAT[what] if variant in there]
-    if what in ("rules", "main"):
+    if what in ("heuristics", "main"):
         means = {v: np.mean([float(row["test_mrr"]) for row in found if row["variant"] == v]) for v in order}
         order.sort(key=lambda variant: -means[variant])
     for variant in order:

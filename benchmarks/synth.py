@@ -2,7 +2,7 @@
 
     python benchmarks/synth.py                      # events/s and peak memory at 1 M, 10 M and 100 M events
     python benchmarks/synth.py --path               # the longest path of ml-25m-like beside the paper's
-    python benchmarks/synth.py --rules              # how far three plain rules get on the demo's last tenth
+    python benchmarks/synth.py --heuristics         # how far three heuristics get on the demo's last tenth
 
 Each size is made in a process of its own, so that its peak memory is its own.
 """
@@ -37,7 +37,7 @@ def main() -> None:
     parser.add_argument("--recipe", default="billion", choices=RECIPES)
     parser.add_argument("--folder", default=None, help="where the logs are written, and removed again")
     parser.add_argument("--path", action="store_true", help="the longest path of ml-25m-like at its full size")
-    parser.add_argument("--rules", action="store_true", help="three plain rules on the demo")
+    parser.add_argument("--heuristics", action="store_true", help="three heuristics on the demo")
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)  # a size to make in this very process
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="synth-", dir=args.folder) as folder:
@@ -45,8 +45,8 @@ def main() -> None:
             print(json.dumps(make_one(args.recipe, args.one, Path(folder))))
         elif args.path:
             show_path(Path(folder))
-        elif args.rules:
-            show_rules()
+        elif args.heuristics:
+            show_heuristics()
         else:
             show_speed(args.recipe, [int(float(size)) for size in args.sizes.split(",")], folder)
 
@@ -120,10 +120,10 @@ def highest_level(
     return highest
 
 
-# Plain rules.
+# Heuristics.
 
 
-def show_rules() -> None:
+def show_heuristics() -> None:
     recipe = RECIPES["demo"]
     pieces = list(make_pieces(recipe, new_world("demo", recipe, 0), sources=True))
     user, item, source = (np.concatenate([getattr(p, name) for p in pieces]) for name in ("user", "item", "source"))

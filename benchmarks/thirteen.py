@@ -1,4 +1,4 @@
-"""EDGE, its experts, the plain rules and the paper's thirteen systems on real logs: docs/results.md's tables.
+"""EDGE, its experts, the heuristics and the paper's thirteen systems on real logs: docs/results.md's tables.
 
     python benchmarks/thirteen.py tune --logs DIR --runs DIR --trials 6 --epochs 3 --last 150000 --jobs 2
     python benchmarks/thirteen.py run --logs DIR --runs DIR --seeds 3 --epochs 20 --jobs 2
@@ -6,7 +6,7 @@
 
 DIR of --logs has one prepared log per folder (dynedge prepare). `tune` gives each of the thirteen the same search
 (dynedge tune) on a log, or on the --last events before its test events as a log of their own, and writes what it
-chose to --settings; EDGE, its experts and the rules stay as they are. `run` trains each model with each seed and
+chose to --settings; EDGE, its experts and the heuristics stay as they are. `run` trains each model with each seed and
 ranks it among all items and among 499 drawn ones, several at a time if told. `table` is `dynedge compare LOG` of what
 is there: it prints the tables, and writes RUNS/LOG-PROTOCOL.json with the rows and RUNS/LOG-PROTOCOL/index.html, the
 page. Run again, each goes on with what is missing.

@@ -154,16 +154,16 @@ def test_names_in_a_page_are_text(cli_run, log, recipe, tmp_path):
 def test_of_a_plain_entry_the_best_by_validation_is_shown(cli_run, log, tmp_path):
     from dynedge.models import registry
 
-    all_rules = MODELS["heuristic"]
-    rule = replace(all_rules, recipes={name: all_rules.recipes[name] for name in ("recent", "popular-unseen")})
-    registry.use_only({**toy.MODELS, "heuristic": rule})
+    every = MODELS["heuristic"]
+    heuristic = replace(every, recipes={name: every.recipes[name] for name in ("recent", "popular-unseen")})
+    registry.use_only({**toy.MODELS, "heuristic": heuristic})
     rows = rows_of(cli_run, log, "--models", "all", "--seeds", "2", "--epochs", "2")
     assert set(rows) == {"toy", "toy-wide", "best heuristic (recent)"}
     best = rows["best heuristic (recent)"]
     assert (best["recipe"], len(best["seeds"]), len(best["seeds"][0]["valid"])) == ("recent", 1, 1)
     kept = {path.name for path in (tmp_path / "log-runs").iterdir()}
     assert kept == {"toy-0", "toy-1", "toy-wide-0", "toy-wide-1", "recent-0", "popular-unseen-0"}
-    ranks = {name: np.load(tmp_path / "log-runs" / f"{name}-0" / "ranks" / "full.npy") for name in rule.recipes}
+    ranks = {name: np.load(tmp_path / "log-runs" / f"{name}-0" / "ranks" / "full.npy") for name in heuristic.recipes}
     assert np.mean(1 / ranks["recent"][:60]) > np.mean(1 / ranks["popular-unseen"][:60])
 
 

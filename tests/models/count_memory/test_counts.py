@@ -1,10 +1,12 @@
 """The probabilities of all sources against plain sums over all earlier events."""
 
 import numpy as np
+import pytest
 from models.count_memory.reference_counts import HALF_LIVES, expected_probabilities, make_memory
 from models.every_model import make_log
 
 from dynedge.data.windows import Window
+from dynedge.errors import UsageError
 from dynedge.models.count_memory.candidates import clear, collect_candidates
 from dynedge.models.count_memory.contexts import CONTEXT_SOURCES
 
@@ -35,3 +37,10 @@ def test_popularity_decays_by_its_half_lives():
         weights = np.bincount(log.item, 2.0 ** (-ages / half_life), log.num_items)
         given = state["popularity"][h].double().numpy() / float(state["popularity_total"][h])
         np.testing.assert_allclose(given, weights / weights.sum(), rtol=1e-4, atol=1e-9)
+
+
+def test_an_unknown_context_is_an_error():
+    with pytest.raises(
+        UsageError, match="'next' is not a context; choose from user, last, last_two, user_last, near"
+    ):
+        make_memory(make_log(), contexts=("user", "next"))

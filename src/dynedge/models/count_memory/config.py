@@ -20,14 +20,16 @@ class MemoryConfig:
         (1e12, 20000.0, 2000.0, 300.0, 50.0), "Half-lives of the popularity counts, in events."
     )
     max_list_length: int = option(
-        512, "Maximum number of items listed per context; a full list keeps its more relevant half.", least=2
+        512, "Maximum number of items listed per context other than user; a full list keeps its better half.", least=2
     )
     gating_hidden: int = option(32, "Hidden units of the gating network; 0: constant weights.", least=0)
     rescaling_hidden: int = option(
         64, "Hidden units of the network that rescales item probabilities; 0: one factor for seen items.", least=0
     )
     counted_events: int = option(
-        10_000_000, "Number of latest training events counted in every context; earlier ones: user only.", least=1
+        10_000_000,
+        "Number of latest training events counted in every context; earlier ones: user and popularity.",
+        least=1,
     )
     training_examples: int = option(40_000, "Number of training events that the networks are fitted to.", least=0)
     windows: int = option(300, "Number of windows (training steps) per epoch.", least=1)

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from dynedge.errors import UsageError
 from dynedge.models.base import State
 from dynedge.models.count_memory import hash_table
 from dynedge.models.count_memory.config import TABLES
@@ -86,6 +87,9 @@ class CountSettings(NamedTuple):
 
 def count_settings(tables: tuple[str, ...], half_lives: tuple[float, ...], max_list_length: int) -> CountSettings:
     """Returns the default settings for these tables, half-lives of popularity and lists."""
+    for name in tables:
+        if name not in TABLES:
+            raise UsageError(f"model.contexts: {name!r} is not a context; choose from {', '.join(TABLES)}.")
     near = (NEAR_DECAY ** np.arange(NEAR_DISTANCE)).astype(np.float32)
     return CountSettings(
         tables=np.array([name in tables for name in TABLES]),
