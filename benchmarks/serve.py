@@ -34,8 +34,8 @@ from dynedge.data.log import EventLog
 from dynedge.data.synthetic import synthesize
 from dynedge.data.windows import Window
 from dynedge.inference.event_input import Event
-from dynedge.inference.quantized_search import Sketch
-from dynedge.inference.session import Live
+from dynedge.inference.quantized_search import QuantizedSearch
+from dynedge.inference.session import Session
 from dynedge.models.registry import BUILT_IN as MODELS
 
 
@@ -169,20 +169,20 @@ def tell(title: str, found: Found, before: float, after: float) -> None:
 
 
 def observing(events: int) -> None:
-    """Live.observe alone, without a journal: batches, and one at a time."""
+    """Session.observe alone, without a journal: batches, and one at a time."""
     with tempfile.TemporaryDirectory(prefix="serve-") as folder:
         log, run = trained(Path(folder), "demo", events)
-        live, at = Live.open(run), len(log) * 8 // 10
+        session, at = Session.open(run), len(log) * 8 // 10
         sent = [
             Event(str(log.user_ids[u]), str(log.item_ids[i]), t)
             for u, i, t in zip(log.user[at:].tolist(), log.item[at:].tolist(), log.time[at:].tolist(), strict=True)
         ]
         for size, count in ((1000, 5000), (1, 2000)):
-            live.observe(sent[:size])
+            session.observe(sent[:size])
             piece, sent = sent[:count], sent[count:] + sent[:count]
             began, busy = time.perf_counter(), time.process_time()
             for k in range(0, count, size):
-                live.observe(piece[k : k + size])
+                session.observe(piece[k : k + size])
             rates = count / (time.perf_counter() - began), count / (time.process_time() - busy)
             print(f"observe, {size:5} at a time: {rates[0]:10,.0f} events/s; {rates[1]:10,.0f} a second of CPU time")
 
@@ -203,11 +203,11 @@ def searching(asked: int = 50) -> None:
             model.observe(Window(log, range(len(log))), state)
             state["recurrence.item"].normal_(std=0.4)
             state["recurrence.item_moved"].fill_(True)
-            sketch, now, times = Sketch(model, state, items), float(log.time[-1]), []
+            search, now, times = QuantizedSearch(model, state, items), float(log.time[-1]), []
             for who in range(asked):
                 began, busy = time.perf_counter(), time.process_time()
                 base, query = model.asked(who, now, state)
-                scores, _ = sketch.best(base, query, 10, model, state)
+                scores, _ = search.top_k(base, query, 10, model, state)
                 times.append((time.perf_counter() - began, time.process_time() - busy))
                 if who < 3:
                     every = model.peek(torch.tensor([who]), torch.tensor([now], dtype=torch.float64), None, state)[0]

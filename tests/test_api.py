@@ -38,7 +38,9 @@ def model(saved):
 
 
 def same(one, other):
-    return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in ("user", "item", "score", "rank"))
+    return all(
+        np.array_equal(getattr(one, name), getattr(other, name)) for name in ("user_id", "item_id", "score", "rank")
+    )
 
 
 def test_the_example_of_the_readme_runs_as_it_stands(tmp_path):
@@ -52,8 +54,8 @@ def test_the_example_of_the_readme_runs_as_it_stands(tmp_path):
 
 def test_a_fitted_model_knows_the_whole_log_and_so_does_what_it_saves(log, model):
     whole = model.recommend(log.user_ids.take(range(5)), k=4)
-    assert model._live.coverage.events == len(log)
-    assert model._live.coverage.last_time == log.time[-1]
+    assert model._session.coverage.events == len(log)
+    assert model._session.coverage.last_time == log.time[-1]
     assert len(whole) == 20
     assert whole.rank.tolist() == [1, 2, 3, 4] * 5
     assert np.all(np.diff(whole.score.reshape(5, 4)) <= 0)
@@ -63,7 +65,7 @@ def test_the_verbs_read_what_it_saves(cli_process, log, saved, model):
     user = log.user_ids[2]
     done = cli_process("recommend", saved, "--users", user, "--k", 3, "--json")
     told = json.loads(done.stdout)
-    assert [(item["item"], item["score"]) for item in told["users"][0]["items"]] == model.recommend(user, k=3).of(
+    assert [(item["item_id"], item["score"]) for item in told["users"][0]["items"]] == model.recommend(user, k=3).of(
         user
     )
     assert told["time"] == log.time[-1]
@@ -98,7 +100,7 @@ def test_updates_move_the_state_as_the_log_does(log, saved, tmp_path):
         tuple(column.tolist() for column in columns.values()),
     )
     once = dynedge.Edge.load(tmp_path / "early")
-    once._live.walk_to(whole)
+    once._session.advance_to(whole)
     wanted = once.recommend(range(20), k=5)
     assert not same(wanted, model.recommend(range(20), k=5, time=float(log.time[-1])))
     for frame in frames:
@@ -107,7 +109,7 @@ def test_updates_move_the_state_as_the_log_does(log, saved, tmp_path):
         model.update(([int(log.user[k])], [int(log.item[k])], [float(log.time[k])]))
     one_by_one = model.recommend(range(20), k=5)
     assert np.allclose(one_by_one.score, wanted.score, atol=1e-4)
-    assert (one_by_one.item == wanted.item).mean() > 0.95
+    assert (one_by_one.item_id == wanted.item_id).mean() > 0.95
 
 
 def test_an_updated_model_is_saved_as_it_is(log, model, tmp_path):
@@ -126,19 +128,19 @@ def test_an_updated_model_is_saved_as_it_is(log, model, tmp_path):
 
 def test_filter_seen_knows_of_updates(log, model):
     user = log.user_ids[0]
-    item = model.recommend(user, k=1, filter_seen=True).item[0]
+    item = model.recommend(user, k=1, filter_seen=True).item_id[0]
     model.update(([user], [item], ["2024-06-01"]))
-    assert item not in model.recommend(user, k=len(log.item_ids.values), filter_seen=True).item
+    assert item not in model.recommend(user, k=len(log.item_ids.values), filter_seen=True).item_id
 
 
 def test_frames(log, model):
     found = model.recommend([log.user_ids[1], "a stranger"], k=2)
     assert found.unknown == ("a stranger",)
-    assert found.asked == (log.user_ids[1], "a stranger")
+    assert found.users == (log.user_ids[1], "a stranger")
     for frame in (found.to_pandas(), found.to_polars()):
-        assert list(frame.columns) == ["user", "item", "score", "rank"]
-        assert list(frame["user"]) == [log.user_ids[1]] * 2 + ["a stranger"] * 2
-        assert list(frame["item"]) == found.item.tolist()
+        assert list(frame.columns) == ["user_id", "item_id", "score", "rank"]
+        assert list(frame["user_id"]) == [log.user_ids[1]] * 2 + ["a stranger"] * 2
+        assert list(frame["item_id"]) == found.item_id.tolist()
 
 
 def test_a_library_that_is_not_there_is_named(model, log, monkeypatch):
@@ -150,8 +152,8 @@ def test_a_library_that_is_not_there_is_named(model, log, monkeypatch):
 def test_ids_that_are_numbers_are_found_by_their_text_too(saved, log, tmp_path):
     numbers = EventLog.from_arrays(log.user, log.item, log.time)
     found = dynedge.Edge(**SMALL).fit(numbers).recommend(["3", 3, 5], k=2)
-    assert found.user.tolist() == [3, 3, 5, 5]
-    assert found.item.dtype == np.int64
+    assert found.user_id.tolist() == [3, 3, 5, 5]
+    assert found.item_id.dtype == np.int64
 
 
 @pytest.mark.parametrize(
@@ -161,8 +163,8 @@ def test_ids_that_are_numbers_are_found_by_their_text_too(saved, log, tmp_path):
         (([None, None], ["what", "else"], [2e9, 2e9]), "was not in the log"),
         (([], [], [1.0]), "different lengths: 0, 0, 1"),
         (([], []), "three sequences"),
-        ({"user_id": [], "item_id": []}, "no column 'timestamp'; theirs are: user_id, item_id"),
-        ("{known} 1.0", "comes before the newest one"),
+        ({"user_id": [], "item_id": []}, "no column 'timestamp'; their columns are: user_id, item_id"),
+        ("{known} 1.0", "is older than the newest event"),
         ("{known} soon", "the time 'soon' should be a number in s"),
     ],
 )
@@ -203,7 +205,7 @@ def test_numbers_mean_times_in_the_unit_of_the_file(tmp_path):
     log = dynedge.prepare([tmp_path / "events.csv"], tmp_path / "log")
     model = dynedge.Edge(**SMALL).fit(log)
     model.update((["u1"], ["i1"], [1_700_000_400_000]))
-    assert model._live.coverage.last_time == 1_700_000_400
+    assert model._session.coverage.last_time == 1_700_000_400
     assert len(model.recommend("u1", k=3, time=1_700_000_401_000)) == 3
     with pytest.raises(dynedge.UsageError, match="before the newest event"):
         model.recommend("u1", k=3, time=1_700_000_000_000)
@@ -213,7 +215,7 @@ def test_numbers_mean_times_in_the_unit_of_the_file(tmp_path):
 def test_dates_in_frames(log, model, frame):
     dates = [datetime(2024, 6, 1, 12, 0, 1), datetime(2024, 6, 1, 12, 0, 2)]
     model.update(frame({"user_id": [log.user_ids[0]] * 2, "item_id": [log.item_ids[0]] * 2, "timestamp": dates}))
-    assert model._live.coverage.last_time == dates[1].replace(tzinfo=UTC).timestamp()
+    assert model._session.coverage.last_time == dates[1].replace(tzinfo=UTC).timestamp()
 
 
 def test_features_come_by_their_columns(tmp_path):
@@ -226,9 +228,9 @@ def test_features_come_by_their_columns(tmp_path):
     found = []
     for a in (0.0, 2.0):
         model = dynedge.Edge.load(tmp_path / "run").update({**event, "a": [a], "b": [1.0]})
-        found.append(model._live.vectors()[0])
+        found.append(model._session.vectors()[0])
     moved = (found[0] != found[1]).any(1)
     assert moved.tolist() == [k == 1 for k in range(7)], "what the event was like matters to its user's state"
     for less in (event, {**event, "b": [1.0]}, tuple(event.values())):
-        with pytest.raises(dynedge.DataError, match=r"2 features an event \(a, b"):
+        with pytest.raises(dynedge.DataError, match=r"2 features per event \(a, b"):
             dynedge.Edge.load(tmp_path / "run").update(less)

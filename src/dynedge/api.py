@@ -15,9 +15,9 @@ from dynedge.data.id_index import ExternalId
 from dynedge.data.log import EventLog, read_log
 from dynedge.data.timestamps import Timestamp, parse_timestamp
 from dynedge.errors import DataError, UsageError
-from dynedge.inference.event_input import COLUMNS, with_rows_of
-from dynedge.inference.recommend import Recommendations, recommend
-from dynedge.inference.session import Live
+from dynedge.inference.event_input import COLUMNS, encode_events
+from dynedge.inference.recommend import Recommendations, distinct_users, recommend
+from dynedge.inference.session import Session
 from dynedge.models.registry import default_model
 from dynedge.runs.folder import RunFolder
 from dynedge.runs.run_config import RunConfig, parse_config, recipe_config, resolve_key
@@ -36,7 +36,7 @@ class Edge:
         for name, value in settings.items():
             told = set_key(told, resolve_key(told, name, f"setting '{name}'"), value, "Edge")
         self.config = told
-        self._live: Live | None = None
+        self._session: Session | None = None
 
     def fit(self, log: EventLog | str | os.PathLike[str], *, quiet: bool = True) -> Edge:
         """Train on the log's training part, choose the best epoch on its validation part, then take in the rest."""
@@ -45,8 +45,8 @@ class Edge:
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         with RunFolder(folder / "run") as run:
             self.config, _ = train_run(run, self.config, opened, quiet=quiet)
-        self._live = Live.open(folder / "run")
-        self._live.walk_to(opened, quiet=quiet)
+        self._session = Session.open(folder / "run")
+        self._session.advance_to(opened, quiet=quiet)
         return self
 
     def recommend(
@@ -60,19 +60,19 @@ class Edge:
 
         `filter_seen` leaves out what a user has had.
         """
-        live = self._fitted()
-        asked = [users] if isinstance(users, str | int) else list(users)
-        moment = None if time is None else parse_timestamp(time, live.time_unit)
-        return recommend(live, asked, k, moment, filter_seen=filter_seen)
+        session = self._fitted()
+        requested = [users] if isinstance(users, str | int) else list(users)
+        query_time = None if time is None else parse_timestamp(time, session.time_unit)
+        return recommend(session, distinct_users(session, requested), k, query_time, filter_seen=filter_seen)
 
     def update(self, events: Any, columns: tuple[str, str, str] = COLUMNS) -> Edge:
         """New events move the states; nothing is trained. Users and items are those of the fitted log.
 
         `events` is a log, a frame with these columns, or three sequences: users, items and times.
         """
-        live = self._fitted()
-        log = with_rows_of(live.ids, events, columns, live.time_unit)
-        live.take_in(log, range(len(log)))
+        session = self._fitted()
+        log = encode_events(session.run_log, events, columns, session.time_unit)
+        session.apply(log, range(len(log)))
         return self
 
     def save(self, path: str | os.PathLike[str], *, force: bool = False) -> None:
@@ -82,15 +82,15 @@ class Edge:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Edge:
         """A run folder as `save` or `dynedge train` left it; no data is needed."""
-        live = Live.open(path)
-        model = cls(live.config)
-        model._live = live
+        session = Session.open(path)
+        model = cls(session.config)
+        model._session = session
         return model
 
-    def _fitted(self) -> Live:
-        if self._live is None:
+    def _fitted(self) -> Session:
+        if self._session is None:
             raise UsageError("this model knows nothing yet: fit it to a log, or load a run.")
-        return self._live
+        return self._session
 
 
 def _read(path: str | os.PathLike[str] | None) -> RunConfig:

@@ -73,9 +73,9 @@ def test_the_best_items_by_the_model_in_own_ids(cli_run, place, log, more, end):
     scores = expected(place, log, end, [3, 0], log.time[end - 1])
     for one, row, mine in zip(told["users"], (3, 0), scores, strict=True):
         best = np.argsort(-mine)[:4]
-        assert one["user"] == log.user_ids[row]
+        assert one["user_id"] == log.user_ids[row]
         assert one["known"] is True
-        assert [item["item"] for item in one["items"]] == log.item_ids.take(best)
+        assert [item["item_id"] for item in one["items"]] == log.item_ids.take(best)
         assert [item["score"] for item in one["items"]] == pytest.approx(mine[best], abs=1e-4)
 
 
@@ -105,7 +105,7 @@ def test_an_earlier_time_is_walked_to_from_the_beginning(cli_run, place, log):
         run.model.score(run.model.prepare(Window(log, range(until))), None, state)
         scores = run.model.peek(torch.tensor([0]), torch.tensor([moment], dtype=torch.float64), None, state)[0]
     best = scores.argsort(descending=True)[:10]
-    assert [item["item"] for item in told["users"][0]["items"]] == log.item_ids.take(best)
+    assert [item["item_id"] for item in told["users"][0]["items"]] == log.item_ids.take(best)
 
 
 @pytest.mark.parametrize("more", [[], ["--log"]])
@@ -113,7 +113,7 @@ def test_filter_seen_leaves_out_exactly_what_the_user_has_had(cli_run, place, lo
     more, end = (["--log", place / "log"], 3000) if more else ([], TRAINED)
     row = int(np.bincount(log.user[:TRAINED]).argmax())
     told = recommended(cli_run, place / "run", "--users", names(log, [row]), "--k", 5000, "--filter-seen", *more)
-    found = {item["item"] for item in told["users"][0]["items"]}
+    found = {item["item_id"] for item in told["users"][0]["items"]}
     had = set(log.item_ids.take(np.unique(log.item[:end][log.user[:end] == row])))
     assert had
     assert found == set(log.item_ids.take(range(log.num_items))) - had
@@ -124,7 +124,7 @@ def test_a_model_that_does_not_remember_says_so(cli_run, place, log, tmp_path):
     for arguments in (["--users", names(log, [0])], ["--all-users", "--out", out]):
         code, _, err = cli_run("recommend", place / "popular", *arguments, "--filter-seen")
         assert code == 2
-        assert "the model popular does not remember which items a user has had" in err
+        assert "the model popular does not remember which items a user has seen" in err
     assert list(tmp_path.iterdir()) == []
 
 
@@ -138,7 +138,7 @@ def test_an_unknown_user_gets_the_popular_list_and_is_told_so(cli_run, place, lo
     counts = np.bincount(log.item[:TRAINED])
     top = told["users"][0]["items"]
     assert [item["score"] for item in top] == pytest.approx(np.sort(counts)[::-1][:3] / TRAINED)
-    assert [counts[log.item_ids.find(item["item"])] for item in top] == np.sort(counts)[::-1][:3].tolist()
+    assert [counts[log.item_ids.find(item["item_id"])] for item in top] == np.sort(counts)[::-1][:3].tolist()
 
 
 def test_no_data_is_needed(cli_run, place, log, tmp_path):
@@ -152,10 +152,10 @@ def test_no_data_is_needed(cli_run, place, log, tmp_path):
 
 def test_all_users_in_pieces_are_each_user_alone(cli_run, place, log, tmp_path, monkeypatch):
     from dynedge.inference import export as parquet
-    from dynedge.inference import session as live
+    from dynedge.inference import session
 
-    monkeypatch.setattr(live, "SCORES", 5 * log.num_items)
-    monkeypatch.setattr(parquet, "ROWS", 4 * 7)
+    monkeypatch.setattr(session, "MAX_SCORES", 5 * log.num_items)
+    monkeypatch.setattr(parquet, "BATCH_ROWS", 4 * 7)
     out = tmp_path / "all.parquet"
     code, said, err = cli_run(
         "recommend", place / "run", "--all-users", "--out", out, "--k", 4, "--log", place / "log"
@@ -163,18 +163,20 @@ def test_all_users_in_pieces_are_each_user_alone(cli_run, place, log, tmp_path, 
     assert code == 0, err
     assert f"{4 * log.num_users:,} recommendations for {log.num_users} users" in said
     rows = pq.read_table(out).to_pylist()
-    assert list(rows[0]) == ["user", "item", "score", "rank"]
+    assert list(rows[0]) == ["user_id", "item_id", "score", "rank"]
     alone = recommended(
         cli_run, place / "run", "--users", names(log, range(log.num_users)), "--k", 4, "--log", place / "log"
     )
-    flat = [(one["user"], item["item"], at) for one in alone["users"] for at, item in enumerate(one["items"], 1)]
-    assert [(row["user"], row["item"], row["rank"]) for row in rows] == flat
+    flat = [
+        (one["user_id"], item["item_id"], at) for one in alone["users"] for at, item in enumerate(one["items"], 1)
+    ]
+    assert [(row["user_id"], row["item_id"], row["rank"]) for row in rows] == flat
     assert [path.name for path in tmp_path.iterdir()] == ["all.parquet"]
 
 
 def test_a_failed_write_leaves_the_old_file(cli_run, place, tmp_path, monkeypatch):
     from dynedge.inference import export as parquet
-    from dynedge.inference.session import Live
+    from dynedge.inference.session import Session
 
     out = tmp_path / "all.parquet"
     out.write_text("old")
@@ -184,8 +186,8 @@ def test_a_failed_write_leaves_the_old_file(cli_run, place, tmp_path, monkeypatc
             raise OSError(28, "no space")
         return np.zeros((len(users), 1), np.int64), np.zeros((len(users), 1), np.float32)
 
-    monkeypatch.setattr(Live, "recommend", half)
-    monkeypatch.setattr(parquet, "ROWS", 100)
+    monkeypatch.setattr(Session, "top_items", half)
+    monkeypatch.setattr(parquet, "BATCH_ROWS", 100)
     code, _, err = cli_run("recommend", place / "run", "--all-users", "--out", out)
     assert (code, "the disk is full" in err) == (3, True)
     assert out.read_text() == "old"
@@ -197,9 +199,9 @@ def test_embed_writes_every_state(cli_run, place, log, tmp_path):
     assert code == 0, err
     assert f"{log.num_users} user vectors of width 8 and {log.num_items} item vectors of width 16" in out
     table = pq.read_table(tmp_path / "v.parquet").to_pylist()
-    assert [row["user"] for row in table[: log.num_users]] == log.user_ids.take(range(log.num_users))
-    assert [row["item"] for row in table[log.num_users :]] == log.item_ids.take(range(log.num_items))
-    assert all((row["user"] is None) != (row["item"] is None) for row in table)
+    assert [row["user_id"] for row in table[: log.num_users]] == log.user_ids.take(range(log.num_users))
+    assert [row["item_id"] for row in table[log.num_users :]] == log.item_ids.take(range(log.num_items))
+    assert all((row["user_id"] is None) != (row["item_id"] is None) for row in table)
     state = load_run(place / "run").state
     moved = np.flatnonzero(np.asarray(state["recurrence.user_moved"]))
     assert len(moved) > 5
@@ -231,7 +233,7 @@ def test_embed_at_a_time_walks_there(cli_run, place, log, tmp_path):
         (["recommend", "{run}", "--all-users"], 2, "go together"),
         (["recommend", "{run}", "--users", "a", "--out", "x.parquet"], 2, "go together"),
         (["recommend", "{run}", "--all-users", "--out", "{tmp}/x.csv"], 2, "should end in .parquet"),
-        (["recommend", "{run}", "--all-users", "--out", "{tmp}/no/x.parquet"], 2, "there is no folder"),
+        (["recommend", "{run}", "--all-users", "--out", "{tmp}/no/x.parquet"], 2, "does not exist"),
         (["recommend", "{run}", "--users", "a", "--k", "0"], 2, "--k"),
         (["recommend", "{run}", "--users", "a", "--time", "soon"], 2, "--time 'soon' should be a number in s"),
         (["recommend", "{run}", "--users", "a", "--time", "5"], 2, "with --log LOG"),

@@ -11,9 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.request import urlopen
 
-from serving.small_run import bits, make_run, open_live
+from serving.small_run import make_run, state_bits
 
 from dynedge import cli
+from dynedge.inference.session import Session
 from dynedge.serving.engine import Engine
 
 CLIENT = Path(__file__).parents[2] / "examples" / "client.py"
@@ -45,7 +46,7 @@ def wait_for(what, seconds=30):
 def test_a_log_is_played_into_it_and_the_client_of_the_examples_runs(runs_folder, tmp_path):
     run, data = make_run(runs_folder, "edge"), tmp_path / "data"
     with serving(run, "--data", data, "--replay", runs_folder / "log", "--rate", "5000") as (address, process):
-        wait_for(lambda: json.load(urlopen(f"{address}/live"))["events"] == 600)
+        wait_for(lambda: json.load(urlopen(f"{address}/activity"))["journal_events"] == 600)
         assert len(CLIENT.read_text().split('"""', 2)[2].strip().splitlines()) <= 15
         command = [sys.executable, str(CLIENT), address, "ann", "A New Song"]
         told = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
@@ -55,11 +56,11 @@ def test_a_log_is_played_into_it_and_the_client_of_the_examples_runs(runs_folder
         process.send_signal(signal.SIGHUP)  # opens the same run anew
     engine = Engine(run, data)
     try:
-        assert engine.snapshot_at == engine.journal.end == 601  # it left well
-        walked = open_live(run)
-        walked.observe([event for piece in engine.journal.since(0) for event in piece])
-        assert bits(engine.live) == bits(walked)
-        assert engine.live.coverage.events == 3001
+        assert engine.snapshot_position == engine.journal.end == 601  # it left well
+        expected = Session.open(run)
+        expected.observe([event for batch in engine.journal.since(0) for event in batch])
+        assert state_bits(engine.session) == state_bits(expected)
+        assert engine.session.coverage.events == 3001
     finally:
         engine.close()
 

@@ -78,7 +78,7 @@ def test_every_command(run, folder):
         "order": [one["run"] for one in beside["runs"]],
         "leaders": [row["model"] for row in table["rows"]],
         "unknown": [user["known"] for user in best["users"]],
-        "popular": [item["item"] for item in best["users"][1]["items"]],
+        "popular": [item["item_id"] for item in best["users"][1]["items"]],
         "widths": vectors["widths"],
         "tried": len(tuned["trials"]),
     }
@@ -104,7 +104,7 @@ def test_serve_and_export(run, folder):
             request = urllib.request.Request(f"{address}/events", body, {"Content-Type": "application/json"})
             with urllib.request.urlopen(request) as answer:
                 assert json.load(answer) == {"accepted": 1, "duplicates": 1, "late": 0}
-            with urllib.request.urlopen(f"{address}/users/user_3/recommendations?k=3&why=true") as answer:
+            with urllib.request.urlopen(f"{address}/users/user_3/recommendations?k=3&explain=true") as answer:
                 found = json.load(answer)
         finally:
             service.send_signal(signal.SIGTERM)

@@ -13,7 +13,7 @@ import torch
 from dynedge.config import flatten, set_key
 from dynedge.data.log import EventLog
 from dynedge.evaluation.protocol import PROTOCOLS, walk
-from dynedge.inference.session import Live
+from dynedge.inference.session import Session
 from dynedge.models.registry import BUILT_IN as MODELS
 from dynedge.runs.folder import RunFolder, load_run
 from dynedge.runs.run_config import recipe_config
@@ -65,9 +65,9 @@ def test_it_learns_as_on_a_cpu_and_ranks_and_answers(recipe: str, log: EventLog,
         with autocast(run.config.training):
             ranks = walk(run.model, log, log.split.ranges(len(log))["valid"], run.state, protocol=protocol)
         assert ((ranks >= 1) & (ranks <= (ITEMS if others is None else others + 1))).all()
-    live = Live.open(tmp_path / "cuda")
-    items, scores = live.recommend(np.array([1, 2]), 5)
+    session = Session.open(tmp_path / "cuda")
+    items, scores = session.top_items(np.array([1, 2]), 5)
     assert ((items >= 0) & (items < ITEMS)).all() and np.isfinite(scores).all()
     with torch.no_grad():
-        reasons = live.model.explain(1, live.coverage.last_time, torch.from_numpy(items[0]), live.state)
+        reasons = session.model.explain(1, session.coverage.last_time, torch.from_numpy(items[0]), session.state)
     assert reasons is None or all(sum(one.shares.values()) == pytest.approx(1.0) for one in reasons)

@@ -63,6 +63,6 @@ def test_the_service(run, tmp_path):
         assert answers[0] == answers[4]
         events = [{"user_id": text, "item_id": 7, "timestamp": 60_000} for text in TEXTS]
         assert client.post("/events", json={"events": events}).json()["accepted"] == 4
-        assert len(engine.live.users) == 53  # three new users
+        assert len(engine.session.users) == 53  # three new users
         assert client.get("/users/042").json()["user_id"] == "042"
         assert client.get("/users/42").json()["user_id"] == 42

@@ -1,7 +1,7 @@
-"""A service that is killed again and again while clients send events, and whether anything was lost by it.
+"""Kills a service repeatedly while clients send events, and reports what the clients were told.
 
-Run as a program it is a nursery: a process with everything imported and compiled, which forks services. It reads a
-line "RUN DATA EVERY" (a snapshot every so many events) and answers with the new service's process id and port.
+Run as a program, this file is a fork server: a process with everything imported and compiled, which forks services.
+It reads lines "RUN DATA EVERY" (events between snapshots) and answers with the new service's process id and port.
 """
 
 import gc
@@ -20,13 +20,13 @@ from pathlib import Path
 TESTS = Path(__file__).parents[1]
 
 
-class Nursery:
-    """with Nursery() as nursery: service = nursery.start(run, data)"""
+class ForkServer:
+    """with ForkServer() as server: process, port = server.start(run, data, every)"""
 
     def __enter__(self):
         paths = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
         environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, str(Path(__file__)), "nursery"]
+        command = [sys.executable, str(Path(__file__))]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         self.process = subprocess.Popen(command, env=environment, **pipes)
         return self
@@ -39,17 +39,17 @@ class Nursery:
     def start(self, run, data, every):
         self.process.stdin.write(f"{run}\t{data}\t{every}\n")
         self.process.stdin.flush()
-        told = self.process.stdout.readline()
-        assert told, "the nursery is gone"
-        return tuple(int(part) for part in told.split())
+        answer = self.process.stdout.readline()
+        assert answer, "the fork server is gone"
+        return tuple(int(part) for part in answer.split())
 
 
 @dataclass
 class Client(threading.Thread):
-    """Sends its events in order, each request again until it is answered; now and then an answered one once more."""
+    """Sends its events in order; repeats a request until it succeeds, and sometimes one that has succeeded."""
 
     batches: list
-    port: list  # of the service that is there now; may be 0
+    port: list  # of the running service; 0 before the first
     duplicates: float
     seed: int
     acknowledged: set = field(default_factory=set)
@@ -63,12 +63,12 @@ class Client(threading.Thread):
         return id(self)
 
     def run(self):
-        draw = random.Random(self.seed)
+        rng = random.Random(self.seed)
         for k, batch in enumerate(self.batches):
             self.send(batch)
             self.acknowledged.update(event["event_id"] for event in batch)
-            if k and draw.random() < self.duplicates:
-                self.sent_twice += len(again := self.batches[draw.randrange(k)])
+            if k and rng.random() < self.duplicates:
+                self.sent_twice += len(again := self.batches[rng.randrange(k)])
                 self.send(again)
 
     def send(self, batch):
@@ -77,13 +77,13 @@ class Client(threading.Thread):
             connection = HTTPConnection("127.0.0.1", self.port[0], timeout=20)
             try:
                 connection.request("POST", "/events", body, {"Content-Type": "application/json"})
-                answer = connection.getresponse()
-                told = json.loads(answer.read())
-                if answer.status == 200:
-                    assert told["accepted"] + told["duplicates"] == len(batch)
+                response = connection.getresponse()
+                content = json.loads(response.read())
+                if response.status == 200:
+                    assert content["accepted"] + content["duplicates"] == len(batch)
                     return
-                self.refused.append((answer.status, told))
-                assert answer.status == 503, told
+                self.refused.append((response.status, content))
+                assert response.status == 503, content
             except (OSError, HTTPException, ValueError):
                 time.sleep(0.01)
             finally:
@@ -91,90 +91,89 @@ class Client(threading.Thread):
 
 
 def storm(
-    run, data, events, kills, *, clients=3, together=20, every=500, duplicates=0.05, seed=0, say=lambda text: 0
+    run, data, events, kills, *, clients=3, batch_size=20, every=500, duplicates=0.05, seed=0, report=lambda text: 0
 ):
-    """Send the events by several clients while the service is killed; what the clients were told, and how it went."""
-    draw = random.Random(seed)
+    """Sends events from several clients while the service is killed; returns acknowledged ids and counts."""
+    rng = random.Random(seed)
     batches, at = [], 0
     while at < len(events):
-        size = draw.randint(1, 2 * together)
-        batches.append([_told(event) for event in events[at : at + size]])
+        size = rng.randint(1, 2 * batch_size)
+        batches.append([_event_body(event) for event in events[at : at + size]])
         at += size
     port = [0]
     senders = [Client(batches[k::clients], port, duplicates, seed + k) for k in range(clients)]
-    total, lives, killed = len(events), [], 0
+    total, start_seconds, killed = len(events), [], 0
 
     def acknowledged():
         return sum(len(sender.acknowledged) for sender in senders)
 
-    with Nursery() as nursery:
-        nursery.start(run, data.with_name(data.name + "-warm"), every)  # compiled once the answer is there
+    with ForkServer() as server:
+        server.start(run, data.with_name(data.name + "-warm"), every)  # answers once everything is compiled
         for sender in senders:
             sender.start()
         while killed < kills or any(sender.is_alive() for sender in senders):
-            began = time.monotonic()
-            process, port[0] = nursery.start(run, data, every)
-            lives.append(time.monotonic() - began)
-            # At any moment: spread over the events still to come, some of them before the first is answered.
+            started = time.monotonic()
+            process, port[0] = server.start(run, data, every)
+            start_seconds.append(time.monotonic() - started)
+            # At random times, spread over the remaining events, sometimes before the first is acknowledged.
             left, done = kills - killed, acknowledged()
-            until = done + draw.random() * min(2 / (left + 1), 0.9) * (total - done) if left else total + 1
+            until = done + rng.random() * min(2 / (left + 1), 0.9) * (total - done) if left else total + 1
             while acknowledged() < until and any(sender.is_alive() for sender in senders):
-                time.sleep(0.001 + 0.004 * draw.random())
+                time.sleep(0.001 + 0.004 * rng.random())
             if left:
                 os.kill(process, signal.SIGKILL)
                 killed += 1
-                say(f"kill {killed}: {acknowledged():,} events acknowledged")
+                report(f"kill {killed}: {acknowledged():,} events acknowledged")
             else:
                 os.kill(process, signal.SIGTERM)
-    told = set().union(*(sender.acknowledged for sender in senders))
+    acknowledged_ids = set().union(*(sender.acknowledged for sender in senders))
     return {
-        "acknowledged": told,
+        "acknowledged": acknowledged_ids,
         "sent_twice": sum(sender.sent_twice for sender in senders),
         "kills": killed,
-        "starts": lives,
+        "start_seconds": start_seconds,
     }
 
 
-def _told(event):
+def _event_body(event):
     return {"user_id": event.user, "item_id": event.item, "timestamp": event.time, "event_id": event.event_id}
 
 
-def nursery():
-    from serving.small_run import open_live
-
+def fork_services():
     from dynedge.inference.event_input import Event
+    from dynedge.inference.session import Session
     from dynedge.serving import engine as engines
-    from dynedge.serving.process import listen
+    from dynedge.serving.process import run_server
 
     warm, children = False, []
     for line in sys.stdin:
         run, data, every = line.rstrip("\n").split("\t")
         if not warm:
-            live = open_live(Path(run))
-            live.observe([Event(str(live.users[0]), str(live.items[0]), live.coverage.last_time)])
-            del live
+            session = Session.open(Path(run))
+            session.observe([Event(str(session.users[0]), str(session.items[0]), session.coverage.last_time)])
+            del session
             gc.freeze()
             warm = True
             print(0, 0, flush=True)
             continue
         while children:
-            os.waitpid(children.pop(), 0)  # it was killed, and may take a moment to be gone
+            os.waitpid(children.pop(), 0)  # it was killed, and may take some time to exit
         reading, writing = os.pipe()
         child = os.fork()
         if child == 0:
-            engines.EVERY_EVENTS = int(every)
+            engines.SNAPSHOT_EVENTS = int(every)
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
             os.dup2(writing, 1)
-            listen(engines.Engine(Path(run), Path(data)), "127.0.0.1", 0, None)
+            run_server(engines.Engine(Path(run), Path(data)), "127.0.0.1", 0, None)
             os._exit(0)
         os.close(writing)
         children.append(child)
-        with os.fdopen(reading) as said:
-            address = said.readline().split()[0]
+        with os.fdopen(reading) as output:
+            address = output.readline().split()[0]
         print(child, address.rsplit(":", 1)[1], flush=True)
     for child in children:
         os.waitpid(child, 0)
 
 
 if __name__ == "__main__":
-    nursery()
+    fork_services()

@@ -1,4 +1,4 @@
-"""The service over HTTP, as a client meets it."""
+"""The HTTP service from a client's point of view."""
 
 import math
 import shutil
@@ -6,16 +6,16 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
-from serving.small_run import bits, make_events, make_run, open_live
+from serving.small_run import make_events, make_run, state_bits
 from starlette.testclient import TestClient
 
 from dynedge.errors import UsageError
+from dynedge.inference.recommend import recommend
+from dynedge.inference.session import Session
 from dynedge.runs.evaluate_run import evaluate_run
-from dynedge.serving import answers as questions
-from dynedge.serving import drift as traces
-from dynedge.serving import middleware as guard
+from dynedge.serving import drift, middleware
 from dynedge.serving.app import make_app
-from dynedge.serving.batcher import Together, Wanted
+from dynedge.serving.batcher import QueryOptions, RequestBatcher
 from dynedge.serving.engine import BusyError, Engine
 from dynedge.serving.journal import DiskFullError
 from dynedge.serving.middleware import LOOPBACK
@@ -40,7 +40,7 @@ def client(runs_folder, tmp_path):
 
 @pytest.fixture
 def known(client):
-    return client.engine.live.users[0], client.engine.live.items[0]
+    return client.engine.session.users[0], client.engine.session.items[0]
 
 
 def body(events):
@@ -51,13 +51,13 @@ def body(events):
 def problem(response, status):
     assert response.status_code == status, response.text
     assert response.headers["content-type"] == "application/problem+json"
-    told = response.json()
-    assert told["status"] == status
-    assert told["detail"].rstrip().endswith((".", "?"))
-    return told["detail"]
+    content = response.json()
+    assert content["status"] == status
+    assert content["detail"].rstrip().endswith((".", "?"))
+    return content["detail"]
 
 
-def test_events_move_the_states_as_if_observed(client, runs_folder):
+def test_events_update_the_state_like_observe(client, runs_folder):
     events = make_events(runs_folder, 60)
     for at in range(0, 60, 20):
         answer = client.post("/events", json=body(events[at : at + 20]))
@@ -65,20 +65,21 @@ def test_events_move_the_states_as_if_observed(client, runs_folder):
         assert answer.json().keys() == {"accepted", "duplicates", "late"}
         assert answer.json()["accepted"] == 20
     assert client.post("/events", json=body(events[:5])).json() == {"accepted": 0, "duplicates": 5, "late": 0}
-    expected = open_live(client.engine.run)
+    expected = Session.open(client.engine.run)
     late = int(expected.observe(events).label.sum())
-    assert bits(client.engine.live) == bits(expected)
-    told = client.get("/live").json()
-    assert (told["events"], told["accepted"], told["duplicates"], told["late"]) == (60, 60, 5, late)
-    assert 0 < told["users_moved"] <= 60
-    assert len(told["seconds"]) == 120
+    assert state_bits(client.engine.session) == state_bits(expected)
+    activity = client.get("/activity").json()
+    counts = [activity[key] for key in ("journal_events", "accepted", "duplicates", "late")]
+    assert counts == [60, 60, 5, late]
+    assert 0 < activity["user_state_updates"] <= 60
+    assert len(activity["per_second"]) == 120
     text = client.get("/metrics").text
     assert "dynedge_events_accepted_total 60.0" in text
     assert f"dynedge_events_late_total {late}.0" in text
     assert 'dynedge_requests_total{path="/events",status="200"} 4.0' in text
 
 
-def test_recommendations(client, known):
+def test_recommendations_for_one_user_and_for_many(client, known):
     user, _ = known
     one = client.get(f"/users/{user}/recommendations", params={"k": 3}).json()
     assert (one["user_id"], one["known"]) == (user, True)
@@ -87,80 +88,83 @@ def test_recommendations(client, known):
     many = client.post("/recommendations", json={"user_ids": [user, "nobody", user], "k": 3}).json()["users"]
     assert many[0] == many[2]
     assert [item["item_id"] for item in many[0]["items"]] == [item["item_id"] for item in one["items"]]
-    together, alone = ([item["score"] for item in told["items"]] for told in (many[0], one))
-    assert together == pytest.approx(alone, abs=1e-5)
+    batched, alone = ([item["score"] for item in answer["items"]] for answer in (many[0], one))
+    assert batched == pytest.approx(alone, abs=1e-5)
     assert (many[1]["known"], len(many[1]["items"])) == (False, 3)
     assert many[1]["items"][0]["score"] >= many[1]["items"][1]["score"] > 0
     later = client.get(f"/users/{user}/recommendations", params={"k": 3, "time": TIME})
     earlier = client.get(f"/users/{user}/recommendations", params={"k": 3, "time": "2024-01-01"})
     assert later.status_code == 200
-    assert earlier.json() == one  # the newest event is as early as it answers for
+    assert earlier.json() == one  # queries before the newest event are answered at its time
     seen = client.get(f"/users/{user}/recommendations", params={"k": 1000, "filter_seen": True}).json()
-    assert 0 < len(seen["items"]) < len(client.engine.live.items)
+    assert 0 < len(seen["items"]) < len(client.engine.session.items)
 
 
-def test_why(client, known, runs_folder):
+def test_explanations(client, known, runs_folder):
     client.post("/events", json=body(make_events(runs_folder, 40, new=0, late=0)))
     user = make_events(runs_folder, 40, new=0, late=0)[-1].user
-    told = client.get(f"/users/{user}/recommendations", params={"why": True}).json()
+    answer = client.get(f"/users/{user}/recommendations", params={"explain": True}).json()
     plain = client.get(f"/users/{user}/recommendations").json()
-    assert [item["score"] for item in told["items"]] == [item["score"] for item in plain["items"]]
-    for item in told["items"]:
-        shares = item["why"]["shares"]
+    assert [item["score"] for item in answer["items"]] == [item["score"] for item in plain["items"]]
+    for item in answer["items"]:
+        shares = item["explanation"]["shares"]
         assert shares.keys() == {"history", "followed", "near", "popular", "states"}
         assert sum(shares.values()) == pytest.approx(1)
         assert min(shares.values()) >= 0
-    assert any(item["why"]["near"] is not None for item in told["items"])
-    stranger = client.get("/users/nobody/recommendations", params={"why": True}).json()
-    assert stranger["items"][0]["why"]["shares"] == {"popular": 1.0}
+    assert any(item["explanation"]["similar_to"] is not None for item in answer["items"])
+    unknown = client.get("/users/nobody/recommendations", params={"explain": True}).json()
+    assert unknown["items"][0]["explanation"]["shares"] == {"popular": 1.0}
 
 
-def test_a_hypothetical_event_is_answered_and_forgotten(client, known):
+def test_what_if_answers_and_stores_nothing(client, known):
     user, item = known
-    before = bits(client.engine.live)
-    told = client.post(f"/users/{user}/what-if", json={"item_id": item, "timestamp": TIME, "k": 5}).json()
-    assert bits(client.engine.live) == before
+    before = state_bits(client.engine.session)
+    answer = client.post(f"/users/{user}/what-if", json={"item_id": item, "timestamp": TIME, "k": 5}).json()
+    assert state_bits(client.engine.session) == before
     assert client.engine.journal.end == 0
     client.post("/events", json={"events": [{"user_id": user, "item_id": item, "timestamp": TIME}]})
     happened = client.get(f"/users/{user}/recommendations", params={"k": 5}).json()["items"]
-    assert [{key: one[key] for key in ("item_id", "score")} for one in told["after"]] == happened
-    ranks = {one["item_id"]: rank for rank, one in enumerate(told["before"], 1)}
-    assert [one["rank_before"] for one in told["after"]] == [ranks.get(one["item_id"]) for one in told["after"]]
+    assert [{key: one[key] for key in ("item_id", "score")} for one in answer["after"]] == happened
+    ranks = {one["item_id"]: rank for rank, one in enumerate(answer["before"], 1)}
+    assert [one["rank_before"] for one in answer["after"]] == [ranks.get(one["item_id"]) for one in answer["after"]]
     assert problem(client.post("/users/nobody/what-if", json={"item_id": item}), 404)
     assert problem(client.post(f"/users/{user}/what-if", json={"item_id": "nothing"}), 404)
 
 
-def test_looking_into_it(client, known, monkeypatch):
-    monkeypatch.setattr(traces, "PAUSE", 0.0)
+def test_users_items_history_drift_and_search(client, known, monkeypatch):
+    monkeypatch.setattr(drift, "PAUSE", 0.0)
     user, item = known
     odd = "a/b?c d"
     for k in range(3):
         events = [{"user_id": user, "item_id": odd, "timestamp": 1709300000 + k}]
         assert client.post("/events", json={"events": events}).json()["accepted"] == 1
-    timeline = client.get(f"/users/{user}/timeline", params={"limit": 2}).json()
-    assert [event["time"] for event in timeline["events"]] == [1709300002, 1709300001]
-    assert client.get(f"/users/{user}").json()["last"] == {"item_id": odd, "time": 1709300002.0}
-    assert client.get("/items/a%2Fb%3Fc%20d").json() == {"item_id": odd, "known": True, "new": True, "events": 3}
-    path = client.get(f"/users/{user}/drift").json()["path"]
-    assert [point["time"] for point in path] == [1709300000, 1709300001, 1709300002]
-    assert path[0]["step"] == path[0]["from_first"] == 0 < path[1]["step"]
-    assert all(math.isfinite(value) for point in path for value in point.values())
-    near = client.get(f"/items/{item}/similar", params={"k": 4}).json()["items"]
-    assert len(near) == 4
-    assert item not in [one["item_id"] for one in near]
+    history = client.get(f"/users/{user}/history", params={"limit": 2}).json()
+    assert [event["time"] for event in history["events"]] == [1709300002, 1709300001]
+    assert client.get(f"/users/{user}").json()["last_event"] == {"item_id": odd, "time": 1709300002.0}
+    assert client.get("/items/a%2Fb%3Fc%20d").json() == {"item_id": odd, "in_training_log": False, "events": 3}
+    points = client.get(f"/users/{user}/drift").json()["points"]
+    assert [point["time"] for point in points] == [1709300000, 1709300001, 1709300002]
+    assert points[0]["step"] == points[0]["distance_from_first"] == 0 < points[1]["step"]
+    assert all(math.isfinite(value) for point in points for value in point.values())
+    similar = client.get(f"/items/{item}/similar", params={"k": 4}).json()["items"]
+    assert len(similar) == 4
+    assert item not in [one["item_id"] for one in similar]
     assert client.get("/search", params={"side": "items", "prefix": "A/B"}).json() == {"ids": [odd]}
     assert user in client.get("/search", params={"side": "users", "prefix": user[:3].upper()}).json()["ids"]
-    for missing in ("/users/nobody", "/users/nobody/timeline", "/items/nothing/similar", "/items/nothing/drift"):
+    for missing in ("/users/nobody", "/users/nobody/history", "/items/nothing/similar", "/items/nothing/drift"):
         problem(client.get(missing), 404)
 
 
-def test_the_run_says_how_it_learned(runs_folder, tmp_path):
+def test_run_info_has_learning_curve_and_metrics(runs_folder, tmp_path):
     run = shutil.copytree(make_run(runs_folder, "edge"), tmp_path / "run")
     with serving(run, tmp_path / "data") as client:
-        told = client.get("/run").json()
-        assert (told["model"], len(told["curve"]), told["metrics"]) == ("edge", 1, None)
-        assert {"loss", "residual", "valid_mrr"} <= told["curve"][0].keys()
-        assert len(told["longest_path"]["with"]) == len(told["longest_path"]["without"]) == 8
+        info = client.get("/run").json()
+        assert (info["model"], len(info["learning_curve"]), info["metrics"]) == ("edge", 1, None)
+        assert {"loss", "residual", "valid_mrr"} <= info["learning_curve"][0].keys()
+        assert {key: len(paths) for key, paths in info["longest_path"].items()} == {
+            "with_dnodes": 8,
+            "without_dnodes": 8,
+        }
         evaluate_run(run, quiet=True)
         assert client.post("/reload").status_code == 200
         metrics = client.get("/run").json()["metrics"]
@@ -168,7 +172,7 @@ def test_the_run_says_how_it_learned(runs_folder, tmp_path):
         assert low <= metrics["test"]["mrr"] <= high
 
 
-WRONG = {
+INVALID = {
     "not JSON": "{",
     "no events": {"events": []},
     "too many": {"events": [{"user_id": "u", "item_id": "i", "timestamp": 1}] * 1001},
@@ -176,43 +180,43 @@ WRONG = {
     "no item": {"events": [{"user_id": "u", "timestamp": 1}]},
     "an empty id": {"events": [{"user_id": "", "item_id": "i", "timestamp": 1}]},
     "a long id": {"events": [{"user_id": "u" * 257, "item_id": "i", "timestamp": 1}]},
-    "an id of another kind": {"events": [{"user_id": True, "item_id": "i", "timestamp": 1}]},
-    "no time": {"events": [{"user_id": "u", "item_id": "i", "timestamp": "soon"}]},
+    "an id of another type": {"events": [{"user_id": True, "item_id": "i", "timestamp": 1}]},
+    "an invalid time": {"events": [{"user_id": "u", "item_id": "i", "timestamp": "soon"}]},
     "the far future": {"events": [{"user_id": "u", "item_id": "i", "timestamp": 7e9}]},
     "before 1970": {"events": [{"user_id": "u", "item_id": "i", "timestamp": -1}]},
-    "features it has none of": {"events": [{"user_id": "u", "item_id": "i", "timestamp": 1, "features": [1.0]}]},
-    "features that are none": '{"events": [{"user_id": "u", "item_id": "i", "timestamp": 1, "features": [NaN]}]}',
+    "unexpected features": {"events": [{"user_id": "u", "item_id": "i", "timestamp": 1, "features": [1.0]}]},
+    "infinite features": '{"events": [{"user_id": "u", "item_id": "i", "timestamp": 1, "features": [NaN]}]}',
 }
 
 
-@pytest.mark.parametrize("wrong", WRONG)
-def test_wrong_events_are_refused_and_nothing_of_them_is_kept(client, wrong):
-    given = WRONG[wrong]
-    if not isinstance(given, str):
-        good = {"user_id": "good", "item_id": "i", "timestamp": 1}
-        answer = client.post("/events", json={"events": [good, *given["events"]] if given["events"] else []})
+@pytest.mark.parametrize("case", INVALID)
+def test_invalid_events_are_refused_and_nothing_is_stored(client, case):
+    content = INVALID[case]
+    if not isinstance(content, str):
+        valid = {"user_id": "valid", "item_id": "i", "timestamp": 1}
+        answer = client.post("/events", json={"events": [valid, *content["events"]] if content["events"] else []})
     else:
-        answer = client.post("/events", content=given, headers={"content-type": "application/json"})
+        answer = client.post("/events", content=content, headers={"content-type": "application/json"})
     problem(answer, 422)
     assert client.engine.journal.end == 0
 
 
-def test_other_limits(client, known):
+def test_limits_on_parameters_bodies_hosts_and_origins(client, known):
     user, _ = known
     problem(client.get(f"/users/{user}/recommendations", params={"k": 1001}), 422)
     problem(client.get(f"/users/{user}/recommendations", params={"time": "tomorrow"}), 422)
-    long = b" " * (guard.LONGEST + 1)
+    long = b" " * (middleware.MAX_BODY_BYTES + 1)
     problem(client.post("/events", content=long, headers={"content-type": "application/json"}), 413)
     problem(client.post("/events", content=(long[:999] for _ in range(2000))), 413)  # without a length
-    problem(client.get("/live", headers={"host": "evil.example"}), 421)
-    assert client.get("/live", headers={"host": "[::1]:8000"}).status_code == 200
+    problem(client.get("/activity", headers={"host": "evil.example"}), 421)
+    assert client.get("/activity", headers={"host": "[::1]:8000"}).status_code == 200
     problem(client.post("/reload", headers={"origin": "https://evil.example"}), 403)
-    assert client.get("/live", headers={"origin": "http://127.0.0.1:8000"}).status_code == 200
+    assert client.get("/activity", headers={"origin": "http://127.0.0.1:8000"}).status_code == 200
     problem(client.get("/nowhere"), 404)
     problem(client.get("/page/../server.py"), 404)
 
 
-def test_refusals_say_when_to_come_again(client, known, monkeypatch):
+def test_refusals_say_when_to_retry(client, known, monkeypatch):
     def failing(error):
         def submit(*_):
             raise error
@@ -223,51 +227,53 @@ def test_refusals_say_when_to_come_again(client, known, monkeypatch):
     answer = failing(BusyError())
     problem(answer, 503)
     assert answer.headers["retry-after"] == "1"
-    assert "questions go on" in problem(failing(DiskFullError("/data has no room for more events")), 507)
-    monkeypatch.setattr(guard, "AT_ONCE", 0)
-    answer = client.get("/live")
+    assert "Queries still work" in problem(failing(DiskFullError("the disk of /data is full")), 507)
+    monkeypatch.setattr(middleware, "MAX_CONCURRENT_REQUESTS", 0)
+    answer = client.get("/activity")
     problem(answer, 503)
     assert answer.headers["retry-after"] == "1"
     assert client.get("/health").status_code == client.get("/ready").status_code == 200
 
 
-def test_a_token_is_asked_for(runs_folder, tmp_path):
+def test_a_token_is_required(runs_folder, tmp_path):
     with serving(make_run(runs_folder, "edge"), tmp_path / "data", "secret") as client:
         assert client.get("/health").status_code == 200
         for wrong in ({}, {"authorization": "Bearer secret2"}, {"authorization": "Bearer sécret".encode()}):
-            answer = client.get("/live", headers=wrong)
+            answer = client.get("/activity", headers=wrong)
             assert "secret" not in problem(answer, 401)
-        assert client.get("/live", headers={"authorization": "Bearer secret"}).status_code == 200
+        assert client.get("/activity", headers={"authorization": "Bearer secret"}).status_code == 200
 
 
-def test_a_rule_has_no_states_and_says_so(runs_folder, tmp_path):
+def test_a_model_without_states_or_vectors_says_so(runs_folder, tmp_path):
     with serving(make_run(runs_folder, "next-300-unseen"), tmp_path / "data") as client:
-        user, item = client.engine.live.users[0], client.engine.live.items[0]
+        user, item = client.engine.session.users[0], client.engine.session.items[0]
         answer = client.post("/events", json={"events": [{"user_id": "ann", "item_id": item, "timestamp": TIME}]})
         assert answer.json()["accepted"] == 1
-        assert "no vectors" in problem(client.get(f"/items/{item}/similar"), 422)
+        assert "no item vectors" in problem(client.get(f"/items/{item}/similar"), 422)
         assert "no states" in problem(client.get(f"/users/{user}/drift"), 422)
         assert client.get(f"/users/{user}/recommendations").json()["known"]
 
 
-def test_questions_that_wait_are_answered_together(runs_folder, tmp_path):
+def test_concurrent_requests_are_scored_in_one_batch(runs_folder, tmp_path):
     engine = Engine(make_run(runs_folder, "edge"), tmp_path / "data")
-    users = [engine.live.users[row] for row in range(8)] + ["nobody"]
-    alone = [questions.recommendations(engine.live, [user], 4)[0] for user in users]
-    asked, plain = [], engine.live.recommend
-    engine.live.recommend = lambda rows, *given, **more: asked.append(len(rows)) or plain(rows, *given, **more)
+    users = [engine.session.users[row] for row in range(8)] + ["nobody"]
+    alone = [recommend(engine.session, [user], 4).to_records()[0] for user in users]
+    batches, top_items = [], engine.session.top_items
+    engine.session.top_items = lambda rows, *args, **kwargs: (
+        batches.append(len(rows)) or top_items(rows, *args, **kwargs)
+    )
     with ThreadPoolExecutor(1) as pool:
-        together = Together(engine, pool)
-        with engine.lock:  # nobody is answered yet
-            answers = [together.ask(user, Wanted(4, None, False)) for user in users]
-            wrong = together.ask(users[0], Wanted(0, None, False))
-        found = [answer.result() for answer in answers]
+        batcher = RequestBatcher(engine, pool)
+        with engine.lock:  # requests have to wait
+            futures = [batcher.submit(user, QueryOptions(4, None, False)) for user in users]
+            invalid = batcher.submit(users[0], QueryOptions(0, None, False))
+        answers = [future.result().to_record() for future in futures]
         with pytest.raises(UsageError):
-            wrong.result()
-    assert asked == [8, 1]
-    for told, before in zip(found, alone, strict=True):
-        assert (told["user_id"], told["known"]) == (before["user_id"], before["known"])
-        assert [item["item_id"] for item in told["items"]] == [item["item_id"] for item in before["items"]]
-        scores = [item["score"] for item in before["items"]]
-        assert [item["score"] for item in told["items"]] == pytest.approx(scores, abs=1e-5)
+            invalid.result()
+    assert batches == [8, 1]
+    for batched, single in zip(answers, alone, strict=True):
+        assert (batched["user_id"], batched["known"]) == (single["user_id"], single["known"])
+        assert [item["item_id"] for item in batched["items"]] == [item["item_id"] for item in single["items"]]
+        scores = [item["score"] for item in single["items"]]
+        assert [item["score"] for item in batched["items"]] == pytest.approx(scores, abs=1e-5)
     engine.close()

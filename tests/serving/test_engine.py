@@ -1,4 +1,4 @@
-"""Nothing is lost: whatever happens to a service, it goes on in the bits of one that nothing happened to."""
+"""The engine: after crashes, damage and reloads, the state has the bits of an uninterrupted one."""
 
 import json
 import threading
@@ -6,11 +6,12 @@ import time
 
 import numpy as np
 import pytest
-from serving.small_run import bits, make_events, make_run, open_live
+from serving.small_run import make_events, make_run, state_bits
 
 from dynedge.errors import DataError
+from dynedge.inference.session import Session
 from dynedge.serving import engine as engines
-from dynedge.serving.engine import BrokenError, BusyError, Engine
+from dynedge.serving.engine import BusyError, Engine, EngineFailedError
 from dynedge.serving.journal import DiskFullError
 
 
@@ -21,38 +22,38 @@ def run(runs_folder):
 
 @pytest.fixture
 def start(run, tmp_path):
-    """Engines on one data folder, closed at the end."""
+    """Starts engines on one data folder; they are closed at the end."""
     opened = []
 
-    def begin(folder=run):
+    def start_engine(folder=run):
         opened.append(Engine(folder, tmp_path / "data"))
         return opened[-1]
 
-    yield begin
+    yield start_engine
     for engine in opened:
         stop(engine)
 
 
 def stop(engine):
-    """As if it were killed: no last snapshot."""
-    engine.snapshot_at = 10**9
+    """Closes without a last snapshot, as after a kill."""
+    engine.snapshot_position = 10**9
     if engine._writer.is_alive():
         engine.close()
 
 
 def send(engine, events):
-    answers = [engine.submit(events[at : at + 7]) for at in range(0, len(events), 7)]
-    return [answer.result() for answer in answers]
+    receipts = [engine.submit(events[at : at + 7]) for at in range(0, len(events), 7)]
+    return [receipt.result() for receipt in receipts]
 
 
 def snapshot(engine):
-    engine._save(*engine._copied())
+    engine._write_snapshot(*engine._copy_state())
 
 
-def test_a_restart_goes_on_from_snapshot_and_tail(start, run, runs_folder):
+def test_a_restart_continues_from_the_snapshot_and_the_journal_after_it(start, run, runs_folder):
     events = make_events(runs_folder, 400, repeated=0.05)
     once = list({event.event_id: event for event in events}.values())
-    uninterrupted = open_live(run)
+    uninterrupted = Session.open(run)
     uninterrupted.observe(once)
     for at in range(0, 400, 100):
         engine = start()
@@ -63,10 +64,10 @@ def test_a_restart_goes_on_from_snapshot_and_tail(start, run, runs_folder):
         stop(engine)
     engine = start()
     assert engine.journal.end == len(once)
-    assert bits(engine.live) == bits(uninterrupted)
+    assert state_bits(engine.session) == state_bits(uninterrupted)
 
 
-def test_a_corrupt_snapshot_falls_back_to_the_one_before_and_without_any_the_journal_has_it_all(
+def test_a_damaged_snapshot_falls_back_to_the_one_before_and_then_to_the_whole_journal(
     start, run, runs_folder, capsys
 ):
     events = make_events(runs_folder, 90)
@@ -74,84 +75,84 @@ def test_a_corrupt_snapshot_falls_back_to_the_one_before_and_without_any_the_jou
     for at in range(0, 90, 30):
         send(engine, events[at : at + 30])
         snapshot(engine)
-    expected, folder = bits(engine.live), engine.snapshots.folder
+    expected, folder = state_bits(engine.session), engine.snapshots.folder
     stop(engine)
-    kept = sorted(folder.glob("*.safetensors"))
-    assert [int(path.stem) for path in kept] == [60, 90]  # the first is gone
-    for path, damaged in zip(reversed(kept), (lambda raw: raw[:-9], lambda raw: b""), strict=True):
+    files = sorted(folder.glob("*.safetensors"))
+    assert [int(path.stem) for path in files] == [60, 90]  # the first was removed
+    for path, damaged in zip(reversed(files), (lambda raw: raw[:-9], lambda raw: b""), strict=True):
         path.write_bytes(damaged(path.read_bytes()))
         again = start()
-        assert bits(again.live) == expected
+        assert state_bits(again.session) == expected
         assert "does not match its checksum" in capsys.readouterr().err
         stop(again)
     flipped = bytearray(json.dumps({"position": "x"}).encode())
-    (folder / kept[0].name).with_suffix(".json").write_bytes(flipped)
-    assert bits(start().live) == expected
+    (folder / files[0].name).with_suffix(".json").write_bytes(flipped)
+    assert state_bits(start().session) == expected
 
 
-def test_a_snapshot_of_another_run_is_not_taken(start, runs_folder):
+def test_a_snapshot_of_another_run_is_ignored(start, runs_folder):
     engine = start()
     send(engine, make_events(runs_folder, 30))
     snapshot(engine)
     stop(engine)
     other = make_run(runs_folder, "memory")
     again = start(other)
-    taken = open_live(other)
-    taken.observe([event for event in make_events(runs_folder, 30) if event.time > taken.coverage.last_time])
-    assert bits(again.live) == bits(taken)
+    expected = Session.open(other)
+    expected.observe([event for event in make_events(runs_folder, 30) if event.time > expected.coverage.last_time])
+    assert state_bits(again.session) == state_bits(expected)
 
 
-def test_snapshots_are_taken_in_the_background(start, runs_folder, monkeypatch):
-    monkeypatch.setattr(engines, "EVERY_EVENTS", 50)
+def test_snapshots_are_written_in_the_background(start, runs_folder, monkeypatch):
+    monkeypatch.setattr(engines, "SNAPSHOT_EVENTS", 50)
     engine = start()
     send(engine, make_events(runs_folder, 120))
     deadline = time.monotonic() + 30
-    while not engine.snapshot_at and time.monotonic() < deadline:
+    while not engine.snapshot_position and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert 50 <= engine.snapshot_at <= 120
-    assert engine.snapshots.newest(engine._fingerprint)[0].position == engine.snapshot_at
+    assert 50 <= engine.snapshot_position <= 120
+    assert engine.snapshots.newest(engine._fingerprint)[0].position == engine.snapshot_position
 
 
-def test_a_snapshot_that_cannot_be_written_stops_nothing(start, runs_folder, monkeypatch, capsys):
+def test_a_failed_snapshot_does_not_stop_the_service(start, runs_folder, monkeypatch, capsys):
     def full(*_):
         raise OSError(28, "No space left on device")
 
     engine = start()
     monkeypatch.setattr(engine.snapshots, "write", full)
     snapshot(engine)
-    assert "no snapshot could be written" in capsys.readouterr().err
-    assert engine.snapshot_failed
+    assert "the snapshot could not be written" in capsys.readouterr().err
+    assert engine.snapshot_error
     assert send(engine, make_events(runs_folder, 5))[0].accepted == 5
 
 
-def test_a_full_disk_refuses_events_and_answers_questions(start, runs_folder, run):
+def test_a_full_disk_refuses_events_and_still_answers_queries(start, runs_folder, run):
     engine = start()
     events = make_events(runs_folder, 1000)
     send(engine, events[:20])
-    pages = engine.journal._writing.execute("PRAGMA page_count").fetchone()[0]
-    engine.journal._writing.execute(f"PRAGMA max_page_count = {pages}")
-    before = bits(engine.live)
+    pages = engine.journal._writer.execute("PRAGMA page_count").fetchone()[0]
+    engine.journal._writer.execute(f"PRAGMA max_page_count = {pages}")
+    before = state_bits(engine.session)
     with pytest.raises(DiskFullError):
         engine.submit(events[20:]).result()
-    assert bits(engine.live) == before
-    assert engine.live.recommend(np.array([0]), 3)[0].shape == (1, 3)
-    engine.journal._writing.execute("PRAGMA max_page_count = 100000")
+    assert state_bits(engine.session) == before
+    assert engine.session.top_items(np.array([0]), 3)[0].shape == (1, 3)
+    engine.journal._writer.execute("PRAGMA max_page_count = 100000")
     assert engine.submit(events[20:]).result().accepted == 980
 
 
-def test_too_much_waiting_is_refused_at_once(start, runs_folder, monkeypatch):
-    monkeypatch.setattr(engines, "WAITING", 10)
+def test_a_full_queue_refuses_requests_at_once(start, runs_folder, monkeypatch):
+    monkeypatch.setattr(engines, "MAX_QUEUED_EVENTS", 10)
     engine = start()
     events = make_events(runs_folder, 30)
-    with engine.lock:  # nothing moves on
+    with engine.lock:  # the writer has to wait
         first = engine.submit(events[:7])
         with pytest.raises(BusyError):
             engine.submit(events[7:14])
     assert first.result().accepted == 7
-    assert engine.submit(events[7:]).result().accepted == 23  # one large request alone is no crowd
+    assert engine.submit(events[7:]).result().accepted == 23  # one large request on an empty queue is accepted
 
 
-def test_what_is_cancelled_before_its_turn_leaves_no_trace(start, runs_folder):
+def test_a_request_cancelled_in_the_queue_leaves_no_trace(start, runs_folder):
     engine = start()
     events = make_events(runs_folder, 3)
     with engine.lock:
@@ -164,8 +165,8 @@ def test_what_is_cancelled_before_its_turn_leaves_no_trace(start, runs_folder):
     assert engine.journal.end == 2
 
 
-def test_another_run_takes_the_old_one_s_place_while_events_come(start, runs_folder, tmp_path):
-    """Its state is that of one that took in the journal from its beginning."""
+def test_reload_replaces_the_run_while_events_arrive(start, runs_folder, tmp_path):
+    """The new run's state is that of one that replayed the journal from its beginning."""
     link = tmp_path / "served"
     link.symlink_to(make_run(runs_folder, "edge"))
     engine = start(link)
@@ -173,21 +174,22 @@ def test_another_run_takes_the_old_one_s_place_while_events_come(start, runs_fol
     send(engine, events[:200])
     link.unlink()
     link.symlink_to(make_run(runs_folder, "memory"))
-    swapping = threading.Thread(target=engine.swap)
-    swapping.start()
+    reloading = threading.Thread(target=engine.reload)
+    reloading.start()
     send(engine, events[200:400])
-    swapping.join()
+    reloading.join()
     send(engine, events[400:])
-    assert engine.live.config.name == "memory"
-    expected, joined = open_live(link), engine.journal.join(engine._fingerprint, 0.0)
-    assert 200 <= joined[0] <= 400
-    expected.observe([event for k, event in enumerate(events) if k >= joined[0] or event.time > joined[1]])
-    assert bits(engine.live) == bits(expected)
+    assert engine.session.config.name == "memory"
+    expected = Session.open(link)
+    first, trained_until = engine.journal.register_run(engine._fingerprint, 0.0)
+    assert 200 <= first <= 400
+    expected.observe([event for k, event in enumerate(events) if k >= first or event.time > trained_until])
+    assert state_bits(engine.session) == state_bits(expected)
     stop(engine)
-    assert bits(start(link).live) == bits(expected)
+    assert state_bits(start(link).session) == state_bits(expected)
 
 
-def test_states_that_fell_behind_the_journal_take_no_more_until_they_are_opened_anew(
+def test_an_engine_whose_state_fell_behind_the_journal_refuses_events_until_restart(
     start, run, runs_folder, monkeypatch
 ):
     def broken(events):
@@ -196,19 +198,19 @@ def test_states_that_fell_behind_the_journal_take_no_more_until_they_are_opened_
     events = make_events(runs_folder, 20)
     engine = start()
     send(engine, events[:7])
-    monkeypatch.setattr(engine.live, "observe", broken)
+    monkeypatch.setattr(engine.session, "observe", broken)
     with pytest.raises(RuntimeError):
         engine.submit(events[7:14]).result()
-    with pytest.raises(BrokenError, match="a bug"):
+    with pytest.raises(EngineFailedError, match="a bug"):
         engine.submit(events[14:])
     stop(engine)
     again = start()
-    expected = open_live(run)
+    expected = Session.open(run)
     expected.observe(events[:14])
-    assert bits(again.live) == bits(expected)
+    assert state_bits(again.session) == state_bits(expected)
 
 
-def test_one_service_a_folder(start, run, tmp_path):
+def test_a_data_folder_is_used_by_one_service_at_a_time(start, run, tmp_path):
     start()
     with pytest.raises(DataError, match="in use by another process"):
         Engine(run, tmp_path / "data")

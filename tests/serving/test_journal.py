@@ -1,4 +1,4 @@
-"""The journal: what was accepted is there, once, in the order of arrival."""
+"""The journal: every accepted event is stored once, in the order of arrival."""
 
 import sqlite3
 
@@ -6,7 +6,7 @@ import pytest
 
 from dynedge.errors import DataError
 from dynedge.inference.event_input import Event
-from dynedge.serving.journal import DiskFullError, Journal
+from dynedge.serving.journal import VERSION, DiskFullError, Journal
 
 
 @pytest.fixture
@@ -15,10 +15,10 @@ def path(tmp_path):
 
 
 def all_of(journal, position=0):
-    return [event for piece in journal.since(position) for event in piece]
+    return [event for batch in journal.since(position) for event in batch]
 
 
-def test_events_are_kept_in_order_with_all_they_carry(path):
+def test_events_are_stored_in_order_with_all_their_fields(path):
     events = [Event("ann", "a", 3.5, (1.0, -2.5), "x"), Event("bob", "b", 1.0), Event("ann", "ü/?", 2.0)]
     journal = Journal(path)
     assert journal.append(events) == [True] * 3
@@ -31,7 +31,7 @@ def test_events_are_kept_in_order_with_all_they_carry(path):
     assert again.of_user("ann", 1) == [events[2]]
 
 
-def test_an_event_id_has_one_effect(path):
+def test_an_event_id_is_stored_once(path):
     journal = Journal(path)
     first, other, nameless = Event("u", "i", 1.0, (), "a"), Event("v", "j", 2.0, (), "a"), Event("u", "i", 1.0)
     assert journal.append([first, other, nameless, nameless]) == [True, False, True, True]
@@ -40,34 +40,34 @@ def test_an_event_id_has_one_effect(path):
     assert journal.append([other]) == [False]
 
 
-def test_many_at_once(path):
+def test_many_events_in_one_transaction(path):
     journal = Journal(path)
     events = [Event("u", "i", float(k), (), f"{k % 4000}") for k in range(10_000)]
     assert sum(journal.append(events)) == 4000
     assert [event.time for event in all_of(journal)] == list(range(4000))
 
 
-def test_a_full_disk_turns_all_of_a_commit_away_and_the_journal_goes_on_when_there_is_room(path):
+def test_a_full_disk_rolls_a_commit_back_and_the_journal_continues_once_there_is_space(path):
     journal = Journal(path)
     assert journal.append([Event("u", "i", 1.0)]) == [True]
-    pages = journal._writing.execute("PRAGMA page_count").fetchone()[0]
-    journal._writing.execute(f"PRAGMA max_page_count = {pages + 2}")
+    pages = journal._writer.execute("PRAGMA page_count").fetchone()[0]
+    journal._writer.execute(f"PRAGMA max_page_count = {pages + 2}")
     many = [Event("u" * 200, "i" * 200, 1.0) for _ in range(200)]
     with pytest.raises(DiskFullError):
         journal.append(many)
     assert len(all_of(journal)) == journal.end == 1
-    journal._writing.execute("PRAGMA max_page_count = 100000")
+    journal._writer.execute("PRAGMA max_page_count = 100000")
     assert all(journal.append(many))
     assert len(all_of(journal)) == journal.end == 201
 
 
-def test_a_commit_waits_for_the_disk(path):
+def test_commits_are_synchronous(path):
     journal = Journal(path)
-    assert journal._writing.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
-    assert journal._writing.execute("PRAGMA synchronous").fetchone()[0] == 2
+    assert journal._writer.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
+    assert journal._writer.execute("PRAGMA synchronous").fetchone()[0] == 2
 
 
-def test_a_stream_s_position_is_kept_with_its_events(path):
+def test_the_position_of_a_stream_is_stored_with_its_events(path):
     journal = Journal(path)
     assert journal.source("redis") is None
     journal.append([Event("u", "i", 1.0)], ("redis", "5-0"))
@@ -75,23 +75,24 @@ def test_a_stream_s_position_is_kept_with_its_events(path):
     assert journal.source("redis") == "6-0"
 
 
-def test_the_first_run_takes_in_all_and_a_later_one_what_is_newer_than_it(path):
+def test_the_first_run_replays_everything_and_a_later_one_what_is_newer_than_its_training(path):
     journal = Journal(path)
-    assert journal.join("first", 100.0) == (0, float("-inf"))
+    assert journal.register_run("first", 100.0) == (0, float("-inf"))
     journal.append([Event("u", "i", 1.0), Event("u", "i", 200.0)])
-    assert journal.join("second", 150.0) == (2, 150.0)
+    assert journal.register_run("second", 150.0) == (2, 150.0)
     journal.append([Event("u", "i", 3.0)])
-    assert journal.join("second", 150.0) == (2, 150.0)
-    assert journal.join("first", 100.0) == (0, float("-inf"))
+    assert journal.register_run("second", 150.0) == (2, 150.0)
+    assert journal.register_run("first", 100.0) == (0, float("-inf"))
 
 
-def test_what_is_no_journal_is_refused(path):
+@pytest.mark.parametrize("version", [1, 7])
+def test_a_file_that_is_not_a_journal_or_of_another_version_is_refused(path, version):
     path.write_bytes(b"something else" * 1000)
     with pytest.raises(DataError, match="cannot be used as a journal"):
         Journal(path)
     path.unlink()
     with sqlite3.connect(path) as other:
-        other.execute("PRAGMA user_version = 7")
+        other.execute(f"PRAGMA user_version = {version}")
     other.close()
-    with pytest.raises(DataError, match="version 7"):
+    with pytest.raises(DataError, match=f"journal of version {version}, but this dynedge reads version {VERSION}"):
         Journal(path)

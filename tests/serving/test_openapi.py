@@ -1,4 +1,4 @@
-"""Whatever may be sent, by the service's description of itself, is answered without a server error, as described."""
+"""Requests generated from the OpenAPI schema are answered as the schema says, without server errors."""
 
 import socket
 import threading
@@ -13,21 +13,21 @@ from serving.small_run import make_run
 from dynedge.serving.app import make_app
 from dynedge.serving.engine import Engine
 
-# Not all of what a text must be like to be a time is part of the description: such a request is refused with 422.
+# The schema does not say which strings are valid times; other strings are refused with 422.
 MAY_BE_REFUSED = [positive_data_acceptance]
 
 
 @pytest.fixture(scope="module")
 def operations(runs_folder, tmp_path_factory):
-    """By name; the service is there, on a port of its own."""
+    """Operations of a running service, by method and path."""
     engine = Engine(make_run(runs_folder, "edge"), tmp_path_factory.mktemp("openapi") / "data")
     with socket.create_server(("127.0.0.1", 0)) as opened:
         server = uvicorn.Server(uvicorn.Config(make_app(engine), log_level="critical"))
         serving = threading.Thread(target=server.run, args=([opened],))
         serving.start()
-        described = schemathesis.openapi.from_url(f"http://127.0.0.1:{opened.getsockname()[1]}/openapi.json")
-        found = [one.ok() for one in described.get_all_operations()]
-        yield {f"{one.method.upper()} {one.path}": one for one in found}
+        schema = schemathesis.openapi.from_url(f"http://127.0.0.1:{opened.getsockname()[1]}/openapi.json")
+        operations = [one.ok() for one in schema.get_all_operations()]
+        yield {f"{one.method.upper()} {one.path}": one for one in operations}
         server.should_exit = True
         serving.join()
 
@@ -37,14 +37,14 @@ POST /events
 GET /users/{id}/recommendations
 POST /recommendations
 POST /users/{id}/what-if
-GET /users/{id}/timeline
+GET /items/{id}/similar
+GET /users/{id}/history
 GET /users/{id}/drift
 GET /items/{id}/drift
 GET /users/{id}
-GET /items/{id}/similar
 GET /items/{id}
 GET /search
-GET /live
+GET /activity
 GET /run
 POST /reload
 GET /health
@@ -53,12 +53,12 @@ GET /metrics
 """
 
 
-def test_all_are_here(operations):
+def test_the_schema_lists_these_operations(operations):
     assert list(operations) == OPERATIONS.strip().splitlines()
 
 
 @pytest.mark.parametrize("name", [name for name in OPERATIONS.strip().splitlines() if "/reload" not in name])
-def test_as_described(operations, name):
+def test_operations_behave_as_described(operations, name):
     @settings(max_examples=12, suppress_health_check=list(HealthCheck))
     @given(operations[name].as_strategy())
     def check(case):

@@ -94,7 +94,7 @@ def test_every_view_loads_quietly_and_fits(browser, service, width, scheme, pape
             expect(page.locator("main")).to_contain_text(words)
             expect(page.locator(".rate strong").first).not_to_have_text("–")
             assert page.evaluate("document.documentElement.scrollWidth") <= width
-            drawn = page.locator("main .chart svg, .live .chart svg").all()
+            drawn = page.locator("main .chart svg, .session .chart svg").all()
             assert len(drawn) >= 2
             assert all(picture.locator("polyline, circle").count() for picture in drawn)
         assert page.evaluate("getComputedStyle(document.body).backgroundColor").startswith(f"rgb({paper},")

@@ -29,7 +29,7 @@ def embed(
 ) -> None:
     """Export the vectors of users and items to a Parquet file.
 
-    One row per user and per item: the original id in `user` or `item`, and `vector`, the state after the newest
+    One row per user and per item: the original id in `user_id` or `item_id`, and `vector`, the state after the newest
     event. Item vectors end with the learned embedding of the item id, where the model has one. With --log, the log's
     newer events update the states first, up to --at; a time before the newest event replays the log from its start.
     """
@@ -41,7 +41,7 @@ def embed(
     check_target(out)
     session, _ = open_session(run, log, at, "--at")
     widths = write_vectors(session, out)
-    users, items, time = session.ids.num_users, session.ids.num_items, session.coverage.last_time
+    users, items, time = session.run_log.num_users, session.run_log.num_items, session.coverage.last_time
     summary = {"out": str(out), "time": time, "users": users, "items": items, "widths": widths}
     text = f"{out}: {users:,} user vectors of width {widths[0]} and {items:,} item vectors of width {widths[1]}"
     print(json.dumps(summary) if as_json else f"{text}, at {format_timestamp(time)}")

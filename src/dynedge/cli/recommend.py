@@ -17,7 +17,7 @@ from dynedge.errors import UsageError
 
 if TYPE_CHECKING:
     from dynedge.inference.recommend import Recommendations
-    from dynedge.inference.session import Live
+    from dynedge.inference.session import Session
 
 
 @app.command()
@@ -60,23 +60,25 @@ def recommend(
     if out:
         _write(session, out, k, seconds, filter_seen, as_json)
         return
+    from dynedge.inference.recommend import distinct_users
     from dynedge.inference.recommend import recommend as recommend_to
 
-    recommendations = recommend_to(session, _parse_ids(users or ""), k, seconds, filter_seen=filter_seen)
+    requested = distinct_users(session, _parse_ids(users or ""))
+    recommendations = recommend_to(session, requested, k, seconds, filter_seen=filter_seen)
     for user in recommendations.unknown:
         print(f"dynedge: user {user!r} is not in {run}; recommending the most popular items.", file=sys.stderr)
     answer = _as_dict(session, seconds, recommendations)
     print(json.dumps(answer) if as_json else _text(answer))
 
 
-def open_session(run: Path, log: Path | None, time: str | None, flag: str) -> tuple[Live, float | None]:
+def open_session(run: Path, log: Path | None, time: str | None, flag: str) -> tuple[Session, float | None]:
     """Opens a run, updates its states with the newer events of `log`, and parses `time`, the value of `flag`."""
     from dynedge.data.log import read_log
     from dynedge.data.timestamps import format_timestamp, parse_timestamp
-    from dynedge.inference.event_input import with_rows_of
-    from dynedge.inference.session import Live
+    from dynedge.inference.event_input import encode_events
+    from dynedge.inference.session import Session
 
-    session = Live.open(run)
+    session = Session.open(run)
     seconds = None if time is None else parse_timestamp(time, session.time_unit, flag)
     newest = session.coverage.last_time
     if log is None and seconds is not None and seconds < newest:
@@ -85,7 +87,7 @@ def open_session(run: Path, log: Path | None, time: str | None, flag: str) -> tu
             "pass the log it was trained on with --log LOG."
         )
     if log is not None:
-        count = session.walk_to(with_rows_of(session.ids, read_log(log)), seconds, quiet=False)
+        count = session.advance_to(encode_events(session.run_log, read_log(log)), seconds, quiet=False)
         note = f"{count:,} events of {log} added"
     else:
         note = "--log LOG adds newer ones"
@@ -98,35 +100,30 @@ def _parse_ids(text: str) -> list[int | str]:
     return [name.strip() for row in csv.reader([text], skipinitialspace=True) for name in row if name.strip()]
 
 
-def _write(session: Live, out: Path, k: int, seconds: float | None, filter_seen: bool, as_json: bool) -> None:
+def _write(session: Session, out: Path, k: int, seconds: float | None, filter_seen: bool, as_json: bool) -> None:
     from dynedge.inference.export import write_recommendations
 
     rows = write_recommendations(session, out, k, seconds, filter_seen=filter_seen, quiet=False)
-    summary = {"out": str(out), "users": session.ids.num_users, "rows": rows}
+    summary = {"out": str(out), "users": session.run_log.num_users, "rows": rows}
     print(json.dumps(summary) if as_json else f"{out}: {rows:,} recommendations for {summary['users']:,} users")
 
 
-def _as_dict(session: Live, seconds: float | None, recommendations: Recommendations) -> dict[str, Any]:
+def _as_dict(session: Session, seconds: float | None, recommendations: Recommendations) -> dict[str, Any]:
     return {
         "run": str(session.folder),
         "model": session.config.name,
         "time": session.coverage.last_time if seconds is None else seconds,
-        "users": [
-            {
-                "user": user,
-                "known": user not in recommendations.unknown,
-                "items": [{"item": item, "score": score} for item, score in recommendations.of(user)],
-            }
-            for user in recommendations.asked
-        ],
+        "users": recommendations.to_records(),
     }
 
 
 def _text(answer: dict[str, Any]) -> str:
     lists = []
     for user in answer["users"]:
-        rows = [[f"{rank:4}  {best['item']}", f"{best['score']:.4f}"] for rank, best in enumerate(user["items"], 1)]
+        rows = [
+            [f"{rank:4}  {best['item_id']}", f"{best['score']:.4f}"] for rank, best in enumerate(user["items"], 1)
+        ]
         note = "" if user["known"] else " (unknown user: the most popular items and their shares of all events)"
         items = table(rows, header=False) if rows else "      nothing to recommend"
-        lists.append(f"{user['user']}{note}\n{items}")
+        lists.append(f"{user['user_id']}{note}\n{items}")
     return "\n\n".join(lists)

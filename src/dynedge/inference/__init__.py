@@ -1,1 +1,1 @@
-"""A trained run in use without a service: sessions, recommendations, vectors, files."""
+"""Using a trained run without a service: sessions, recommendations, vectors, Parquet files."""

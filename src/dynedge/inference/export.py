@@ -1,6 +1,6 @@
-"""Answers for all users, and what a service was sent, as Parquet files.
+"""Parquet files of a run's recommendations and vectors.
 
-They are written in pieces of bounded memory; a file is there whole or not at all.
+Files are written in batches of bounded memory and renamed into place when complete.
 """
 
 from __future__ import annotations
@@ -15,69 +15,76 @@ import pyarrow.parquet as pq
 
 from dynedge.data.id_index import IdIndex
 from dynedge.errors import UsageError
-from dynedge.inference.recommend import COLUMNS
-from dynedge.inference.session import NOBODY, Live
+from dynedge.inference.recommend import COLUMNS, Recommendations, recommend_rows
+from dynedge.inference.session import Session
 from dynedge.utils.atomic_io import PARTIAL, write_atomically
 from dynedge.utils.progress import Progress
 
-ROWS = 1 << 16  # written together
+BATCH_ROWS = 1 << 16  # rows written together
 
 
 def check_target(path: Path) -> None:
-    """Refuse, before any work, a file that could not be written."""
+    """Refuses, before any work, a path that cannot be written."""
     if path.suffix != ".parquet":
         raise UsageError(f"--out {path} should end in .parquet.")
     if not path.absolute().parent.is_dir():
-        raise UsageError(f"--out {path}: there is no folder {path.parent}.")
+        raise UsageError(f"--out {path}: the folder {path.parent} does not exist.")
     if path.is_dir():
         raise UsageError(f"--out {path} is a folder; it should be a file.")
 
 
 def write_recommendations(
-    live: Live, path: Path, k: int, time: float | None = None, *, filter_seen: bool = False, quiet: bool = True
+    session: Session, path: Path, k: int, time: float | None = None, *, filter_seen: bool = False, quiet: bool = True
 ) -> int:
-    """All users' recommendations: user, item, score, rank. How many rows that is."""
-    users, items = _arrow(live.ids.user_ids), _arrow(live.ids.item_ids)
+    """Writes the recommendations of all users (user_id, item_id, score, rank); returns the number of rows."""
+    users, items = _arrow(session.run_log.user_ids), _arrow(session.run_log.item_ids)
     schema = pa.schema(list(zip(COLUMNS, (users.type, items.type, pa.float32(), pa.int32()), strict=True)))
-    count, together = 0, max(1, ROWS // k)
+    count, batch = 0, max(1, BATCH_ROWS // k)
 
     def tables() -> Iterator[Any]:
         nonlocal count
         with Progress("recommending", len(users), "users", quiet=quiet) as progress:
-            for first in range(0, len(users), together):
-                asked = np.arange(first, min(first + together, len(users)))
-                best, scores = live.recommend(asked, k, time, filter_seen=filter_seen, after=progress.advance)
-                row, place = np.nonzero(best != NOBODY)
-                own = users.take(pa.array(asked[row])), items.take(pa.array(best[row, place]))
-                yield pa.table([*own, scores[row, place], (place + 1).astype(np.int32)], schema=schema)
-                count += len(row)
+            for first in range(0, len(users), batch):
+                rows = np.arange(first, min(first + batch, len(users)))
+                best = recommend_rows(session, rows, k, time, filter_seen=filter_seen, after=progress.advance)
+                yield _table(best, users, items, schema)
+                count += len(best)
 
     write_parquet(path, schema, tables())
     return count
 
 
-def write_vectors(live: Live, path: Path) -> tuple[int, int]:
-    """Every vector: `user` or `item`, whichever it is of, and `vector`. How wide a user's is, and an item's."""
-    own = _arrow(live.ids.user_ids), _arrow(live.ids.item_ids)
-    schema = pa.schema([("user", own[0].type), ("item", own[1].type), ("vector", pa.list_(pa.float32()))])
-    sides = live.vectors()
+def _table(recommendations: Recommendations, users: Any, items: Any, schema: Any) -> Any:
+    """Arrow table of recommendations; `users` and `items` are the external ids of all rows."""
+    flat = recommendations.flat
+    user_ids = users.take(pa.array(recommendations.user_rows[flat.position]))
+    return pa.table([user_ids, items.take(pa.array(flat.item_row)), flat.score, flat.rank], schema=schema)
+
+
+def write_vectors(session: Session, path: Path) -> tuple[int, int]:
+    """Writes one row per entity (user_id or item_id, vector); returns the widths of user and item vectors."""
+    ids = _arrow(session.run_log.user_ids), _arrow(session.run_log.item_ids)
+    schema = pa.schema([("user_id", ids[0].type), ("item_id", ids[1].type), ("vector", pa.list_(pa.float32()))])
+    sides = session.vectors()
 
     def tables() -> Iterator[Any]:
         for side, vectors in enumerate(sides):
-            for start in range(0, len(vectors), ROWS):
-                piece = vectors[start : start + ROWS]
-                ids = [pa.nulls(len(piece), one.type) for one in own]
-                ids[side] = own[side].slice(start, len(piece))
-                ends = np.arange(len(piece) + 1, dtype=np.int32) * piece.shape[1]
-                yield pa.table([*ids, pa.ListArray.from_arrays(ends, piece.ravel())], schema=schema)
+            for start in range(0, len(vectors), BATCH_ROWS):
+                batch = vectors[start : start + BATCH_ROWS]
+                columns = [pa.nulls(len(batch), column.type) for column in ids]
+                columns[side] = ids[side].slice(start, len(batch))
+                ends = np.arange(len(batch) + 1, dtype=np.int32) * batch.shape[1]
+                yield pa.table([*columns, pa.ListArray.from_arrays(ends, batch.ravel())], schema=schema)
 
     write_parquet(path, schema, tables())
     return sides[0].shape[1], sides[1].shape[1]
 
 
 def write_parquet(path: Path, schema: Any, tables: Iterator[Any]) -> None:
-    def fill(beside: Path) -> None:
-        with pq.ParquetWriter(beside, schema) as writer:
+    """Writes tables to a Parquet file, which appears only when it is complete."""
+
+    def fill(partial: Path) -> None:
+        with pq.ParquetWriter(partial, schema) as writer:
             for table in tables:
                 writer.write_table(table)
 
@@ -88,7 +95,7 @@ def write_parquet(path: Path, schema: Any, tables: Iterator[Any]) -> None:
 
 
 def _arrow(ids: IdIndex) -> Any:
-    """ExternalId ids as an Arrow array, which shares their memory."""
+    """Returns external ids as an Arrow array that shares their memory."""
     if ids.offsets is None:
         return pa.array(np.asarray(ids.values))
     offsets, values = (pa.py_buffer(np.ascontiguousarray(part)) for part in (ids.offsets, ids.values))

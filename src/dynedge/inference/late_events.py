@@ -1,7 +1,7 @@
-"""When each user and each item was last met, and what becomes of an event that is older than that.
+"""Policy for late events: an event older than the last event of its user or item gets that last event's time.
 
-Events are taken in as they arrive; nothing is reordered. One whose time is before the last event of its user or its
-item is late: it counts as having come at that last event's time, so that no entity's time runs backwards.
+Events are applied in the order of arrival; nothing is reordered. Raising a late event's time keeps every entity's
+clock monotonic.
 """
 
 from __future__ import annotations
@@ -14,43 +14,49 @@ from dynedge.utils.compile import compiled
 from dynedge.utils.tensor_io import Tensors
 
 
-class Clock:
-    """`newest`: of what the run learned from. When each of its entities came is not known, so they all came then."""
+class LateEventPolicy:
+    """Time of the last event of every user and item.
+
+    A run folder does not store when each entity was last active, so all of them start at `newest`, the time of the
+    newest training event.
+    """
 
     def __init__(self, users: int, items: int, newest: float) -> None:
-        self._last = [np.full(users, newest), np.full(items, newest)]
+        self._last_time = [np.full(users, newest), np.full(items, newest)]
 
     def grow(self, users: int, items: int) -> None:
-        """New entities have not been met. There may be room for more."""
+        """Adds entities that have no event yet; capacity doubles."""
         for side, count in enumerate((users, items)):
-            last = self._last[side]
+            last = self._last_time[side]
             if count > len(last):
-                self._last[side] = np.concatenate([last, np.full(2 * count - len(last), -np.inf)])
+                self._last_time[side] = np.concatenate([last, np.full(2 * count - len(last), -np.inf)])
 
-    def take(self, user: Array, item: Array, time: Array) -> tuple[Array, Array]:
-        """(float64[n], bool[n]): the times the events count as, and which of them are late."""
-        counted, late = np.empty(len(time)), np.empty(len(time), np.bool_)
-        _take(*self._last, user, item, time, counted, late)
-        return counted, late
+    def apply(self, user: Array, item: Array, time: Array) -> tuple[Array, Array]:
+        """Records events in order; returns their effective times, float64[n], and which are late, bool[n]."""
+        effective, late = np.empty(len(time)), np.empty(len(time), np.bool_)
+        _apply(*self._last_time, user, item, time, effective, late)
+        return effective, late
 
-    def raised(self, user: Array, item: Array, time: Array) -> Array:
-        """The times that events would count as, each by itself; nothing is taken in."""
-        return np.asarray(np.maximum(time, np.maximum(self._last[0][user], self._last[1][item])))
+    def effective_time(self, user: Array, item: Array, time: Array) -> Array:
+        """Returns the effective time of each event on its own; records nothing."""
+        return np.asarray(np.maximum(time, np.maximum(self._last_time[0][user], self._last_time[1][item])))
 
     def tensors(self) -> Tensors:
-        return {name: torch.from_numpy(last) for name, last in zip(("user", "item"), self._last, strict=True)}
+        return {name: torch.from_numpy(last) for name, last in zip(("user", "item"), self._last_time, strict=True)}
 
     @classmethod
-    def of(cls, tensors: Tensors) -> Clock:
-        clock = cls(0, 0, 0.0)
-        clock._last = [tensors["user"].numpy(), tensors["item"].numpy()]
-        return clock
+    def from_tensors(cls, tensors: Tensors) -> LateEventPolicy:
+        policy = cls(0, 0, 0.0)
+        policy._last_time = [tensors["user"].numpy(), tensors["item"].numpy()]
+        return policy
 
 
 @compiled
-def _take(users: Array, items: Array, user: Array, item: Array, time: Array, counted: Array, late: Array) -> None:
+def _apply(
+    last_user: Array, last_item: Array, user: Array, item: Array, time: Array, effective: Array, late: Array
+) -> None:
     for k in range(len(time)):
-        last = max(users[user[k]], items[item[k]])
+        last = max(last_user[user[k]], last_item[item[k]])
         late[k] = time[k] < last
-        counted[k] = max(time[k], last)
-        users[user[k]] = items[item[k]] = counted[k]
+        effective[k] = max(time[k], last)
+        last_user[user[k]] = last_item[item[k]] = effective[k]

@@ -1,9 +1,11 @@
-"""The exact best of many items without reading all of their vectors: first by a sketch of one byte a number.
+"""Exact top-k inner-product search over many items, pruned by 8-bit quantized item vectors.
 
-A vector is kept as whole numbers of its own scale, so a product with it is known up to half a scale times the sum of
-the query's sizes. Whatever cannot be among the best by these bounds is left out, and the rest is scored exactly.
+Each vector is stored as int8 with a scale of its own, so the quantized inner product is off by at most half a scale
+times the L1 norm of the query. Items that cannot reach the top k by these bounds are skipped; the rest are scored
+exactly.
 
-Legend: I items, D width of a vector; an item's row is its vector and its bias, which is kept as it is.
+Legend: I items, D width of a vector; an item's row of the item matrix is its vector followed by its bias, which is
+stored unquantized.
 """
 
 from __future__ import annotations
@@ -17,89 +19,89 @@ from dynedge.ops.thread_pool import run_in_parts
 from dynedge.utils.arrays import Array
 from dynedge.utils.compile import compiled
 
-STEPS = 127
-PIECE = 1 << 14  # rows read together
-MANY = 1 << 18  # items from which a second thread is worth waking
-ROUNDING = 0.51  # of a scale: half of one, and what rounding in the product may add
-SLACK = 1e-5  # the same for the sum with the base, which is some tens at most
+MAX_CODE = 127
+BATCH = 1 << 14  # items quantized together
+PARALLEL_ITEMS = 1 << 18  # from this many items, more than one thread is faster
+ROUNDING = 0.51  # error in scales: half of one, plus what float rounding in the product may add
+SLACK = 1e-5  # float rounding in the sum with the base scores, which are at most in the tens
 
 
-class Sketch:
+class QuantizedSearch:
+    """int8 copy of the item matrix, kept up to date with the state."""
+
     def __init__(self, model: Model, state: State, items: int) -> None:
         width = model.item_rows(torch.arange(min(items, 1)), state).shape[1] - 1
-        self._table = np.zeros((0, width), np.int8)
-        self._beside = np.zeros((0, 2), np.float32)  # scale, bias
+        self._codes = np.zeros((0, width), np.int8)
+        self._scale_bias = np.zeros((0, 2), np.float32)
         self._items = 0
         self.grow(model, state, items)
 
     def grow(self, model: Model, state: State, items: int) -> None:
-        """Items that came since are sketched too."""
-        for start in range(self._items, items, PIECE):
-            self.update(model, state, np.arange(start, min(start + PIECE, items)))
+        """Quantizes items added since the last call."""
+        for start in range(self._items, items, BATCH):
+            self.update(model, state, np.arange(start, min(start + BATCH, items)))
         self._items = items
 
     @torch.no_grad()
     def update(self, model: Model, state: State, items: Array) -> None:
-        """These items have moved."""
+        """Quantizes these items again after their states changed."""
         rows = np.ascontiguousarray(model.item_rows(torch.from_numpy(items), state).float().numpy())
-        most = int(items.max(initial=-1)) + 1
-        if most > len(self._table):
-            table, beside = self._table, self._beside
-            self._table, self._beside = (
-                np.zeros((2 * most, table.shape[1]), np.int8),
-                np.zeros((2 * most, 2), np.float32),
-            )
-            self._table[: len(table)], self._beside[: len(beside)] = table, beside
-        _sketch(items, rows, self._table, self._beside)
+        count = int(items.max(initial=-1)) + 1
+        if count > len(self._codes):
+            codes, scale_bias = self._codes, self._scale_bias
+            self._codes = np.zeros((2 * count, codes.shape[1]), np.int8)
+            self._scale_bias = np.zeros((2 * count, 2), np.float32)
+            self._codes[: len(codes)], self._scale_bias[: len(scale_bias)] = codes, scale_bias
+        _quantize(items, rows, self._codes, self._scale_bias)
 
     @torch.no_grad()
-    def best(self, base: Tensor, query: Tensor, k: int, model: Model, state: State) -> tuple[Tensor, Tensor]:
-        """(scores, items) of the k largest base[i] + query · row of i, the largest first."""
-        asked, least = np.ascontiguousarray(query.float().numpy()), np.empty(len(base), np.float32)
-        off = np.float32(ROUNDING * np.abs(asked[:-1]).sum())
-        given = self._table, self._beside, base.numpy(), asked, off, least
-        if len(base) < MANY:
-            _at_least(0, 1, *given)
+    def top_k(self, base: Tensor, query: Tensor, k: int, model: Model, state: State) -> tuple[Tensor, Tensor]:
+        """Returns (scores, items) of the k largest base[i] + query · row i, largest first."""
+        vector, lower = np.ascontiguousarray(query.float().numpy()), np.empty(len(base), np.float32)
+        error = np.float32(ROUNDING * np.abs(vector[:-1]).sum())
+        arguments = self._codes, self._scale_bias, base.numpy(), vector, error, lower
+        if len(base) < PARALLEL_ITEMS:
+            _lower_bounds(0, 1, *arguments)
         else:
-            run_in_parts(_at_least, len(base), *given)
-        bar = torch.from_numpy(least).topk(min(k, len(base))).values[-1]
-        items = torch.from_numpy(_may_reach(self._beside, off, least, float(bar)))
+            run_in_parts(_lower_bounds, len(base), *arguments)
+        threshold = torch.from_numpy(lower).topk(min(k, len(base))).values[-1]
+        items = torch.from_numpy(_candidates(self._scale_bias, error, lower, float(threshold)))
         scores = base[items] + model.item_rows(items, state).float() @ query.float()
-        found = scores.topk(min(k, len(base)))
-        return found.values, items[found.indices]
+        best = scores.topk(min(k, len(base)))
+        return best.values, items[best.indices]
 
 
 @compiled
-def _sketch(items: Array, rows: Array, table: Array, beside: Array) -> None:
-    width = table.shape[1]
+def _quantize(items: Array, rows: Array, codes: Array, scale_bias: Array) -> None:
+    width = codes.shape[1]
     for k in range(len(items)):
-        most, to = np.float32(0), table[items[k]]
+        largest, code = np.float32(0), codes[items[k]]
         for j in range(width):
-            most = max(most, abs(rows[k, j]))
-        beside[items[k], 0], beside[items[k], 1] = most / np.float32(STEPS), rows[k, width]
+            largest = max(largest, abs(rows[k, j]))
+        scale_bias[items[k], 0], scale_bias[items[k], 1] = largest / np.float32(MAX_CODE), rows[k, width]
         for j in range(width):
-            to[j] = np.int8(np.rint(rows[k, j] * (np.float32(STEPS) / most))) if most > 0 else np.int8(0)
+            code[j] = np.int8(np.rint(rows[k, j] * (np.float32(MAX_CODE) / largest))) if largest > 0 else np.int8(0)
 
 
 @compiled(fastmath={"reassoc", "contract", "nsz"})
-def _at_least(
-    part: int, parts: int, table: Array, beside: Array, base: Array, query: Array, off: float, out: Array
+def _lower_bounds(
+    part: int, parts: int, codes: Array, scale_bias: Array, base: Array, query: Array, error: float, out: Array
 ) -> None:
-    """out[i]: what the score of item i is at least."""
-    width = table.shape[1]
+    """out[i]: a lower bound of the score of item i."""
+    width = codes.shape[1]
     for i in range(len(out) * part // parts, len(out) * (part + 1) // parts):
-        total, row = np.float32(0), table[i]
+        total, code = np.float32(0), codes[i]
         for j in range(width):
-            total += query[j] * np.float32(row[j])
-        out[i] = base[i] + query[width] * beside[i, 1] + beside[i, 0] * (total - off) - np.float32(SLACK)
+            total += query[j] * np.float32(code[j])
+        out[i] = base[i] + query[width] * scale_bias[i, 1] + scale_bias[i, 0] * (total - error) - np.float32(SLACK)
 
 
 @compiled
-def _may_reach(beside: Array, off: float, least: Array, bar: float) -> Array:
-    """The items whose scores may be as high as the bar."""
-    found, count = np.empty(len(least), np.int64), 0
-    for i in range(len(least)):
-        if least[i] + 2 * (off * beside[i, 0] + SLACK) >= bar:
-            found[count] = i
+def _candidates(scale_bias: Array, error: float, lower: Array, threshold: float) -> Array:
+    """Returns the items whose scores may reach the threshold."""
+    items, count = np.empty(len(lower), np.int64), 0
+    for i in range(len(lower)):
+        if lower[i] + 2 * (error * scale_bias[i, 0] + SLACK) >= threshold:
+            items[count] = i
             count += 1
-    return found[:count]
+    return items[:count]

@@ -1,42 +1,108 @@
-"""Recommendations in the users' own ids, as plain arrays or as frames."""
+"""Recommendations: one result type for a batch of users, read as arrays, data frames, records or Arrow tables.
+
+Legend: n users, k items per user, m recommendations in all (m <= n·k).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from dynedge.data.id_index import ExternalId
+from dynedge.data.id_index import ExternalId, GrowableIdIndex
 from dynedge.errors import UsageError
-from dynedge.inference.session import NOBODY, Live
+from dynedge.inference.session import NO_ITEM, Session
 from dynedge.utils.arrays import Array
 
-COLUMNS = "user", "item", "score", "rank"
+COLUMNS = "user_id", "item_id", "score", "rank"
+
+
+@dataclass(frozen=True, eq=False)
+class UserRecommendations:
+    """The best items of one user, best first; for an unknown user the most popular items."""
+
+    user_id: ExternalId
+    user_row: int  # -1: unknown user
+    item_rows: Array  # int64[m]
+    scores: Array  # float32[m]; for an unknown user each item's share of all events
+    item_index: GrowableIdIndex
+
+    @property
+    def known(self) -> bool:
+        return self.user_row >= 0
+
+    def to_record(self) -> dict[str, Any]:
+        """Returns plain values for JSON."""
+        pairs = zip(self.item_rows.tolist(), self.scores.tolist(), strict=True)
+        items = [{"item_id": self.item_index[row], "score": score} for row, score in pairs]
+        return {"user_id": self.user_id, "known": self.known, "items": items}
+
+
+class FlatRows(NamedTuple):
+    """One entry per recommendation: users in the order of the request, each user's best item first."""
+
+    position: Array  # int64[m]: position of the user in the request
+    item_row: Array  # int64[m]
+    score: Array  # float32[m]
+    rank: Array  # int32[m], from 1
 
 
 @dataclass(frozen=True, eq=False)
 class Recommendations:
-    """One row a recommendation: users in the order asked, each one's best item first.
+    """Recommendations for a batch of users.
 
-    A user may have fewer rows than asked for, where no more items have any score.
+    A user has fewer than k items where fewer items have a score.
     """
 
-    user: Array  # own ids
-    item: Array  # own ids
-    score: Array  # float32
-    rank: Array  # int32, from 1
-    asked: tuple[ExternalId, ...]  # each user once
-    unknown: tuple[ExternalId, ...]  # those of them who were not known: theirs is the popular list
+    users: tuple[ExternalId, ...]  # in the order of the request
+    user_rows: Array  # int64[n]; -1: unknown user
+    item_rows: Array  # int64[n, k]; padded with NO_ITEM
+    scores: Array  # float32[n, k]
+    item_index: GrowableIdIndex
 
     def __len__(self) -> int:
-        return len(self.user)
+        """Number of recommendations, over all users."""
+        return len(self.flat.position)
+
+    def __iter__(self) -> Iterator[UserRecommendations]:
+        for user, row, items, scores in zip(self.users, self.user_rows, self.item_rows, self.scores, strict=True):
+            present = items != NO_ITEM
+            yield UserRecommendations(user, int(row), items[present], scores[present], self.item_index)
+
+    @property
+    def unknown(self) -> tuple[ExternalId, ...]:
+        """The users that the run does not know; they get the most popular items."""
+        return tuple(user for user, row in zip(self.users, self.user_rows, strict=True) if row < 0)
 
     def of(self, user: ExternalId) -> list[tuple[ExternalId, float]]:
-        """One user's items and their scores."""
-        rows = np.flatnonzero(self.user.astype(np.str_) == str(user))
-        return list(zip(self.item[rows].tolist(), self.score[rows].tolist(), strict=True))
+        """Returns one user's items with their scores."""
+        mine = [one for one in self if str(one.user_id) == str(user)]
+        return [(item["item_id"], item["score"]) for one in mine for item in one.to_record()["items"]]
+
+    @cached_property
+    def flat(self) -> FlatRows:
+        position, column = np.nonzero(self.item_rows != NO_ITEM)
+        kept = position, column
+        return FlatRows(position, self.item_rows[kept], self.scores[kept], (column + 1).astype(np.int32))
+
+    @cached_property
+    def user_id(self) -> Array:
+        return _array(self.users[position] for position in self.flat.position.tolist())
+
+    @cached_property
+    def item_id(self) -> Array:
+        return _array(self.item_index.take(self.flat.item_row))
+
+    @property
+    def score(self) -> Array:
+        return self.flat.score
+
+    @property
+    def rank(self) -> Array:
+        return self.flat.rank
 
     def to_pandas(self) -> Any:
         return _library("pandas").DataFrame(self._columns())
@@ -44,36 +110,61 @@ class Recommendations:
     def to_polars(self) -> Any:
         return _library("polars").DataFrame(self._columns())
 
+    def to_records(self) -> list[dict[str, Any]]:
+        """Returns one dictionary per user, of plain values for JSON."""
+        return [one.to_record() for one in self]
+
     def _columns(self) -> dict[str, Array]:
         return {name: getattr(self, name) for name in COLUMNS}
 
 
 def recommend(
-    live: Live, users: Sequence[ExternalId], k: int, time: float | None = None, *, filter_seen: bool = False
+    session: Session, users: Sequence[ExternalId], k: int, time: float | None = None, *, filter_seen: bool = False
 ) -> Recommendations:
-    """For users by their own ids, each once; whoever is unknown gets the popular list."""
-    ids = live.users
-    rows = {user: ids.find(user) for user in users}
-    asked = list(dict.fromkeys(user if row < 0 else ids[row] for user, row in rows.items()))  # "42" is 42
-    known = np.array([row for row in dict.fromkeys(rows.values()) if row >= 0], np.int64)
-    items, scores = live.recommend(known, k, time, filter_seen=filter_seen)
-    own = dict(zip(ids.take(known), zip(items, scores, strict=True), strict=True))
-    lists = [own.get(user) or live.popular(k) for user in asked]
-    lists = [(best[best != NOBODY], score[best != NOBODY]) for best, score in lists]
-    counts = [len(best) for best, _ in lists]
-    return Recommendations(
-        user=_plain(user for user, count in zip(asked, counts, strict=True) for _ in range(count)),
-        item=_plain(item for best, _ in lists for item in live.items.take(best)),
-        score=np.concatenate([np.empty(0, np.float32), *(score for _, score in lists)]),
-        rank=np.concatenate([np.empty(0, np.int32), *(np.arange(1, count + 1, dtype=np.int32) for count in counts)]),
-        asked=tuple(asked),
-        unknown=tuple(user for user in asked if user not in own),
-    )
+    """Returns the k best items of each user; unknown users get the most popular items.
+
+    A user requested several times is scored once.
+    """
+    rows = np.array([session.users.find(user) for user in users], np.int64)
+    distinct = np.array(list(dict.fromkeys(rows[rows >= 0].tolist())), np.int64)
+    scored = recommend_rows(session, distinct, k, time, filter_seen=filter_seen)
+    position = {row: at for at, row in enumerate(distinct.tolist())}
+    item_rows = np.full((len(rows), scored.item_rows.shape[1]), NO_ITEM, np.int64)
+    scores = np.zeros(item_rows.shape, np.float32)
+    popular = session.popular(k) if (rows < 0).any() else None
+    for at, row in enumerate(rows.tolist()):
+        if row >= 0:
+            item_rows[at], scores[at] = scored.item_rows[position[row]], scored.scores[position[row]]
+        elif popular is not None:
+            count = len(popular[0])
+            item_rows[at, :count], scores[at, :count] = popular
+    ids = tuple(session.users[row] if row >= 0 else user for user, row in zip(users, rows.tolist(), strict=True))
+    return Recommendations(ids, rows, item_rows, scores, session.items)
 
 
-def _plain(own: Iterable[ExternalId]) -> Array:
-    """int64 where all are whole numbers, else strings."""
-    values = list(own)
+def recommend_rows(
+    session: Session,
+    rows: Array,
+    k: int,
+    time: float | None = None,
+    *,
+    filter_seen: bool = False,
+    after: Callable[[int], object] = lambda users: None,
+) -> Recommendations:
+    """Returns the k best items of known users, given by their rows; `after(n)` reports progress in users."""
+    item_rows, scores = session.top_items(rows, k, time, filter_seen=filter_seen, after=after)
+    return Recommendations(tuple(session.users.take(rows)), rows, item_rows, scores, session.items)
+
+
+def distinct_users(session: Session, users: Iterable[ExternalId]) -> list[ExternalId]:
+    """Returns each requested user once, known users by the ids of the run: "42" and 42 are one user."""
+    rows = ((user, session.users.find(user)) for user in users)
+    return list(dict.fromkeys(user if row < 0 else session.users[row] for user, row in rows))
+
+
+def _array(ids: Iterable[ExternalId]) -> Array:
+    """Returns int64 if all ids are integers, else strings."""
+    values = list(ids)
     if all(isinstance(value, int | np.integer) for value in values):
         return np.array(values, np.int64)
     return np.array([str(value) for value in values], np.str_)

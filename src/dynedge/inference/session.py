@@ -1,9 +1,8 @@
-"""A trained model with the state it is in now: new events move the state, and questions get answers.
+"""A trained model with its current state: applies new events and answers recommendation queries.
 
-Entities are rows here, as the model knows them, but for `observe`, to which anyone may be new; otherwise the users'
-own ids are the business of answers.py and incoming.py.
+Users and items are rows here, except in `observe`, which takes events with external ids and adds unknown ones.
 
-Legend: n users asked about, I items, k items wanted.
+Legend: n users, I items, k items per user.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ from dynedge.data.timestamps import format_timestamp
 from dynedge.data.windows import Window
 from dynedge.errors import DataError, UsageError
 from dynedge.inference.event_input import Event
-from dynedge.inference.late_events import Clock
-from dynedge.inference.quantized_search import Sketch
+from dynedge.inference.late_events import LateEventPolicy
+from dynedge.inference.quantized_search import QuantizedSearch
 from dynedge.models.base import State
 from dynedge.runs.coverage import Coverage
 from dynedge.runs.folder import (
@@ -46,176 +45,179 @@ from dynedge.utils.file_lock import LOCK
 from dynedge.utils.progress import Progress
 from dynedge.utils.tensor_io import load_tensors, save_tensors, select_prefix, with_prefixes
 
-WALK = 4096  # events taken in together
-SCORES = 1 << 22  # held at once: users × items
-SKETCHED = 4096  # items from which a sketch pays
-NOBODY = -1  # in the place of an item: there is none to recommend
+OBSERVE_EVENTS = 4096  # events applied to the state together
+MAX_SCORES = 1 << 22  # scores in memory at once: users × items
+QUANTIZED_ITEMS = 4096  # from this many items, quantized search is faster than scoring all of them
+NO_ITEM = -1  # pads a user's items where fewer than k have a score
 
 
-class Live:
-    """`coverage` says what the state has taken in: the training events, unless it went on from there."""
+class Session:
+    """A run in use: model, state, coverage (which events the state contains) and the external ids of both sides.
+
+    `run_log` has the ids and the metadata of the training log, and no events.
+    """
 
     def __init__(self, folder: Path, trained: LoadedRun, coverage: Coverage) -> None:
-        self.folder, self.config, self.ids = folder, trained.config, trained.log
+        self.folder, self.config, self.run_log = folder, trained.config, trained.log
         self.model, self.state, self.coverage = trained.model.eval(), trained.state, coverage
         self.users, self.items = GrowableIdIndex(trained.log.user_ids), GrowableIdIndex(trained.log.item_ids)
-        self._size = len(self.users), len(self.items)  # what the model has rows for
-        self._sketch: Sketch | None = None
+        self._size = len(self.users), len(self.items)  # rows that the model has
+        self._search: QuantizedSearch | None = None
 
     @classmethod
-    def open(cls, folder: str | os.PathLike[str]) -> Live:
-        """A run folder, without any data: in the state it was saved in, else in that at the end of its training."""
+    def open(cls, folder: str | os.PathLike[str]) -> Session:
+        """Opens a run folder in its saved state, or in the state at the end of training; needs no log."""
         path = Path(folder)
         check_finished(path)
         device = torch.device(read_config(path).training.device)
         usable = device.type == "cpu" or torch.cuda.is_available()
         trained = load_run(path, str(device) if usable else "cpu")
-        live = cls(path, trained, Coverage.from_tensors(load_tensors(path / COVERAGE)))
+        session = cls(path, trained, Coverage.from_tensors(load_tensors(path / COVERAGE)))
         if (path / CURRENT_STATE).is_file():
-            now = load_tensors(path / CURRENT_STATE)
-            live.state = State(select_prefix(now, "state")).beside(live.state)
-            live.coverage = Coverage.from_tensors(select_prefix(now, "coverage"))
-        return live
+            saved = load_tensors(path / CURRENT_STATE)
+            session.state = State(select_prefix(saved, "state")).beside(session.state)
+            session.coverage = Coverage.from_tensors(select_prefix(saved, "coverage"))
+        return session
 
     @property
     def device(self) -> torch.device:
-        """Where it computes; some of the state may be on the host."""
+        """The device of the model's parameters; parts of the state may be in host memory."""
         return next((parameter.device for parameter in self.model.parameters()), torch.device("cpu"))
 
     @property
     def time_unit(self) -> str:
-        """What numbers that stand for times mean: the unit of the log's own."""
-        return str(self.ids.metadata.get("time", {}).get("unit", "s"))
+        """The unit of numeric timestamps, as in the training log."""
+        return str(self.run_log.metadata.get("time", {}).get("unit", "s"))
 
     def save(self, out: Path, *, force: bool = False) -> None:
-        """A run folder with all that this one's has, and the state as it is now."""
+        """Writes a copy of the run folder with the current state."""
         if self.users.added or self.items.added:
-            raise UsageError("a run folder has the ids of its log alone; states with later ones live in a service.")
-        now = with_prefixes(state=dict(self.state), coverage=self.coverage.tensors())
-        with atomic_folder(out, force=force, is_ours=is_run_folder) as beside:
-            left_out = shutil.ignore_patterns("checkpoints", LOCK, CURRENT_STATE)
-            shutil.copytree(self.folder, beside, ignore=left_out, dirs_exist_ok=True)
+            raise UsageError("a run folder has the ids of its log only; states with added ids are kept by a service.")
+        current = with_prefixes(state=dict(self.state), coverage=self.coverage.tensors())
+        with atomic_folder(out, force=force, is_ours=is_run_folder) as partial:
+            excluded = shutil.ignore_patterns("checkpoints", LOCK, CURRENT_STATE)
+            shutil.copytree(self.folder, partial, ignore=excluded, dirs_exist_ok=True)
             if self.coverage.events != Coverage.from_tensors(load_tensors(self.folder / COVERAGE)).events:
-                save_tensors(beside / CURRENT_STATE, now)
+                save_tensors(partial / CURRENT_STATE, current)
 
     # ---- events
 
     @torch.no_grad()
-    def take_in(self, log: EventLog, events: range, *, quiet: bool = True) -> None:
-        """The state moves past these events of a log with the run's own rows, in the order of their times."""
+    def apply(self, log: EventLog, events: range, *, quiet: bool = True) -> None:
+        """Applies events of a log that has the run's rows; they may not be older than the newest applied event."""
         if events and log.time[events.start] < self.coverage.last_time:
             raise DataError(
-                f"an event at {format_timestamp(float(log.time[events.start]))} comes before the newest one that "
-                f"{self.folder} knows, at {format_timestamp(self.coverage.last_time)}: "
-                "events are taken in in the order of time."
+                f"an event at {format_timestamp(float(log.time[events.start]))} is older than the newest event of "
+                f"{self.folder}, at {format_timestamp(self.coverage.last_time)}; "
+                "events must be applied in order of time."
             )
-        with Progress(f"walking {self.folder.name} forward", len(events), quiet=quiet) as progress:
-            for start in range(events.start, events.stop, WALK):
-                piece = range(start, min(start + WALK, events.stop))
-                self._move(log, piece)
-                progress.advance(len(piece))
+        with Progress(f"applying events to {self.folder.name}", len(events), quiet=quiet) as progress:
+            for start in range(events.start, events.stop, OBSERVE_EVENTS):
+                batch = range(start, min(start + OBSERVE_EVENTS, events.stop))
+                self._observe(log, batch)
+                progress.advance(len(batch))
 
-    def _move(self, log: EventLog, piece: range) -> None:
+    def _observe(self, log: EventLog, batch: range) -> None:
         with autocast(self.config.training):
-            self.model.observe(Window(log, piece), self.state)
-        self.coverage.add(log, piece)
-        self._moved(log.item[piece.start : piece.stop])
+            self.model.observe(Window(log, batch), self.state)
+        self.coverage.add(log, batch)
+        self._update_search(log.item[batch.start : batch.stop])
 
-    def _moved(self, items: Array) -> None:
-        if self._sketch is not None:
-            self._sketch.update(self.model, self.state, np.unique(items).astype(np.int64))
+    def _update_search(self, items: Array) -> None:
+        if self._search is not None:
+            self._search.update(self.model, self.state, np.unique(items).astype(np.int64))
 
     @cached_property
-    def clock(self) -> Clock:
-        return Clock(len(self.users), len(self.items), self.coverage.last_time)
+    def late_events(self) -> LateEventPolicy:
+        return LateEventPolicy(len(self.users), len(self.items), self.coverage.last_time)
 
     @torch.no_grad()
     def observe(self, events: Sequence[Event]) -> EventLog:
-        """The states move past these events in the order given; who is new gets a row and starts as nobody known.
+        """Applies events in the given order; new users and items get rows and the initial state.
 
-        Any split of the events into calls ends in the same bits. What comes back are the events as they were taken
-        in, rows and times; `label` is 1 for those that were late (clock.py).
+        Any split of the events into calls gives bitwise the same state. Returns the events as applied, with rows and
+        effective times; `label` is 1 for late events (late_events.py).
         """
         user = np.array([self.users.add(event.user) for event in events], np.int32)
         item = np.array([self.items.add(event.item) for event in events], np.int32)
         self.grow()
-        time, late = self.clock.take(user, item, np.array([event.time for event in events], np.float64))
+        time, late = self.late_events.apply(user, item, np.array([event.time for event in events], np.float64))
         log = replace(self._log(user, item, time, events), label=late.astype(np.float32))
-        for start in range(0, len(log), WALK):
-            self._move(log, range(start, min(start + WALK, len(log))))
+        for start in range(0, len(log), OBSERVE_EVENTS):
+            self._observe(log, range(start, min(start + OBSERVE_EVENTS, len(log))))
         return log
 
     def _log(self, user: Array, item: Array, time: Array, events: Sequence[Event]) -> EventLog:
-        features = np.zeros((len(events), self.ids.features.shape[1]), np.float32)
+        features = np.zeros((len(events), self.run_log.features.shape[1]), np.float32)
         for row, event in zip(features, events, strict=True):
             if event.features:
                 row[:] = event.features
-        return EventLog(user, item, time, self.ids.user_ids, self.ids.item_ids, features)
+        return EventLog(user, item, time, self.run_log.user_ids, self.run_log.item_ids, features)
 
     def grow(self) -> None:
-        """Everything has a row for every name."""
+        """Grows every table to the current number of users and items."""
         users, items = len(self.users), len(self.items)
         if (users, items) != self._size:
             self.model.grow(users, items, self.state)
             self.coverage.grow(items)
-            self.clock.grow(users, items)
-            if self._sketch is not None:
-                self._sketch.grow(self.model, self.state, items)
+            self.late_events.grow(users, items)
+            if self._search is not None:
+                self._search.grow(self.model, self.state, items)
             self._size = users, items
 
-    def walk_to(self, log: EventLog, time: float | None = None, *, quiet: bool = True) -> int:
-        """Take in what a log with the run's own rows has beyond the known events, up to `time`; how many that is.
+    def advance_to(self, log: EventLog, time: float | None = None, *, quiet: bool = True) -> int:
+        """Applies the events of a log that the state does not contain yet, up to `time`; returns their number.
 
-        In the run's own log, what is known is known by position; in another, by time. To a time before the newest
-        known event it walks from the log's beginning, which only the run's own log has.
+        In the training log, covered events are recognised by position; in another log, by time. For a `time` before
+        the newest covered event the state restarts from the beginning, which needs the training log.
         """
-        trained_on, position = self.ids.metadata.get("trained_on", {}), self.coverage.events
-        own = log.fingerprint == trained_on.get("fingerprint")
+        trained_on, position = self.run_log.metadata.get("trained_on", {}), self.coverage.events
+        is_training_log = log.fingerprint == trained_on.get("fingerprint")
         if time is not None and time < self.coverage.last_time:
-            if not own:
+            if not is_training_log:
                 raise UsageError(
-                    f"{self.folder} knows events up to {format_timestamp(self.coverage.last_time)}: "
-                    f"going back to {format_timestamp(time)} takes "
-                    f"the log it was trained on, {trained_on.get('path', 'which was in memory')}."
+                    f"{self.folder} contains events up to {format_timestamp(self.coverage.last_time)}: going back to "
+                    f"{format_timestamp(time)} needs the log it was trained on, "
+                    f"{trained_on.get('path', 'which was in memory')}."
                 )
             self.state, self.coverage = self.model.start(), Coverage.empty(len(self.coverage.item_counts))
             start = 0
-        elif own and 0 < position <= len(log) and log.time[position - 1] == self.coverage.last_time:
+        elif is_training_log and 0 < position <= len(log) and log.time[position - 1] == self.coverage.last_time:
             start = position
         else:
             start = int(np.searchsorted(log.time, self.coverage.last_time, "right"))
         stop = len(log) if time is None else int(np.searchsorted(log.time, time, "right"))
-        self.take_in(log, range(start, max(start, stop)), quiet=quiet)
+        self.apply(log, range(start, max(start, stop)), quiet=quiet)
         return max(stop - start, 0)
 
-    # ---- answers
-
-    @torch.no_grad()
-    def make_searchable(self, at_least: int = SKETCHED) -> None:
-        """From now on the best of many items are found by a sketch of them, where the model's scores allow it."""
-        many = len(self.items) >= at_least and self.device.type == "cpu" and len(self.users)
-        if many and self.model.asked(0, self.coverage.last_time, self.state) is not None:
-            self._sketch = Sketch(self.model, self.state, len(self.items))
-
     @contextmanager
-    def supposing(self, event: Event) -> Iterator[None]:
-        """Inside, an event has happened that did not: of users and items that are known."""
+    def hypothetical(self, event: Event) -> Iterator[None]:
+        """Context in which an event of a known user and item has been applied; it is undone on exit."""
         rows = self.users.find(event.user), self.items.find(event.item)
-        user, item = (np.array([row], np.int32) for row in rows)  # as `observe` has them
-        log = self._log(user, item, self.clock.raised(user, item, np.array([event.time])), [event])
+        user, item = (np.array([row], np.int32) for row in rows)  # the dtype of `observe`
+        log = self._log(user, item, self.late_events.effective_time(user, item, np.array([event.time])), [event])
         newest = self.coverage.last_time
         with torch.no_grad(), autocast(self.config.training):
             undo = self.model.suppose(Window(log, range(1)), self.state)
-        self._moved(log.item)
+        self._update_search(log.item)
         self.coverage.last_time = max(newest, float(log.time[0]))
         try:
             yield
         finally:
             undo()
-            self._moved(log.item)
+            self._update_search(log.item)
             self.coverage.last_time = newest
 
-    def recommend(
+    # ---- queries
+
+    @torch.no_grad()
+    def enable_quantized_search(self, min_items: int = QUANTIZED_ITEMS) -> None:
+        """Uses quantized search from now on, if there are enough items and the model's scores allow it."""
+        enough = len(self.items) >= min_items and self.device.type == "cpu" and len(self.users)
+        if enough and self.model.asked(0, self.coverage.last_time, self.state) is not None:
+            self._search = QuantizedSearch(self.model, self.state, len(self.items))
+
+    def top_items(
         self,
         users: Array,
         k: int,
@@ -224,74 +226,76 @@ class Live:
         filter_seen: bool = False,
         after: Callable[[int], object] = lambda users: None,
     ) -> tuple[Array, Array]:
-        """(items int64[n, k], scores float32[n, k]), best first; NOBODY where fewer items have any score.
+        """Returns the k best items of each user: (items int64[n, k], scores float32[n, k]), best first.
 
-        A bounded number of scores is held at once; `after` is told each piece's number of users.
+        Padded with NO_ITEM where fewer items have a score. Memory for scores is bounded; `after(n)` reports progress
+        in users.
         """
         if k < 1:
             raise UsageError(f"k {k} should be at least 1.")
-        moment = self.coverage.last_time if time is None else time
-        if moment < self.coverage.last_time:
+        query_time = self.coverage.last_time if time is None else time
+        if query_time < self.coverage.last_time:
             raise UsageError(
-                f"time {format_timestamp(moment)} is before the newest event that {self.folder} knows, at "
-                f"{format_timestamp(self.coverage.last_time)}; it answers for that moment or a later one."
+                f"time {format_timestamp(query_time)} is before the newest event of {self.folder}, at "
+                f"{format_timestamp(self.coverage.last_time)}; recommendations are for that time or later."
             )
-        shape, rows = (len(users), min(k, len(self.items))), max(1, SCORES // max(len(self.items), 1))
+        shape, batch = (len(users), min(k, len(self.items))), max(1, MAX_SCORES // max(len(self.items), 1))
         items, scores = np.empty(shape, np.int64), np.empty(shape, np.float32)
-        for start in range(0, len(users), rows):
-            piece = slice(start, min(start + rows, len(users)))
-            items[piece], scores[piece] = self._best(torch.from_numpy(users[piece]).long(), k, moment, filter_seen)
-            after(piece.stop - piece.start)
+        for start in range(0, len(users), batch):
+            part = slice(start, min(start + batch, len(users)))
+            rows = torch.from_numpy(users[part]).long()
+            items[part], scores[part] = self._top_items(rows, k, query_time, filter_seen)
+            after(part.stop - part.start)
         return items, scores
 
     @torch.no_grad()
-    def _best(self, users: Tensor, k: int, moment: float, filter_seen: bool) -> tuple[Array, Array]:
-        if self._sketch is not None:
-            found = [self._searched(user, k, moment, filter_seen) for user in users.tolist()]
-            return np.stack([items for items, _ in found]), np.stack([scores for _, scores in found])
+    def _top_items(self, users: Tensor, k: int, time: float, filter_seen: bool) -> tuple[Array, Array]:
+        if self._search is not None:
+            lists = [self._search_items(user, k, time, filter_seen) for user in users.tolist()]
+            return np.stack([items for items, _ in lists]), np.stack([scores for _, scores in lists])
         users = users.to(self.device)
-        times = torch.full((len(users),), moment, dtype=torch.float64, device=self.device)
+        times = torch.full((len(users),), time, dtype=torch.float64, device=self.device)
         with autocast(self.config.training):
             scores = self.model.peek(users, times, None, self.state).float()
         scores.nan_to_num_(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
         if filter_seen:
             scores.masked_fill_(self._seen(users), -torch.inf)
         best, items = scores.topk(min(k, scores.shape[1]))
-        items = items.masked_fill(best == -torch.inf, NOBODY)
+        items = items.masked_fill(best == -torch.inf, NO_ITEM)
         return np.asarray(items.cpu()), np.asarray(best.cpu())
 
-    def _searched(self, user: int, k: int, moment: float, filter_seen: bool) -> tuple[Array, Array]:
-        asked = self.model.asked(user, moment, self.state)
-        assert asked is not None and self._sketch is not None
-        base, query = asked
+    def _search_items(self, user: int, k: int, time: float, filter_seen: bool) -> tuple[Array, Array]:
+        query = self.model.asked(user, time, self.state)
+        assert query is not None and self._search is not None
+        base, vector = query
         if filter_seen:
             base = base.masked_fill(self._seen(torch.tensor([user]))[0], -torch.inf)
-        best, items = self._sketch.best(base, query, min(k, len(self.items)), self.model, self.state)
-        return np.asarray(items.masked_fill(best == -torch.inf, NOBODY)), np.asarray(best)
+        best, items = self._search.top_k(base, vector, min(k, len(self.items)), self.model, self.state)
+        return np.asarray(items.masked_fill(best == -torch.inf, NO_ITEM)), np.asarray(best)
 
     def _seen(self, users: Tensor) -> Tensor:
         seen = self.model.seen(users, self.state)
         if seen is None:
             raise UsageError(
-                f"{self.folder}: the model {self.config.name} does not remember which items a user has had, so they "
-                "cannot be left out; edge, memory, counts and the heuristics recent and …-unseen do."
+                f"{self.folder}: the model {self.config.name} does not remember which items a user has seen, so they "
+                "cannot be filtered out; edge, memory, counts and the heuristics recent and …-unseen do."
             )
         return seen.to(users.device)
 
     def popular(self, k: int) -> tuple[Array, Array]:
-        """What is told of somebody unknown: (items, their shares of all known events), best first."""
+        """Returns the k most frequent items and their shares of all events, the fallback for unknown users."""
         items = np.argsort(-self.coverage.item_counts, kind="stable")[:k]
         items = items[self.coverage.item_counts[items] > 0]
         return items, (self.coverage.item_counts[items] / max(self.coverage.events, 1)).astype(np.float32)
 
     @torch.no_grad()
     def vectors(self) -> tuple[Array, Array]:
-        """float32[users, …] and float32[items, …]: each user's and each item's vector, as it is now."""
-        found = self.model.vectors(self.state)
-        if found is None:
+        """Returns the current vectors of all users and of all items, float32[users, …] and float32[items, …]."""
+        both = self.model.vectors(self.state)
+        if both is None:
             raise UsageError(
                 f"{self.folder}: the model {self.config.name} has no vectors of users and items; edge and recurrence "
-                "have."
+                "have them."
             )
-        users, items = (np.asarray(part.float().cpu()) for part in found)
+        users, items = (np.asarray(part.float().cpu()) for part in both)
         return users, items

@@ -1,1 +1,1 @@
-"""A trained run as a service: events in, recommendations out."""
+"""HTTP service of a trained run: events in, recommendations out."""

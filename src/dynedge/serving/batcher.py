@@ -1,4 +1,7 @@
-"""Questions that wait are answered together: about many users at once, a model takes little longer than about one."""
+"""Request batching: concurrent recommendation requests share one forward pass.
+
+Scoring many users at once takes a model little longer than scoring one.
+"""
 
 from __future__ import annotations
 
@@ -7,49 +10,58 @@ from collections import defaultdict
 from concurrent.futures import Executor, Future
 from typing import NamedTuple
 
-from dynedge.serving import answers as questions
-from dynedge.serving.answers import Told
+from dynedge.inference.recommend import UserRecommendations, recommend
 from dynedge.serving.engine import Engine
+from dynedge.serving.queries import query_time
 
 
-class Wanted(NamedTuple):
-    """What must be the same for two questions to be asked together."""
+class QueryOptions(NamedTuple):
+    """Options that requests must share to be scored together."""
 
     k: int
     time: float | None
     filter_seen: bool
 
 
-class Together:
+Request = tuple[str, Future[UserRecommendations]]
+
+
+class RequestBatcher:
+    """Collects requests until the executor is free, then answers all of them."""
+
     def __init__(self, engine: Engine, executor: Executor) -> None:
         self._engine, self._executor = engine, executor
-        self._waiting: list[tuple[Wanted, str, Future[Told]]] = []
+        self._pending: list[tuple[QueryOptions, Request]] = []
         self._lock = threading.Lock()
 
-    def ask(self, user: str, wanted: Wanted) -> Future[Told]:
-        """The user's recommendations. Whoever is first has the executor answer; others join until it begins."""
-        answer: Future[Told] = Future()
+    def submit(self, user: str, options: QueryOptions) -> Future[UserRecommendations]:
+        """Returns a future of the user's recommendations; the first pending request schedules the batch."""
+        answer: Future[UserRecommendations] = Future()
         with self._lock:
-            self._waiting.append((wanted, user, answer))
-            if len(self._waiting) == 1:
-                self._executor.submit(self._answer)
+            self._pending.append((options, (user, answer)))
+            if len(self._pending) == 1:
+                self._executor.submit(self._answer_pending)
         return answer
 
-    def _answer(self) -> None:
+    def _answer_pending(self) -> None:
         with self._engine.lock:
             with self._lock:
-                waiting, self._waiting = self._waiting, []
-            groups = defaultdict[Wanted, list[tuple[str, Future[Told]]]](list)
-            for wanted, user, answer in waiting:
-                if answer.set_running_or_notify_cancel():
-                    groups[wanted].append((user, answer))
-            for (k, time, filter_seen), asked in groups.items():
-                users = [user for user, _ in asked]
-                try:
-                    found = questions.recommendations(self._engine.live, users, k, time, filter_seen=filter_seen)
-                except Exception as error:
-                    for _, answer in asked:
-                        answer.set_exception(error)
-                else:
-                    for (_, answer), told in zip(asked, found, strict=True):
-                        answer.set_result(told)
+                pending, self._pending = self._pending, []
+            batches = defaultdict[QueryOptions, list[Request]](list)
+            for options, request in pending:
+                if request[1].set_running_or_notify_cancel():
+                    batches[options].append(request)
+            for options, batch in batches.items():
+                self._answer(options, batch)
+
+    def _answer(self, options: QueryOptions, batch: list[Request]) -> None:
+        session, users = self._engine.session, [user for user, _ in batch]
+        try:
+            time = query_time(session, options.time)
+            answers = list(recommend(session, users, options.k, time, filter_seen=options.filter_seen))
+        except Exception as error:
+            for _, future in batch:
+                future.set_exception(error)
+        else:
+            for (_, future), answer in zip(batch, answers, strict=True):
+                future.set_result(answer)

@@ -1,6 +1,6 @@
-"""What the service remembers of how its states moved, for people to look at: rates, and the latest states' paths.
+"""Activity and embedding drift for the page: update rates per second, and recent states of users and items.
 
-Nothing here is needed to go on: it starts empty with the service.
+None of this is durable: it starts empty with the service.
 """
 
 from __future__ import annotations
@@ -13,99 +13,102 @@ import numpy as np
 import torch
 
 from dynedge.data.log import EventLog
-from dynedge.inference.session import Live
+from dynedge.inference.session import Session
 from dynedge.utils.arrays import Array
 
-KEPT = 1 << 16  # states, of users and of items
-SAMPLED = 256  # events of one move whose states are kept
-PAUSE = 0.02  # seconds after a move was looked at before the next one is
-SECONDS = 120  # of rates
-LOOKED_AT = 20_000  # entities whose spread gives the two directions of the picture
+CAPACITY = 1 << 16  # states stored for users, and as many for items
+SAMPLED_EVENTS = 256  # newest events of one update whose states are stored
+PAUSE = 0.02  # seconds between two stored updates
+SECONDS = 120  # history of update rates
+PROJECTED_ENTITIES = 20_000  # entities whose covariance gives the projection
 
 
-class Traces:
+class DriftTracker:
+    """Counts state updates and stores a sample of the states they produced."""
+
     def __init__(self) -> None:
-        self.moved = [0, 0]  # states of users and of items, since the service started
-        self._rates: deque[list[int]] = deque(maxlen=SECONDS)  # [second, events, states]
-        self._sides: list[_Path | None] = [None, None]
-        self._next = 0.0
+        self.updates = [0, 0]  # state updates of users and of items since the service started
+        self._rates: deque[list[int]] = deque(maxlen=SECONDS)  # [second, events, state updates]
+        self._history: list[_StateHistory | None] = [None, None]
+        self._next_sample = 0.0
 
     @torch.no_grad()
-    def begin(self, live: Live) -> None:
-        """Of these states from now on."""
-        for side, names in enumerate((live.users, live.items)):
-            rows = torch.arange(min(len(names), LOOKED_AT), device=live.device)
-            states = live.model.states(side, rows, live.state)
-            self._sides[side] = None if states is None else _Path(np.asarray(states.float().cpu()))
+    def reset(self, session: Session) -> None:
+        """Starts empty histories for a session's states."""
+        for side, ids in enumerate((session.users, session.items)):
+            rows = torch.arange(min(len(ids), PROJECTED_ENTITIES), device=session.device)
+            states = session.model.states(side, rows, session.state)
+            self._history[side] = None if states is None else _StateHistory(np.asarray(states.float().cpu()))
 
     @torch.no_grad()
-    def add(self, live: Live, events: EventLog) -> None:
-        """These events moved the states to where they are now."""
+    def record(self, session: Session, events: EventLog) -> None:
+        """Records the states that these events have just produced."""
         sides = np.unique(events.user), np.unique(events.item)
         self._count(len(events), len(sides[0]) + len(sides[1]))
-        self.moved[0] += len(sides[0])
-        self.moved[1] += len(sides[1])
-        if time.monotonic() < self._next:
+        self.updates[0] += len(sides[0])
+        self.updates[1] += len(sides[1])
+        if time.monotonic() < self._next_sample:
             return
-        self._next = time.monotonic() + PAUSE
-        for side, rows in enumerate((events.user[-SAMPLED:], events.item[-SAMPLED:])):
-            path = self._sides[side]
-            if path is not None and len(rows):
-                last, first = np.unique(rows[::-1], return_index=True)
-                states = live.model.states(side, torch.from_numpy(last).long().to(live.device), live.state)
+        self._next_sample = time.monotonic() + PAUSE
+        for side, rows in enumerate((events.user[-SAMPLED_EVENTS:], events.item[-SAMPLED_EVENTS:])):
+            history = self._history[side]
+            if history is not None and len(rows):
+                entities, last = np.unique(rows[::-1], return_index=True)
+                on_device = torch.from_numpy(entities).long().to(session.device)
+                states = session.model.states(side, on_device, session.state)
                 assert states is not None
-                path.add(last, events.time[-SAMPLED:][::-1][first], np.asarray(states.float().cpu()))
+                times = events.time[-SAMPLED_EVENTS:][::-1][last]
+                history.append(entities, times, np.asarray(states.float().cpu()))
 
-    def _count(self, events: int, states: int) -> None:
+    def _count(self, events: int, updates: int) -> None:
         now = int(time.time())
         if not self._rates or self._rates[-1][0] != now:
             self._rates.append([now, 0, 0])
         self._rates[-1][1] += events
-        self._rates[-1][2] += states
+        self._rates[-1][2] += updates
 
-    def rates(self) -> list[dict[str, int]]:
-        """Events and states moved in each of the last seconds that are over, the oldest first."""
-        now, found = int(time.time()), {second: more for second, *more in list(self._rates)}
+    def per_second(self) -> list[dict[str, int]]:
+        """Returns events and state updates in each of the last complete seconds, oldest first."""
+        now, counts = int(time.time()), {second: more for second, *more in list(self._rates)}
         seconds = range(now - SECONDS, now)
-        nothing = [0, 0]
-        return [
-            {"time": at, "events": found.get(at, nothing)[0], "states": found.get(at, nothing)[1]} for at in seconds
-        ]
+        rows = ((second, *counts.get(second, (0, 0))) for second in seconds)
+        return [{"time": second, "events": events, "state_updates": updates} for second, events, updates in rows]
 
-    def path(self, side: int, row: int) -> list[dict[str, float]] | None:
-        path = self._sides[side]
-        return None if path is None else path.of(row)
+    def trajectory(self, side: int, row: int) -> list[dict[str, float]] | None:
+        """Returns the stored states of one entity, oldest first; None for a model without states."""
+        history = self._history[side]
+        return None if history is None else history.trajectory(row)
 
 
-class _Path:
-    """The latest states of one side, whoever's, in a ring; seen from the two directions in which they differ most."""
+class _StateHistory:
+    """Ring buffer of states of one side, with a projection onto their two principal components."""
 
     def __init__(self, states: Array) -> None:
-        self._middle = states.mean(0) if len(states) else np.zeros(states.shape[1], np.float32)
-        spread = np.linalg.eigh(np.cov(states.T.astype(np.float64)) if len(states) > 1 else np.eye(states.shape[1]))
-        self._directions = spread.eigenvectors[:, : -min(3, states.shape[1] + 1) : -1].astype(np.float32)
-        self._rows, self._times = np.full(KEPT, -1, np.int64), np.zeros(KEPT)
-        self._states, self._at = np.zeros((KEPT, states.shape[1]), np.float32), 0
+        width = states.shape[1]
+        self._mean = states.mean(0) if len(states) else np.zeros(width, np.float32)
+        spectrum = np.linalg.eigh(np.cov(states.T.astype(np.float64)) if len(states) > 1 else np.eye(width))
+        self._components = spectrum.eigenvectors[:, : -min(3, width + 1) : -1].astype(np.float32)
+        self._rows, self._times = np.full(CAPACITY, -1, np.int64), np.zeros(CAPACITY)
+        self._states, self._next = np.zeros((CAPACITY, width), np.float32), 0
 
-    def add(self, rows: Array, times: Array, states: Array) -> None:
-        places = (self._at + np.arange(len(rows))) % KEPT
-        self._rows[places], self._times[places], self._states[places] = rows, times, states
-        self._at = int(self._at + len(rows)) % KEPT
+    def append(self, rows: Array, times: Array, states: Array) -> None:
+        slots = (self._next + np.arange(len(rows))) % CAPACITY
+        self._rows[slots], self._times[slots], self._states[slots] = rows, times, states
+        self._next = int(self._next + len(rows)) % CAPACITY
 
-    def of(self, row: int) -> list[dict[str, float]]:
-        """When, where in the picture, how long the state is, how far it came by this move and since the first."""
-        places = np.flatnonzero(self._rows == row)
-        places = places[np.argsort((places - self._at) % KEPT)]
-        states = self._states[places]
-        seen = (states - self._middle) @ self._directions
-        steps = np.linalg.norm(np.diff(states, axis=0, prepend=states[:1]), axis=1)
+    def trajectory(self, row: int) -> list[dict[str, float]]:
+        """Time, projection, norm, length of the last step and distance from the first stored state."""
+        slots = np.flatnonzero(self._rows == row)
+        slots = slots[np.argsort((slots - self._next) % CAPACITY)]
+        states = self._states[slots]
+        projected = (states - self._mean) @ self._components
         columns: dict[str, Any] = {
-            "time": self._times[places],
-            "x": seen[:, 0],
-            "y": seen[:, 1] if seen.shape[1] > 1 else np.zeros(len(seen)),
+            "time": self._times[slots],
+            "x": projected[:, 0],
+            "y": projected[:, 1] if projected.shape[1] > 1 else np.zeros(len(projected)),
             "norm": np.linalg.norm(states, axis=1),
-            "step": steps,
-            "from_first": np.linalg.norm(states - states[:1], axis=1),
+            "step": np.linalg.norm(np.diff(states, axis=0, prepend=states[:1]), axis=1),
+            "distance_from_first": np.linalg.norm(states - states[:1], axis=1),
         }
         lists = [np.asarray(column, np.float64).tolist() for column in columns.values()]
         return [dict(zip(columns, point, strict=True)) for point in zip(*lists, strict=True)]

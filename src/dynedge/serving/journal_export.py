@@ -1,8 +1,8 @@
-"""The events that a service was sent, as a Parquet file that `dynedge prepare` reads."""
+"""Export of a journal to a Parquet file that `dynedge prepare` reads."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -11,55 +11,62 @@ import numpy as np
 import pyarrow as pa
 
 from dynedge.errors import DataError, UsageError
-from dynedge.inference.export import ROWS, write_parquet
+from dynedge.inference.event_input import Event
+from dynedge.inference.export import BATCH_ROWS, write_parquet
 from dynedge.serving.journal import Journal
+from dynedge.utils.arrays import Array
 from dynedge.utils.progress import Progress
 
 
 def write_events(
-    journal: Journal, path: Path, names: tuple[str, str, str, str], card: Mapping[str, Any], *, quiet: bool = True
+    journal: Journal, path: Path, names: tuple[str, str, str, str], metadata: Mapping[str, Any], *, quiet: bool = True
 ) -> int:
-    """All events that are in the journal now, in its order: user, item, time, event id under these names.
+    """Writes all events of a journal, in its order; returns their number.
 
-    An event that came without an id gets one by its place. Then a column for each event feature of the run's log, and
-    one without values for each item feature, so that `prepare` finds in every file what it is told to read. How many
-    rows that is.
+    `names` are the columns of user, item, time and event id; an event without an id gets one from its position. They
+    are followed by a column for each event feature of the run's log and an empty column for each item feature, so
+    that `prepare` finds the same columns in every file.
     """
     user, item, time, event_id = names
-    features, kinds = list(card["features"]), list(card["item_features"])
-    if len({*names, *features, *kinds}) < len(names) + len(features) + len(kinds):
+    features, item_features = list(metadata["features"]), list(metadata["item_features"])
+    columns = [*names, *features, *item_features]
+    if len(set(columns)) < len(columns):
         raise UsageError("two columns would have the same name; choose others with --user-col, --item-col and so on.")
-    ids = pa.string()
+    text = pa.string()
     schema = pa.schema(
-        [(user, ids), (item, ids), (time, pa.timestamp("us", "UTC")), (event_id, ids)]
+        [(user, text), (item, text), (time, pa.timestamp("us", "UTC")), (event_id, text)]
         + [(name, pa.float32()) for name in features]
-        + [(name, ids) for name in kinds]
+        + [(name, text) for name in item_features]
     )
-    count = journal.end
+    count = journal.end  # events that arrive during the export are left for the next one
 
     def tables() -> Iterator[Any]:
         with Progress("exporting", count, "events", quiet=quiet) as progress:
-            every = (event for piece in journal.since(0) for event in piece)
-            left, first = islice(every, count), 1  # what comes meanwhile is for the next time
-            while some := list(islice(left, ROWS)):
-                values = np.zeros((len(some), len(features)), np.float32)
-                for row, event in enumerate(some):
-                    if len(event.features) > len(features):
-                        told = f"{len(event.features)} features, and the run's log has {len(features)}"
-                        raise DataError(f"{journal.path} has events with {told}: it is of another run.")
-                    values[row, : len(event.features)] = event.features
-                when = np.array([round(event.time * 1e6) for event in some], "datetime64[us]")
-                columns = {
-                    user: [event.user for event in some],
-                    item: [event.item for event in some],
-                    time: when,
-                    event_id: [event.event_id or f"journal {first + row}" for row, event in enumerate(some)],
+            all_events = (event for batch in journal.since(0) for event in batch)
+            events, first = islice(all_events, count), 1
+            while batch := list(islice(events, BATCH_ROWS)):
+                values = _features(journal, batch, len(features))
+                data = {
+                    user: [event.user for event in batch],
+                    item: [event.item for event in batch],
+                    time: np.array([round(event.time * 1e6) for event in batch], "datetime64[us]"),
+                    event_id: [event.event_id or f"journal {first + row}" for row, event in enumerate(batch)],
                     **dict(zip(features, values.T, strict=True)),
-                    **{name: pa.nulls(len(some), ids) for name in kinds},
+                    **{name: pa.nulls(len(batch), text) for name in item_features},
                 }
-                yield pa.table(columns, schema=schema)
-                first += len(some)
-                progress.advance(len(some))
+                yield pa.table(data, schema=schema)
+                first += len(batch)
+                progress.advance(len(batch))
 
     write_parquet(path, schema, tables())
     return count
+
+
+def _features(journal: Journal, events: Sequence[Event], width: int) -> Array:
+    values = np.zeros((len(events), width), np.float32)
+    for row, event in enumerate(events):
+        if len(event.features) > width:
+            counts = f"{len(event.features)} features, but the run's log has {width}"
+            raise DataError(f"{journal.path} has events with {counts}; it is the journal of another run.")
+        values[row, : len(event.features)] = event.features
+    return values

@@ -1,4 +1,4 @@
-"""What Prometheus reads of a service."""
+"""Prometheus metrics of a service."""
 
 from __future__ import annotations
 
@@ -14,44 +14,50 @@ BUCKETS = 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0
 
 
 class Metrics:
+    """Request counts and durations, and the engine's counters."""
+
     def __init__(self, engine: Engine) -> None:
         self._registry = CollectorRegistry()
-        self._registry.register(_OfEngine(engine))
-        self._seconds = Histogram(
-            "dynedge_request_seconds", "Time to an answer", ("path",), buckets=BUCKETS, registry=self._registry
+        self._registry.register(_EngineCollector(engine))
+        self._durations = Histogram(
+            "dynedge_request_duration_seconds",
+            "Duration of requests",
+            ("path",),
+            buckets=BUCKETS,
+            registry=self._registry,
         )
         self._requests = Counter("dynedge_requests", "Requests", ("path", "status"), registry=self._registry)
 
-    def tell(self, path: str, status: int, seconds: float) -> None:
+    def record(self, path: str, status: int, seconds: float) -> None:
         self._requests.labels(path, str(status)).inc()
-        self._seconds.labels(path).observe(seconds)
+        self._durations.labels(path).observe(seconds)
 
     def text(self) -> bytes:
         return generate_latest(self._registry)
 
 
-class _OfEngine(Collector):
+class _EngineCollector(Collector):
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
 
     def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
-        engine, live = self.engine, self.engine.live
+        engine, session = self.engine, self.engine.session
         counters = {
             "events_accepted": ("Events accepted since the service started", engine.accepted),
-            "events_duplicate": ("Events whose id was known", engine.duplicates),
-            "events_late": ("Accepted events older than their entity's last", engine.late),
-            "user_states_moved": ("States of users moved", engine.traces.moved[0]),
-            "item_states_moved": ("States of items moved", engine.traces.moved[1]),
+            "events_duplicate": ("Events whose event id was already in the journal", engine.duplicates),
+            "events_late": ("Accepted events older than the last event of their user or item", engine.late),
+            "user_state_updates": ("Updates of user states", engine.drift.updates[0]),
+            "item_state_updates": ("Updates of item states", engine.drift.updates[1]),
         }
         gauges = {
             "journal_position": ("Events in the journal", engine.journal.end),
-            "snapshot_position": ("Journal position of the newest snapshot", engine.snapshot_at),
-            "events_waiting": ("Events not yet durable", engine.waiting),
-            "users": ("Users known", len(live.users)),
-            "items": ("Items known", len(live.items)),
-            "snapshot_failing": ("1 where the last snapshot could not be written", int(bool(engine.snapshot_failed))),
+            "snapshot_position": ("Journal position of the newest snapshot", engine.snapshot_position),
+            "events_queued": ("Events not yet durable", engine.queued),
+            "users": ("Number of users", len(session.users)),
+            "items": ("Number of items", len(session.items)),
+            "snapshot_failed": ("1 if the last snapshot could not be written", int(bool(engine.snapshot_error))),
         }
-        for name, (told, value) in counters.items():
-            yield CounterMetricFamily(f"dynedge_{name}", told, value)
-        for name, (told, value) in gauges.items():
-            yield GaugeMetricFamily(f"dynedge_{name}", told, value)
+        for name, (help_text, value) in counters.items():
+            yield CounterMetricFamily(f"dynedge_{name}", help_text, value)
+        for name, (help_text, value) in gauges.items():
+            yield GaugeMetricFamily(f"dynedge_{name}", help_text, value)

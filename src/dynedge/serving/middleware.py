@@ -1,6 +1,6 @@
-"""Who may come in: the right host, the right token, no body that is too long, no more at once than can be done.
+"""Access control as ASGI middleware: concurrency limit, host and origin, bearer token, body size.
 
-It stands before everything else and reads no body, so that turning away costs next to nothing.
+It runs before everything else and reads no body, so that refusing a request is cheap.
 """
 
 from __future__ import annotations
@@ -8,85 +8,94 @@ from __future__ import annotations
 import hmac
 import time
 from collections.abc import Callable
-from typing import Any
 
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dynedge.serving.problem_details import busy, problem
 
-LONGEST = 1 << 20  # bytes of a body
-TOO_LONG = f"the body has more than {LONGEST:,} bytes; send fewer events at once."
-AT_ONCE = 32  # requests
-OPEN = "/health", "/ready"  # to anyone, and never refused for being busy
+MAX_BODY_BYTES = 1 << 20
+BODY_TOO_LARGE = f"the body has more than {MAX_BODY_BYTES:,} bytes; send fewer events per request."
+MAX_CONCURRENT_REQUESTS = 32
+HEALTH_PATHS = "/health", "/ready"  # need no token and are never refused as busy
 LOOPBACK = "127.0.0.1", "localhost", "::1"
 
 
-class Guard:
-    """`hosts`: names this service goes by; none: any. `told` hears path, status and seconds of each request."""
+class AccessMiddleware:
+    """Refuses requests that may not or cannot be served.
+
+    `hosts` are the allowed host names, all if empty. `record` is called with path, status and seconds per request.
+    """
 
     def __init__(
         self,
         app: ASGIApp,
         token: str | None,
         hosts: tuple[str, ...],
-        told: Callable[[str, int, float], None],
+        record: Callable[[str, int, float], None],
     ) -> None:
-        self.app, self.hosts, self.told = app, hosts, told
+        self.app, self.hosts, self.record = app, hosts, record
         self._token = token.encode() if token else None
-        self._inside = 0
+        self._active = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        began, status = time.perf_counter(), 500
+        started, status = time.perf_counter(), 500
 
-        async def sending(message: Message) -> None:
+        async def send_and_note_status(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
             await send(message)
 
-        self._inside += 1
+        self._active += 1
         try:
             refusal = self._refusal(scope)
             if refusal is not None:
-                await refusal(scope, receive, sending)
+                await refusal(scope, receive, send_and_note_status)
             else:
-                await self.app(scope, _Bounded(receive), sending)
+                await self.app(scope, _LimitedBody(receive), send_and_note_status)
         finally:
-            self._inside -= 1
-            self.told(getattr(scope.get("route"), "path", "other"), status, time.perf_counter() - began)
+            self._active -= 1
+            path = getattr(scope.get("route"), "path", "other")
+            self.record(path, status, time.perf_counter() - started)
 
-    def _refusal(self, scope: Scope) -> Any:
-        headers, is_open = Headers(scope=scope), scope["path"] in OPEN
-        if self._inside > AT_ONCE and not is_open:
+    def _refusal(self, scope: Scope) -> Response | None:
+        headers, path = Headers(scope=scope), scope["path"]
+        if self._active > MAX_CONCURRENT_REQUESTS and path not in HEALTH_PATHS:
             return busy()
         if self.hosts:
-            host, origin = _name(headers.get("host", "")), headers.get("origin")
+            host, origin = _host_name(headers.get("host", "")), headers.get("origin")
             if host not in self.hosts:
-                return problem(421, f"this service does not go by the name {host!r}.")
-            if origin is not None and _name(origin.partition("://")[2]) not in self.hosts:
-                return problem(403, "pages of other sites may not use this service.")
-        if self._token and not is_open and not scope["path"].startswith("/page") and scope["path"] != "/":
-            given = headers.get("authorization", "").removeprefix("Bearer ").encode()
-            if not hmac.compare_digest(given, self._token):
+                return problem(421, f"this service does not answer to the host name {host!r}.")
+            if origin is not None and _host_name(origin.partition("://")[2]) not in self.hosts:
+                return problem(403, "requests from pages of other sites are refused.")
+        if self._token and not _is_public(path):
+            token = headers.get("authorization", "").removeprefix("Bearer ").encode()
+            if not hmac.compare_digest(token, self._token):
                 return problem(401, "send the token: Authorization: Bearer TOKEN.", {"WWW-Authenticate": "Bearer"})
         length = headers.get("content-length", "0")
-        if length.isdigit() and int(length) > LONGEST:
-            return problem(413, TOO_LONG)
+        if length.isdigit() and int(length) > MAX_BODY_BYTES:
+            return problem(413, BODY_TOO_LARGE)
         return None
 
 
-def _name(host: str) -> str:
-    """Without a port."""
+def _is_public(path: str) -> bool:
+    """Health checks and the files of the page need no token."""
+    return path in HEALTH_PATHS or path == "/" or path.startswith("/page")
+
+
+def _host_name(host: str) -> str:
+    """Returns a host without its port."""
     return host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
 
 
-class _Bounded:
-    """A body that is sent without its length is counted as it comes."""
+class _LimitedBody:
+    """Counts the bytes of a body that was sent without a Content-Length."""
 
     def __init__(self, receive: Receive) -> None:
         self._receive, self._read = receive, 0
@@ -95,6 +104,6 @@ class _Bounded:
         message = await self._receive()
         if message["type"] == "http.request":
             self._read += len(message.get("body", b""))
-            if self._read > LONGEST:
-                raise HTTPException(413, TOO_LONG)
+            if self._read > MAX_BODY_BYTES:
+                raise HTTPException(413, BODY_TOO_LARGE)
         return message

@@ -1,8 +1,9 @@
-"""Errors as RFC 9457 tells them: application/problem+json, with a sentence that says what to do."""
+"""Errors as problem details (RFC 9457): application/problem+json with one sentence that says what to do."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
 
@@ -12,51 +13,56 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from dynedge.errors import DynedgeError
-from dynedge.serving.answers import UnknownError
-from dynedge.serving.engine import BrokenError, BusyError
+from dynedge.serving.engine import BusyError, EngineFailedError
 from dynedge.serving.journal import DiskFullError
+from dynedge.serving.queries import UnknownIdError
 
-KIND = "application/problem+json"
+MEDIA_TYPE = "application/problem+json"
 RETRY = {"Retry-After": "1"}
 
 
-def problem(status: int, sentence: str, headers: dict[str, str] | None = None) -> Response:
-    told = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": sentence}
-    return Response(json.dumps(told), status, headers, media_type=KIND)
+def problem(status: int, detail: str, headers: dict[str, str] | None = None) -> Response:
+    """Returns a response with problem details."""
+    content = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": detail}
+    return Response(json.dumps(content), status, headers, media_type=MEDIA_TYPE)
 
 
 def busy() -> Response:
-    return problem(503, "more requests are waiting than can be answered soon; come again in a second.", RETRY)
+    return problem(503, "too many requests are queued; retry in a second.", RETRY)
 
 
-def _sentence(error: RequestValidationError) -> str:
+def failed(reason: str) -> Response:
+    return problem(503, f"the service must be restarted ({reason}); no accepted event is lost.", RETRY)
+
+
+def _validation_detail(error: RequestValidationError) -> str:
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"] if part not in ("body", "query", "path"))
     return f"{where or 'the body'}: {first['msg'][:1].lower()}{first['msg'][1:]}."
 
 
-def _spoken(error: HTTPException) -> str:
-    plain = {404: "there is nothing here; /docs lists what is.", 405: "this path is not for that method; see /docs."}
-    return plain.get(error.status_code) or f"{str(error.detail).rstrip('.')}."
+def _http_detail(error: HTTPException) -> str:
+    common = {
+        404: "this path does not exist; /docs lists those that do.",
+        405: "this path does not support that method; see /docs.",
+    }
+    return common.get(error.status_code) or f"{str(error.detail).rstrip('.')}."
 
 
-def add_to(app: FastAPI) -> None:
-    def told(kind: type[Exception], answer: Any) -> None:
+def add_exception_handlers(app: FastAPI) -> None:
+    """Maps every exception of the service to problem details."""
+
+    def add(kind: type[Exception], respond: Callable[[Any], Response]) -> None:
         async def handler(_: Request, error: Any) -> Response:
-            return answer(error)
+            return respond(error)
 
         app.add_exception_handler(kind, handler)
 
-    told(RequestValidationError, lambda error: problem(422, _sentence(error)))
-    told(HTTPException, lambda error: problem(error.status_code, _spoken(error), error.headers))
-    told(UnknownError, lambda error: problem(404, str(error)))
-    told(DynedgeError, lambda error: problem(422, str(error)))
-    told(BusyError, lambda error: busy())
-    told(
-        BrokenError,
-        lambda error: problem(503, f"the service must be started anew ({error}); nothing is lost.", RETRY),
-    )
-    told(
-        DiskFullError, lambda error: problem(507, f"{error}; free some. What was accepted is safe, questions go on.")
-    )
-    told(Exception, lambda error: problem(500, f"this is a bug in dynedge ({type(error).__name__})."))
+    add(RequestValidationError, lambda error: problem(422, _validation_detail(error)))
+    add(HTTPException, lambda error: problem(error.status_code, _http_detail(error), error.headers))
+    add(UnknownIdError, lambda error: problem(404, str(error)))
+    add(DynedgeError, lambda error: problem(422, str(error)))
+    add(BusyError, lambda error: busy())
+    add(EngineFailedError, lambda error: failed(str(error)))
+    add(DiskFullError, lambda error: problem(507, f"{error}; free some space. Queries still work, nothing is lost."))
+    add(Exception, lambda error: problem(500, f"this is a bug in dynedge ({type(error).__name__})."))

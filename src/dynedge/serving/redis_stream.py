@@ -1,9 +1,9 @@
-"""Events from a Redis Stream, read with a consumer group.
+"""Event source that reads a Redis Stream with a consumer group.
 
-An entry has the fields of an event: user_id, item_id, timestamp, and where there are any event_id and features (a
-JSON list). Without an event_id it is known by its place in the stream. It is acknowledged to Redis once it is in the
-journal, and the journal keeps how far the stream was read in the same commit: an entry that Redis delivers again has
-no second effect, and a group that Redis has lost goes on where it was.
+An entry has the fields of an event: user_id, item_id, timestamp, and optionally event_id and features (a JSON list).
+Without an event_id, its stream position is the id. An entry is acknowledged once it is in the journal, which stores
+the stream position in the same transaction: an entry that Redis delivers again is a duplicate, and a consumer group
+that Redis has lost is created again at the stored position.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from dynedge.errors import DynedgeError, UsageError
 from dynedge.inference.event_input import Event
 from dynedge.serving.engine import BusyError, Engine
 from dynedge.serving.journal import DiskFullError
-from dynedge.serving.schemas import EventIn
-from dynedge.serving.validation import checked
+from dynedge.serving.schemas import EventBody
+from dynedge.serving.validation import validate_event
 
-TOGETHER = 1000  # entries read at once
-WAIT = 0.5  # seconds to wait for entries, and after something went wrong
+BATCH_ENTRIES = 1000  # entries read at once
+WAIT = 0.5  # seconds to wait for entries, and after an error
 CONSUMER = "dynedge"
 Entry = tuple[str, dict[str, str]]
 
 
 class RedisSource(threading.Thread):
-    """redis://HOST:PORT/DB?stream=events&group=dynedge"""
+    """Thread that reads redis://HOST:PORT/DB?stream=events&group=dynedge into an engine."""
 
     def __init__(self, engine: Engine, url: str) -> None:
         super().__init__(name="dynedge-redis", daemon=True)
         parts = urlsplit(url)
-        asked = {name: values[0] for name, values in parse_qs(parts.query).items()}
-        self.stream, self.group = asked.get("stream", "events"), asked.get("group", "dynedge")
+        options = {name: values[0] for name, values in parse_qs(parts.query).items()}
+        self.stream, self.group = options.get("stream", "events"), options.get("group", "dynedge")
         self.engine, self.source = engine, f"redis {self.stream} {self.group}"
         self.read = self.rejected = 0
         self._stopping = threading.Event()
@@ -45,7 +45,7 @@ class RedisSource(threading.Thread):
             self._redis: Any = redis.Redis.from_url(urlunsplit(parts._replace(query="")), decode_responses=True)
             self._redis.ping()
         except (redis.RedisError, ValueError, OSError) as error:
-            raise UsageError(f"--source {_public(url)} cannot be reached: {error}.") from None
+            raise UsageError(f"--source {_without_password(url)} cannot be reached: {error}.") from None
 
     def stop(self) -> None:
         self._stopping.set()
@@ -53,21 +53,21 @@ class RedisSource(threading.Thread):
         self._redis.close()
 
     def run(self) -> None:
-        begun = False
+        recovered = False
         while not self._stopping.is_set():
             try:
-                if not begun:
-                    self._join_group()
-                    while self._take("0"):  # what was delivered before and not acknowledged
+                if not recovered:
+                    self._create_group()
+                    while self._read("0"):  # delivered to us before a crash and not acknowledged
                         pass
-                    begun = True
-                self._take(">")
+                    recovered = True
+                self._read(">")
             except (redis.RedisError, OSError, BusyError, DiskFullError) as error:
-                print(f"dynedge: {self.source} waits: {error or 'too much to do'}", file=sys.stderr)
-                begun = False
+                print(f"dynedge: {self.source}: {error or 'the queue is full'}; retrying", file=sys.stderr)
+                recovered = False
                 self._stopping.wait(WAIT)
 
-    def _join_group(self) -> None:
+    def _create_group(self) -> None:
         try:
             start = self.engine.journal.source(self.source) or "0"
             self._redis.xgroup_create(self.stream, self.group, id=start, mkstream=True)
@@ -75,40 +75,39 @@ class RedisSource(threading.Thread):
             if "BUSYGROUP" not in str(error):
                 raise
 
-    def _take(self, after: str) -> int:
-        """Entries into the journal, then acknowledged; how many."""
+    def _read(self, after: str) -> int:
+        """Reads entries, submits them to the engine and acknowledges them; returns their number."""
         wait = int(WAIT * 1000) if after == ">" else None
-        found = self._redis.xreadgroup(self.group, CONSUMER, {self.stream: after}, count=TOGETHER, block=wait)
-        entries: list[Entry] = [(place, fields or {}) for _, several in found or [] for place, fields in several]
+        streams = self._redis.xreadgroup(self.group, CONSUMER, {self.stream: after}, count=BATCH_ENTRIES, block=wait)
+        entries: list[Entry] = [(entry, fields or {}) for _, batch in streams or [] for entry, fields in batch]
         if not entries:
             return 0
         events = [event for entry in entries if (event := self._event(*entry)) is not None]
         self.engine.submit(events, (self.source, entries[-1][0])).result()
-        self._redis.xack(self.stream, self.group, *(place for place, _ in entries))
+        self._redis.xack(self.stream, self.group, *(entry for entry, _ in entries))
         self.read += len(entries)
         return len(entries)
 
-    def _event(self, place: str, fields: dict[str, str]) -> Event | None:
-        """None of an entry that is no event: it is told of, and left behind."""
+    def _event(self, entry: str, fields: dict[str, str]) -> Event | None:
+        """Returns the event of an entry; an invalid entry is reported on stderr and skipped."""
         try:
-            told: dict[str, Any] = {"event_id": f"{self.source} {place}", **fields}
-            if "features" in told:
-                told["features"] = json.loads(told["features"])
-            return checked(self.engine.live, EventIn(**told))
+            values: dict[str, Any] = {"event_id": f"{self.source} {entry}", **fields}
+            if "features" in values:
+                values["features"] = json.loads(values["features"])
+            return validate_event(self.engine.session, EventBody(**values))
         except (ValidationError, DynedgeError, ValueError, TypeError) as error:
             self.rejected += 1
-            print(f"dynedge: {self.source}, entry {place} is no event: {_short(error)}", file=sys.stderr)
+            print(f"dynedge: {self.source}: entry {entry} is not a valid event: {_summary(error)}", file=sys.stderr)
             return None
 
 
-def _short(error: Exception) -> str:
+def _summary(error: Exception) -> str:
     if isinstance(error, ValidationError):
         first = error.errors()[0]
         return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
     return str(error)
 
 
-def _public(url: str) -> str:
-    """Without a password."""
+def _without_password(url: str) -> str:
     parts = urlsplit(url)
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))

@@ -1,4 +1,4 @@
-"""A log played into a service as if its events came now: what the run does not know of it, so many a second."""
+"""Event source that replays a log: submits the events that the run was not trained on, at a constant rate."""
 
 from __future__ import annotations
 
@@ -15,21 +15,26 @@ from dynedge.serving.engine import BusyError, Engine
 from dynedge.serving.journal import DiskFullError
 from dynedge.utils.tensor_io import load_tensors
 
-PAUSE = 0.1  # seconds between two requests
+INTERVAL = 0.1  # seconds between two batches
 
 
-class Replay(threading.Thread):
-    """An event is known by its place in the log: what was played before has no second effect."""
+class LogReplay(threading.Thread):
+    """Event ids come from positions in the log, so events replayed before are duplicates."""
 
     def __init__(self, engine: Engine, log: EventLog, rate: float) -> None:
         super().__init__(name="dynedge-replay", daemon=True)
-        live = engine.live
-        if log.features.shape[1] != live.ids.features.shape[1]:
-            raise DataError(f"{log.path} has other features than the log that {live.folder} was trained on.")
+        session = engine.session
+        if log.features.shape[1] != session.run_log.features.shape[1]:
+            raise DataError(
+                f"{log.path} has {log.features.shape[1]} features per event, but {session.folder} was trained with "
+                f"{session.run_log.features.shape[1]}."
+            )
         self.engine, self.log, self.rate = engine, log, rate
-        coverage = Coverage.from_tensors(load_tensors(live.folder / COVERAGE))
-        own = live.ids.metadata.get("trained_on", {}).get("fingerprint") == log.fingerprint
-        self.start_at = coverage.events if own else int(np.searchsorted(log.time, coverage.last_time, "right"))
+        trained = Coverage.from_tensors(load_tensors(session.folder / COVERAGE))
+        is_training_log = session.run_log.metadata.get("trained_on", {}).get("fingerprint") == log.fingerprint
+        self.start_at = (
+            trained.events if is_training_log else int(np.searchsorted(log.time, trained.last_time, "right"))
+        )
         self._stopping = threading.Event()
 
     def stop(self) -> None:
@@ -37,17 +42,17 @@ class Replay(threading.Thread):
         self.join()
 
     def run(self) -> None:
-        at, together = self.start_at, min(1000, max(1, round(self.rate * PAUSE)))
-        while at < len(self.log) and not self._stopping.wait(together / self.rate):
-            stop = min(at + together, len(self.log))
+        start, batch = self.start_at, min(1000, max(1, round(self.rate * INTERVAL)))
+        while start < len(self.log) and not self._stopping.wait(batch / self.rate):
+            stop = min(start + batch, len(self.log))
             try:
-                self.engine.submit([self._event(k) for k in range(at, stop)]).result()
-                at = stop
+                self.engine.submit([self._event(k) for k in range(start, stop)]).result()
+                start = stop
             except (BusyError, DiskFullError):
                 continue
 
     def _event(self, k: int) -> Event:
         log = self.log
-        own = str(log.user_ids[int(log.user[k])]), str(log.item_ids[int(log.item[k])])
+        user, item = str(log.user_ids[int(log.user[k])]), str(log.item_ids[int(log.item[k])])
         features = tuple(np.asarray(log.features[k]).tolist())
-        return Event(*own, float(log.time[k]), features, f"{log.fingerprint[:16]} {k}")
+        return Event(user, item, float(log.time[k]), features, f"{log.fingerprint[:16]} {k}")

@@ -1,4 +1,4 @@
-"""What comes in and goes out over HTTP, as pydantic checks it and OpenAPI shows it."""
+"""Request and response bodies, validated by pydantic and documented in OpenAPI."""
 
 from __future__ import annotations
 
@@ -6,85 +6,92 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, StrictStr
 
-MOST_EVENTS, MOST_ITEMS, MOST_USERS = 1000, 1000, 1000
+MAX_EVENTS, MAX_ITEMS, MAX_USERS = 1000, 1000, 1000
 
-OwnId = (
+IdBody = (
     Annotated[StrictStr, Field(min_length=1, max_length=256)]
     | Annotated[StrictInt, Field(ge=-(2**63) + 1, le=2**63 - 1)]
 )
-Time = StrictInt | StrictFloat | Annotated[StrictStr, Field(max_length=64)]
-Finite = Annotated[float, Field(allow_inf_nan=False)]
-Amount = Annotated[int, Field(ge=1, le=MOST_ITEMS)]
+Timestamp = Annotated[
+    StrictInt | StrictFloat | Annotated[StrictStr, Field(max_length=64)],
+    Field(description="Number in the unit of the run's log, or ISO 8601."),
+]
+FiniteFloat = Annotated[float, Field(allow_inf_nan=False)]
+ItemCount = Annotated[int, Field(ge=1, le=MAX_ITEMS, description="Number of items per user.")]
+FilterSeen = Annotated[bool, Field(description="Hide items that the user has already seen.")]
 
 
-class In(BaseModel):
+class RequestBody(BaseModel):
+    """Base of request bodies: unknown keys are refused."""
+
     model_config = ConfigDict(extra="forbid")
 
 
-class EventIn(In):
-    user_id: OwnId
-    item_id: OwnId
-    timestamp: Annotated[Time, Field(description="A number in the log's unit, or ISO 8601.")]
+class EventBody(RequestBody):
+    user_id: IdBody
+    item_id: IdBody
+    timestamp: Timestamp
     event_id: Annotated[
         StrictStr | None,
-        Field(min_length=1, max_length=256, description="Sent twice, an event has no second effect."),
+        Field(min_length=1, max_length=256, description="Events with an id that was sent before are ignored."),
     ] = None
     features: Annotated[
-        list[Finite] | None, Field(max_length=4096, description="As many as the run's log has; without: zeros.")
+        list[FiniteFloat] | None,
+        Field(max_length=4096, description="Event features of the run's log; zeros if missing."),
     ] = None
 
 
-class EventsIn(In):
-    events: Annotated[list[EventIn], Field(min_length=1, max_length=MOST_EVENTS)]
+class EventsBody(RequestBody):
+    events: Annotated[list[EventBody], Field(min_length=1, max_length=MAX_EVENTS)]
 
 
-class AskedIn(In):
-    user_ids: Annotated[list[OwnId], Field(min_length=1, max_length=MOST_USERS)]
-    k: Amount = 10
-    time: Time | None = None
-    filter_seen: bool = False
+class RecommendationsBody(RequestBody):
+    user_ids: Annotated[list[IdBody], Field(min_length=1, max_length=MAX_USERS)]
+    k: ItemCount = 10
+    time: Timestamp | None = None
+    filter_seen: FilterSeen = False
 
 
-class WhatIfIn(In):
-    item_id: OwnId
-    timestamp: Time | None = None
-    k: Amount = 10
-    filter_seen: bool = False
+class WhatIfBody(RequestBody):
+    item_id: IdBody
+    timestamp: Timestamp | None = None
+    k: ItemCount = 10
+    filter_seen: FilterSeen = False
 
 
-class Receipt(BaseModel):
+class EventsReceipt(BaseModel):
     accepted: int
     duplicates: int
     late: int
 
 
-class Why(BaseModel):
-    shares: dict[str, float]
-    near: str | int | None
+class Explanation(BaseModel):
+    shares: Annotated[dict[str, float], Field(description="Share of the score by reason; they sum to 1.")]
+    similar_to: Annotated[str | int | None, Field(description="A recent item of the user that is similar.")]
 
 
-class Item(BaseModel):
+class ScoredItem(BaseModel):
     item_id: str | int
     score: float
-    why: Why | None = None
+    explanation: Explanation | None = None
 
 
-class Recommended(BaseModel):
+class UserRecommendations(BaseModel):
     user_id: str | int
-    known: bool
-    items: list[Item]
+    known: Annotated[bool, Field(description="False: unknown user; the items are the most popular ones.")]
+    items: list[ScoredItem]
 
 
-class RecommendedMany(BaseModel):
-    users: list[Recommended]
+class ManyRecommendations(BaseModel):
+    users: list[UserRecommendations]
 
 
-class Similar(BaseModel):
+class SimilarItems(BaseModel):
     item_id: str | int
-    items: list[Item]
+    items: list[ScoredItem]
 
 
-class Problem(BaseModel):
+class ProblemDetails(BaseModel):
     type: str
     title: str
     status: int

@@ -1,7 +1,7 @@
-"""Snapshots: the states as they were at a position of the journal, so that a restart replays only what came after.
+"""Snapshots of the state at a journal position, so that a restart replays only the events after it.
 
-DATA/snapshots/POSITION.safetensors holds the tensors, POSITION.json what they are of and their checksum. The latter
-is written last: without it there is no snapshot. Of what is damaged the one before is taken.
+DATA/snapshots/POSITION.safetensors holds the tensors, POSITION.json their description and checksum. The JSON file is
+written last and completes the snapshot. If a snapshot is damaged, the one before it is used.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from dynedge.errors import DataError
 from dynedge.utils.atomic_io import PARTIAL, file_sha256, write_atomically, write_text
 from dynedge.utils.tensor_io import Tensors, load_tensors
 
-KEPT = 2
-PIECE = 1 << 22  # bytes written together: other threads run meanwhile
-KINDS = {
+VERSION = 2
+RETAINED = 2  # snapshots
+WRITE_BYTES = 1 << 22  # bytes written at once; other threads run in between
+DTYPES = {
     torch.float64: "F64",
     torch.float32: "F32",
     torch.bfloat16: "BF16",
@@ -35,80 +36,91 @@ KINDS = {
 
 
 @dataclass(frozen=True)
-class About:
-    position: int  # of the journal's newest event that is in the states
+class SnapshotInfo:
+    position: int  # journal position of the newest event in the state
     fingerprint: str  # of the run
-    users: list[ExternalId]  # that came after the run
-    items: list[ExternalId]
+    added_users: list[ExternalId]  # ids that the run was not trained on, in the order of their rows
+    added_items: list[ExternalId]
     sha256: str = ""
+    version: int = VERSION
 
 
 class Snapshots:
+    """The snapshot folder of a service."""
+
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         folder.mkdir(exist_ok=True)
-        for left in folder.glob(f"*{PARTIAL}"):
-            left.unlink()
+        for partial in folder.glob(f"*{PARTIAL}"):
+            partial.unlink()
 
-    def write(self, about: About, tensors: Tensors) -> None:
-        """There whole or not at all; then all but the newest are removed."""
-        path, digest = self._tensors(about.position), hashlib.sha256()
+    def write(self, info: SnapshotInfo, tensors: Tensors) -> None:
+        """Writes a snapshot atomically, then removes all but the newest ones."""
+        path, digest = self._path(info.position), hashlib.sha256()
 
-        def fill(beside: Path) -> None:
-            with open(beside, "wb") as file:
-                _write(file, tensors, digest)
+        def fill(partial: Path) -> None:
+            with open(partial, "wb") as file:
+                _write_safetensors(file, tensors, digest)
 
         write_atomically(path, fill)
-        told = asdict(about) | {"sha256": digest.hexdigest()}
-        write_text(path.with_suffix(".json"), json.dumps(told) + "\n")
-        for old in self._positions()[KEPT:]:
-            self._tensors(old).with_suffix(".json").unlink()
-            self._tensors(old).unlink(missing_ok=True)
+        description = asdict(info) | {"sha256": digest.hexdigest()}
+        write_text(path.with_suffix(".json"), json.dumps(description) + "\n")
+        for position in self._positions()[RETAINED:]:
+            self._path(position).with_suffix(".json").unlink()
+            self._path(position).unlink(missing_ok=True)
 
-    def newest(self, fingerprint: str) -> tuple[About, Tensors] | None:
-        """The newest snapshot of this run that is whole; stderr tells of damaged ones."""
+    def newest(self, fingerprint: str) -> tuple[SnapshotInfo, Tensors] | None:
+        """Returns the newest intact snapshot of a run; reports damaged ones on stderr."""
         for position in self._positions():
-            path = self._tensors(position)
+            path = self._path(position)
             try:
-                about = About(**json.loads(path.with_suffix(".json").read_bytes()))
-                if about.fingerprint != fingerprint:
+                info = _read_info(path.with_suffix(".json"))
+                if info.fingerprint != fingerprint:
                     continue
-                if file_sha256(path) != about.sha256:
+                if file_sha256(path) != info.sha256:
                     raise DataError(f"{path} does not match its checksum.")
-                return about, load_tensors(path)
+                return info, load_tensors(path)
             except (DataError, OSError, ValueError, TypeError) as error:
-                print(f"dynedge: {error} The snapshot before it is used instead.", file=sys.stderr)
+                print(f"dynedge: {error} An earlier snapshot is used instead.", file=sys.stderr)
         return None
 
     def _positions(self) -> list[int]:
-        """Newest first."""
+        """Positions of all snapshots, newest first."""
         return sorted((int(path.stem) for path in self.folder.glob("*.json") if path.stem.isdigit()), reverse=True)
 
-    def _tensors(self, position: int) -> Path:
+    def _path(self, position: int) -> Path:
         return self.folder / f"{position:015}.safetensors"
 
 
-def _write(file: BinaryIO, tensors: Tensors, digest: hashlib._Hash) -> None:
-    """The safetensors format, piece by piece: the package's own writer holds everything up until it is done."""
-    header, at = {}, 0
+def _read_info(path: Path) -> SnapshotInfo:
+    values = dict(json.loads(path.read_bytes()))
+    version = values.get("version", 1)
+    if version != VERSION:
+        raise DataError(f"{path} is a snapshot of version {version}, but this dynedge reads version {VERSION}.")
+    return SnapshotInfo(**values)
+
+
+def _write_safetensors(file: BinaryIO, tensors: Tensors, digest: hashlib._Hash) -> None:
+    """Writes the safetensors format in chunks: the package's own writer holds the interpreter lock throughout."""
+    header, offset = {}, 0
     for name, tensor in tensors.items():
         size = tensor.numel() * tensor.element_size()
         header[name] = {
-            "dtype": KINDS[tensor.dtype],
+            "dtype": DTYPES[tensor.dtype],
             "shape": list(tensor.shape),
-            "data_offsets": [at, at + size],
+            "data_offsets": [offset, offset + size],
         }
-        at += size
+        offset += size
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    for part in (struct.pack("<Q", len(text)), text, *_pieces(tensors)):
-        digest.update(part)
-        file.write(part)
+    for chunk in (struct.pack("<Q", len(text)), text, *_chunks(tensors)):
+        digest.update(chunk)
+        file.write(chunk)
 
 
-def _pieces(tensors: Tensors) -> Iterator[Any]:
+def _chunks(tensors: Tensors) -> Iterator[Any]:
     for tensor in tensors.values():
         if tensor.numel():
             raw = tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data
-            for start in range(0, len(raw), PIECE):
-                yield raw[start : start + PIECE]
+            for start in range(0, len(raw), WRITE_BYTES):
+                yield raw[start : start + WRITE_BYTES]

@@ -1,0 +1,90 @@
+"""Queries that only the service offers: explanations, what-if and similar items, as plain values for JSON.
+
+The caller holds the engine's lock.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from dynedge.data.id_index import ExternalId
+from dynedge.errors import DynedgeError, UsageError
+from dynedge.inference.event_input import Event
+from dynedge.inference.recommend import UserRecommendations, recommend
+from dynedge.inference.session import Session
+
+Record = dict[str, Any]
+UNKNOWN_USER = {"shares": {"popular": 1.0}, "similar_to": None}
+
+
+class UnknownIdError(DynedgeError):
+    """No user or item has this id."""
+
+
+def find_row(session: Session, side: int, external_id: ExternalId) -> int:
+    """Returns the row of a user (side 0) or an item (side 1), or raises UnknownIdError."""
+    row = (session.users, session.items)[side].find(external_id)
+    if row < 0:
+        raise UnknownIdError(f"no {('user', 'item')[side]} has the id {external_id!r}.")
+    return row
+
+
+def query_time(session: Session, time: float | None) -> float:
+    """Returns the requested time, or the newest event's time if that is later."""
+    return session.coverage.last_time if time is None else max(time, session.coverage.last_time)
+
+
+def explained(session: Session, answer: UserRecommendations, time: float | None) -> Record:
+    """Returns the record of a user's recommendations with an explanation of each item's score."""
+    record = answer.to_record()
+    explanations = _explanations(session, answer, query_time(session, time))
+    if explanations is not None:
+        for item, explanation in zip(record["items"], explanations, strict=True):
+            item["explanation"] = explanation
+    return record
+
+
+def _explanations(session: Session, answer: UserRecommendations, time: float) -> list[Record] | None:
+    if not answer.known:
+        return [UNKNOWN_USER for _ in answer.item_rows]
+    with torch.no_grad():
+        reasons = session.model.explain(answer.user_row, time, torch.from_numpy(answer.item_rows), session.state)
+    if reasons is None:
+        return None
+    return [
+        {"shares": reason.shares, "similar_to": None if reason.near < 0 else session.items[reason.near]}
+        for reason in reasons
+    ]
+
+
+def what_if(session: Session, event: Event, k: int, *, filter_seen: bool = False) -> Record:
+    """Returns a user's recommendations now and after one hypothetical event; the state does not change."""
+    find_row(session, 0, event.user)
+    find_row(session, 1, event.item)
+    before = recommend(session, [event.user], k, event.time, filter_seen=filter_seen).to_records()[0]
+    with session.hypothetical(event):
+        after = recommend(session, [event.user], k, event.time, filter_seen=filter_seen).to_records()[0]
+    ranks = {item["item_id"]: rank for rank, item in enumerate(before["items"], 1)}
+    ranked = [item | {"rank_before": ranks.get(item["item_id"])} for item in after["items"]]
+    return {"user_id": before["user_id"], "before": before["items"], "after": ranked}
+
+
+@torch.no_grad()
+def similar_items(session: Session, item: ExternalId, k: int) -> Record:
+    """Returns the items with the highest cosine similarity of their centred vectors."""
+    row = find_row(session, 1, item)
+    both = session.model.vectors(session.state)
+    if both is None:
+        raise UsageError(f"the model {session.config.name} has no item vectors, so it cannot find similar items.")
+    vectors = both[1].float()
+    vectors = vectors - vectors.mean(0)
+    cosine = torch.nn.functional.cosine_similarity(vectors, vectors[row : row + 1])
+    cosine[row] = -torch.inf
+    scores, rows = cosine.topk(min(k, len(cosine) - 1))
+    best = zip(rows.tolist(), scores.tolist(), strict=True)
+    return {
+        "item_id": session.items[row],
+        "items": [{"item_id": session.items[one], "score": score} for one, score in best],
+    }

@@ -1,0 +1,24 @@
+"""Route that accepts events."""
+
+from __future__ import annotations
+
+import asyncio
+
+from fastapi import APIRouter, Request
+from starlette.responses import JSONResponse, Response
+
+from dynedge.serving.routes.common import BODY_ERRORS
+from dynedge.serving.schemas import EventsBody, EventsReceipt
+from dynedge.serving.service import service_of
+from dynedge.serving.validation import validate_event
+
+router = APIRouter()
+
+
+@router.post("/events", response_model=EventsReceipt, responses=BODY_ERRORS)
+async def post_events(request: Request, body: EventsBody) -> Response:
+    """Accepts 1 to 1,000 events in the order in which they happened; responds once they are durable and applied."""
+    service = service_of(request)
+    events = [validate_event(service.session, event) for event in body.events]
+    receipt = await asyncio.wrap_future(service.engine.submit(events))
+    return JSONResponse(vars(receipt))

@@ -1,0 +1,72 @@
+"""Routes that recommend items: for one user, for many, after a hypothetical event; and similar items."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+from starlette.responses import JSONResponse, Response
+
+from dynedge.data.id_index import ExternalId
+from dynedge.inference.event_input import Event
+from dynedge.inference.recommend import recommend
+from dynedge.inference.session import Session
+from dynedge.serving import queries, schemas
+from dynedge.serving.batcher import QueryOptions
+from dynedge.serving.queries import Record, query_time
+from dynedge.serving.routes.common import BODY_ERRORS, FilterSeen, ItemCount, PathId, QueryTime
+from dynedge.serving.service import service_of
+
+router = APIRouter()
+Explain = Annotated[bool, Query(description="Add the reasons for each item's score.")]
+
+
+@router.get("/users/{id:path}/recommendations", response_model=schemas.UserRecommendations)
+async def get_recommendations(
+    request: Request,
+    id: PathId,
+    k: ItemCount = 10,
+    time: QueryTime = None,
+    filter_seen: FilterSeen = False,
+    explain: Explain = False,
+) -> Response:
+    """Returns the user's best items at `time`, by default at the time of the newest event."""
+    service = service_of(request)
+    at = service.parse_time(time)
+    answer = await asyncio.wrap_future(service.batcher.submit(id, QueryOptions(k, at, filter_seen)))
+    record = await service.query(queries.explained, answer, at) if explain else answer.to_record()
+    return JSONResponse(record)
+
+
+@router.post("/recommendations", response_model=schemas.ManyRecommendations, responses=BODY_ERRORS)
+async def post_recommendations(request: Request, body: schemas.RecommendationsBody) -> Response:
+    """Returns the best items of up to 1,000 users, in the order of the request."""
+    service = service_of(request)
+    at = service.parse_time(body.time)
+    records = await service.query(_recommend, body.user_ids, body.k, at, body.filter_seen)
+    return JSONResponse({"users": records})
+
+
+def _recommend(
+    session: Session, users: list[ExternalId], k: int, time: float | None, filter_seen: bool
+) -> list[Record]:
+    return recommend(session, users, k, query_time(session, time), filter_seen=filter_seen).to_records()
+
+
+@router.post("/users/{id:path}/what-if", responses=BODY_ERRORS)
+async def post_what_if(request: Request, id: PathId, body: schemas.WhatIfBody) -> Response:
+    """Returns the user's best items now and after one hypothetical event; nothing is stored."""
+    service = service_of(request)
+    return JSONResponse(await service.query(_what_if, id, body, service.parse_time(body.timestamp)))
+
+
+def _what_if(session: Session, user: str, body: schemas.WhatIfBody, time: float | None) -> Record:
+    event = Event(user, str(body.item_id), query_time(session, time))
+    return queries.what_if(session, event, body.k, filter_seen=body.filter_seen)
+
+
+@router.get("/items/{id:path}/similar", response_model=schemas.SimilarItems)
+async def get_similar_items(request: Request, id: PathId, k: ItemCount = 10) -> Response:
+    """Returns the items with the most similar vectors, by cosine similarity."""
+    return JSONResponse(await service_of(request).query(queries.similar_items, id, k))
