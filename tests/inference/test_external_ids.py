@@ -47,7 +47,7 @@ def test_update_in_python(run):
 def test_the_recommend_command(run, capsys):
     assert cli.run(["recommend", str(run), "--users", ",".join(TEXTS), "--k", "2", "--json"]) == 0
     answers = json.loads(capsys.readouterr().out)["users"]
-    assert [(one["user"], one["known"]) for one in answers] == [
+    assert [(one["user_id"], one["known"]) for one in answers] == [
         (42, True),
         ("042", False),
         ("+42", False),
