@@ -63,11 +63,11 @@ def state_bits(session):
         if name.endswith("_slots"):
             continue
         table, _, column = name.rpartition(".")
-        if f"{table}.used" in session.state and column in ("row", "row_key", "entry", "entry_time"):
+        if f"{table}.used" in session.state and column in ("rows", "row_keys", "entries", "entry_times"):
             used = session.state[f"{table}.used"][0 if column.startswith("row") else 1]
             assert not tensor[used:].any()
             tensor = tensor[:used]  # noqa: PLW2901
-        elif column == "popular":
+        elif column == "popularity":
             assert not tensor[:, items:].any()
             tensor = tensor[:, :items]  # noqa: PLW2901
         assert torch.isfinite(tensor).all()
