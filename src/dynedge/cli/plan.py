@@ -1,4 +1,4 @@
-"""The verb `plan`: how deep a log's windows are, what d-nodes do about it, and what that means in time."""
+"""The command `plan`: longest paths of a log's training windows, by d-nodes, and the predicted time of an epoch."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from dynedge.cli import app
 from dynedge.cli.config_flags import config_default, config_flag
 from dynedge.cli.help_format import SectionedCommand
 from dynedge.cli.options import Json, LogFolder
+from dynedge.cli.tables import table
 from dynedge.errors import UsageError
 
 if TYPE_CHECKING:
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
 
 DNODES = (0, 10, 20, 40, 80, 160, 320, 640)  # the columns of the paper's Table 4
 PARTS = (1, 2, 4, 8, 16, 32, 64, 128)
-SURVEY_EVENTS = 5_000_000  # the table asks 24 questions a window; of a larger log it takes evenly spaced windows
-_TABLE = [
+SURVEY_EVENTS = 5_000_000  # the table has 24 rows; for a larger log they are means over evenly spaced windows
+TABLE_ROWS = [
     *(("best", "max_dnodes", k) for k in DNODES),
     *(("longest-path", "max_dnodes", k) for k in DNODES),
     *(("cut-by-time", "parts", parts) for parts in PARTS),
@@ -81,9 +82,12 @@ def plan_command(
     Table 4 shows the longest path and the predicted time of an epoch for 0 to 640 d-nodes. In the JSON, "seconds" is
     the time that planning took.
     """
-    limits = {"max_dnodes": dnodes, "max_depth": depth, "parts": parts}
-    asked = {name: value for name, value in limits.items() if value is not None}
-    _check(method, asked, budget, windows, active_users, active_items)
+    limits = {
+        name: value
+        for name, value in {"max_dnodes": dnodes, "max_depth": depth, "parts": parts}.items()
+        if value is not None
+    }
+    _check(method, limits, budget, windows, active_users, active_items)
 
     from dynedge.data.log import read_log
     from dynedge.data.splits import Split
@@ -91,66 +95,67 @@ def plan_command(
 
     machines = _machines()
     if machine not in machines:
-        raise UsageError(f"--machine {machine!r} is not known; there are: {', '.join(machines)}.")
+        raise UsageError(f"--machine {machine!r} does not exist; choose one of: {', '.join(machines)}.")
     if plot is not None:
         from dynedge.report.style import check_target
 
         check_target(plot)
 
+    limited = bool(limits) or budget is not None
     start = time.monotonic()
-    planned = plan_log(
+    plan = plan_log(
         read_log(log),
         split=None if split is None else Split.parse(split),
         windows=windows,
         active_users=active_users,
         active_items=active_items,
-        method=method if asked or budget is not None else "best",
-        **asked,
+        method=method if limited else "best",
+        **limits,
         budget=budget,
         cost=machines[machine],
         cache=not no_cache,
     )
-    summary = _summary(planned, start)
-    table = _survey(planned, _TABLE) if plot is not None or not (asked or budget) else []
+    summary = _summary(plan, start)
+    rows = _survey(plan, TABLE_ROWS) if plot is not None or not limited else []
     if as_json:
-        print(json.dumps(summary | ({"table": table} if table else {})))
+        print(json.dumps(summary | ({"table": rows} if rows else {})))
     else:
-        print(_describe(summary))
-        print(f"\n{_table_text(table, len(planned))}" if table else "", end="")
+        print(_text(summary))
+        print(f"\n{_survey_text(rows, len(plan))}" if rows else "", end="")
     if plot is not None:
-        _draw(planned, table, plot)
+        _draw(plan, rows, plot)
 
 
 def _check(
     method: str,
-    asked: dict[str, int],
+    limits: dict[str, int],
     budget: float | None,
     windows: int,
     active_users: int | None,
     active_items: int | None,
 ) -> None:
-    """One clear sentence, naming the flag, for whatever cannot be planned."""
+    """Raises a UsageError that names the flag, for values that cannot be planned."""
     from dynedge.plan.dnodes import METHODS
 
     if method not in METHODS:
-        raise UsageError(f"--method {method!r} is not known; there are: {', '.join(METHODS)}.")
-    flags = [FLAGS[name] for name in asked] + (["--budget"] if budget is not None else [])
+        raise UsageError(f"--method {method!r} does not exist; choose one of: {', '.join(METHODS)}.")
+    flags = [FLAGS[name] for name in limits] + (["--budget"] if budget is not None else [])
     if len(flags) > 1:
-        raise UsageError(f"{' and '.join(flags)} cannot be given together: ask in one way.")
-    least = [(FLAGS[name], value, 0 if name == "max_dnodes" else 1) for name, value in asked.items()]
-    least += [("--windows", windows, 1)]
-    least += [
+        raise UsageError(f"{' and '.join(flags)} exclude each other: pass one of them.")
+    minimums = [(FLAGS[name], value, 0 if name == "max_dnodes" else 1) for name, value in limits.items()]
+    minimums += [("--windows", windows, 1)]
+    minimums += [
         (f"--active-{side}", n, 0) for side, n in (("users", active_users), ("items", active_items)) if n is not None
     ]
-    for flag, value, minimum in least:
+    for flag, value, minimum in minimums:
         if value < minimum:
             raise UsageError(f"{flag} {value} should be at least {minimum}.")
     if budget is not None and not (budget > 0 and math.isfinite(budget)):
         raise UsageError(f"--budget {budget:g} should be a number of seconds above 0.")
-    limits = METHODS[method].limits
-    takes = [FLAGS[name] for name in limits] + (["--budget"] if "max_depth" in limits else [])
-    if flags and flags[0] not in takes:
-        raise UsageError(f"--method {method} is asked by {' or '.join(takes)}, not by {flags[0]}.")
+    accepted = [FLAGS[name] for name in METHODS[method].limits]
+    accepted += ["--budget"] if "max_depth" in METHODS[method].limits else []
+    if flags and flags[0] not in accepted:
+        raise UsageError(f"--method {method} accepts {' or '.join(accepted)}, not {flags[0]}.")
 
 
 def _machines() -> dict[str, CostModel]:
@@ -159,20 +164,20 @@ def _machines() -> dict[str, CostModel]:
     return {"cpu": measure_cpu(), "h200": H200}
 
 
-def _summary(planned: Plan, start: float) -> dict[str, Any]:
-    """Plan every window, with its schedule, and sum it up."""
+def _summary(plan: Plan, start: float) -> dict[str, Any]:
+    """Plans every window, with its schedule, and returns totals and means."""
     from dynedge.utils.progress import Progress
 
-    config, stats = planned.config, []
+    config, stats = plan.config, []
     with Progress("planning", total=config.train_end) as progress:
-        for window in planned:
+        for window in plan:
             stats.append(window.stats)
             progress.advance(window.stats.events)
     seconds = time.monotonic() - start
     levels, rows = sum(window.longest_path for window in stats), sum(window.rows for window in stats)
     return {
-        "log": str(planned.log.path),
-        "windows": len(planned),
+        "log": str(plan.log.path),
+        "windows": len(plan),
         "events": config.train_end,
         "active_users": config.active_users,
         "active_items": config.active_items,
@@ -180,12 +185,12 @@ def _summary(planned: Plan, start: float) -> dict[str, Any]:
         "dnodes": config.max_dnodes,
         "depth": config.max_depth,
         "parts": config.parts,
-        "mean_longest_path": levels / len(planned),
+        "mean_longest_path": levels / len(plan),
         "max_longest_path": max(window.longest_path for window in stats),
-        "mean_dnodes": sum(window.dnodes for window in stats) / len(planned),
+        "mean_dnodes": sum(window.dnodes for window in stats) / len(plan),
         "rows": rows,
         "seconds": seconds,
-        "cached": planned.from_cache,
+        "cached": plan.from_cache,
         "epoch_seconds": _epoch_seconds(levels, rows),
     }
 
@@ -194,80 +199,89 @@ def _epoch_seconds(levels: float, rows: float) -> dict[str, float]:
     return {name: cost.epoch_seconds(levels, rows) for name, cost in _machines().items()}
 
 
-def _survey(planned: Plan, questions: Sequence[tuple[str, str, int]]) -> list[dict[str, Any]]:
-    """What each question gives, on the mean over the windows (evenly spaced ones, if the log is large)."""
+def _survey(plan: Plan, requests: Sequence[tuple[str, str, int]]) -> list[dict[str, Any]]:
+    """Returns the result of each request (method, limit, value): means over the windows of the log."""
     from dynedge.plan.planner import DNodeRequest
     from dynedge.utils.progress import Progress
 
-    step = max(1, math.ceil(planned.config.train_end / SURVEY_EVENTS))
-    chosen = range(0, len(planned), step)
-    asked = [DNodeRequest(method, **{name: value}) for method, name, value in questions]
-    means = [[0.0, 0.0, 0.0] for _ in questions]
-    with Progress("comparing", total=len(chosen), unit="windows") as progress:
-        for answers in planned.compare_methods(asked, chosen):
-            for mean, stats in zip(means, answers, strict=True):
+    step = max(1, math.ceil(plan.config.train_end / SURVEY_EVENTS))
+    windows = range(0, len(plan), step)
+    means = [[0.0, 0.0, 0.0] for _ in requests]
+    with Progress("comparing", total=len(windows), unit="windows") as progress:
+        dnode_requests = [DNodeRequest(method, **{limit: value}) for method, limit, value in requests]
+        for results in plan.compare_methods(dnode_requests, windows):
+            for mean, stats in zip(means, results, strict=True):
                 for at, value in enumerate((stats.dnodes, stats.longest_path, stats.rows)):
-                    mean[at] += value / len(chosen)
+                    mean[at] += value / len(windows)
             progress.advance(1)
     return [
         {
             "method": method,
-            FLAGS[name].removeprefix("--"): value,
-            "windows": len(chosen),
+            FLAGS[limit].removeprefix("--"): value,
+            "windows": len(windows),
             "mean_dnodes": dnodes,
             "mean_longest_path": depth,
-            "epoch_seconds": _epoch_seconds(depth * len(planned), rows * len(planned)),
+            "epoch_seconds": _epoch_seconds(depth * len(plan), rows * len(plan)),
         }
-        for (method, name, value), (dnodes, depth, rows) in zip(questions, means, strict=True)
+        for (method, limit, value), (dnodes, depth, rows) in zip(requests, means, strict=True)
     ]
 
 
-def _describe(summary: dict[str, Any]) -> str:
+def _text(summary: dict[str, Any]) -> str:
     from dynedge.utils.progress import clock, quantity
 
-    phrases = {"dnodes": "K = {} d-nodes a window", "depth": "no path longer than {}", "parts": "{} parts a window"}
-    asked = [text.format(summary[name]) for name, text in phrases.items() if summary[name] is not None]
+    phrases = {
+        "dnodes": "at most {} d-nodes per window",
+        "depth": "paths of length {} at most",
+        "parts": "{} parts per window",
+    }
+    limit = next(text.format(summary[name]) for name, text in phrases.items() if summary[name] is not None)
     active = [f"{side} above {n}" for side in ("users", "items") if (n := summary[f"active_{side}"]) is not None]
     machines = [
-        f"{_duration(summary['epoch_seconds'][name])} on {cost.machine} ({cost.level_us:.3g} µs a level, "
-        f"{cost.row_ns:.3g} ns a row)"
+        f"{_duration(summary['epoch_seconds'][name])} on {cost.machine} ({cost.level_us:.3g} µs per level, "
+        f"{cost.row_ns:.3g} ns per row)"
         for name, cost in _machines().items()
     ]
+    cached = ", d-nodes from the cache" if summary["cached"] else ""
     lines = {
         "events": f"{quantity(summary['events'])} for training, in {summary['windows']} windows",
         "active": f"{' and '.join(active)} training events" if active else "none (n* = ∞)",
-        "asked": f"{summary['method']}, {asked[0]}",
-        "d-nodes": f"{summary['mean_dnodes']:.1f} a window",
-        "longest path": f"{summary['mean_longest_path']:.2f} on the mean, {summary['max_longest_path']} at most",
-        "an epoch": f"{machines[0]}, predicted",
+        "method": f"{summary['method']}, {limit}",
+        "d-nodes": f"{summary['mean_dnodes']:.1f} per window",
+        "longest path": f"mean {summary['mean_longest_path']:.2f}, maximum {summary['max_longest_path']}",
+        "epoch": f"{machines[0]}, predicted",
         "": f"{machines[1]}",
-        "planned in": f"{clock(summary['seconds'])}, with schedules{', from the cache' if summary['cached'] else ''}",
+        "planning": f"{clock(summary['seconds'])} with schedules{cached}",
     }
     return "\n".join(f"{name:14}{text}" for name, text in lines.items())
 
 
-def _table_text(table: list[dict[str, Any]], windows: int) -> str:
-    """The paper's Table 4, turned on its side."""
-    best, paper, parts = (table[at : at + len(DNODES)] for at in range(0, len(table), len(DNODES)))
-    some = table[0]["windows"]
-    over = f"{windows} windows" if some == windows else f"{some} of {windows} windows, evenly spaced"
-    lines = [
-        f"Mean over {over}; an epoch's seconds are predicted, this CPU / H200.",
-        "",
-        f"{'d-nodes':>8}  {'best':>10}  {'an epoch':>17}  {'longest-path*':>14}  {'an epoch':>17}",
-    ]
-    for one, two in zip(best, paper, strict=True):
-        lines.append(
-            f"{one['dnodes']:8}  {one['mean_longest_path']:10.2f}  {_times(one):>17}"
-            f"  {two['mean_longest_path']:14.2f}  {_times(two):>17}"
-        )
-    lines += ["", f"{'parts':>8}  {'d-nodes':>10}  {'cut-by-time':>17}  {'':14}  {'an epoch':>17}"]
+def _survey_text(rows: list[dict[str, Any]], windows: int) -> str:
+    """Returns the paper's Table 4 with a row per number of d-nodes, and the same for parts of equal time."""
+    best, longest_path, parts = (rows[at : at + len(DNODES)] for at in range(0, len(rows), len(DNODES)))
+    surveyed = rows[0]["windows"]
+    over = f"{windows} windows" if surveyed == windows else f"{surveyed} of {windows} windows, evenly spaced"
+    by_dnodes = [["d-nodes", "best: path", "epoch", "longest-path*: path", "epoch"]]
+    for one, other in zip(best, longest_path, strict=True):
+        paths = (f"{row['mean_longest_path']:.2f}" for row in (one, other))
+        by_dnodes.append([str(one["dnodes"]), next(paths), _times(one), next(paths), _times(other)])
+    by_parts = [["parts", "d-nodes", "cut-by-time: path", "epoch"]]
     for row in parts:
-        lines.append(
-            f"{row['parts']:8}  {row['mean_dnodes']:10.1f}  {row['mean_longest_path']:17.2f}"
-            f"  {'':14}  {_times(row):>17}"
+        by_parts.append(
+            [str(row["parts"]), f"{row['mean_dnodes']:.1f}", f"{row['mean_longest_path']:.2f}", _times(row)]
         )
-    return "\n".join([*lines, "", "* the paper's Algorithm 2", ""])
+    return "\n".join(
+        [
+            f"Longest path (mean over {over}) and predicted time of an epoch (this CPU / H200) by method.",
+            "",
+            table(by_dnodes, text_columns=()),
+            "",
+            table(by_parts, text_columns=()),
+            "",
+            "* Algorithm 2 of the paper",
+            "",
+        ]
+    )
 
 
 def _times(row: dict[str, Any]) -> str:
@@ -280,13 +294,13 @@ def _duration(seconds: float) -> str:
     return f"{seconds:.2g} s" if seconds < 1 else clock(seconds)
 
 
-def _draw(planned: Plan, table: list[dict[str, Any]], path: Path) -> None:
-    """The table's curves, `depth` asked for the depths `best` reached, and the log's first events."""
+def _draw(plan: Plan, rows: list[dict[str, Any]], path: Path) -> None:
+    """Plots the rows of the table, the method `depth` at the depths that `best` reached, and the first events."""
     from dynedge.report.plan import draw, first_events
 
-    reached = sorted({max(1, round(row["mean_longest_path"])) for row in table if row["method"] == "best"})
-    table = table + _survey(planned, [("depth", "max_depth", depth) for depth in reached])
+    depths = sorted({max(1, round(row["mean_longest_path"])) for row in rows if row["method"] == "best"})
+    rows = rows + _survey(plan, [("depth", "max_depth", depth) for depth in depths])
     curves: dict[str, list[tuple[float, float]]] = {}
-    for row in table:
+    for row in rows:
         curves.setdefault(row["method"], []).append((row["mean_dnodes"], row["mean_longest_path"]))
-    draw(path, curves, table[0]["mean_longest_path"], first_events(planned))
+    draw(path, curves, rows[0]["mean_longest_path"], first_events(plan))
