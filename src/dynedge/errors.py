@@ -1,19 +1,19 @@
-"""The errors a person sees: one sentence each, and the exit code the command line gives them."""
+"""Errors that a user can fix. Each message is one sentence: what is wrong, where, and what to do."""
 
 
 class DynedgeError(Exception):
-    """Something the user can mend. The message is one sentence: what is wrong, where, and what to do."""
+    """Base class; `exit_code` is the exit code of the command line."""
 
     exit_code = 1
 
 
 class UsageError(DynedgeError):
-    """A flag or an argument is off."""
+    """A wrong flag or argument."""
 
     exit_code = 2
 
 
 class DataError(DynedgeError):
-    """A file or a log is missing, damaged or not what was asked for."""
+    """A file or folder that is missing, damaged or of the wrong kind."""
 
     exit_code = 3
