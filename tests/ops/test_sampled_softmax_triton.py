@@ -1,4 +1,4 @@
-"""sampled_softmax's Triton kernel against the reference: the error and every gradient."""
+"""sampled_softmax's Triton kernels against the reference: the loss and every gradient."""
 
 from __future__ import annotations
 
@@ -9,42 +9,43 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from ops.softmax_reference import reference_softmax
 from ops.triton_interpreter import DEVICE
 from torch import Tensor
 
 from dynedge.models.candidate_rows import find
-from dynedge.ops.sampled_softmax import CHUNK, ScoreBonus, reference
+from dynedge.ops.sampled_softmax import CHUNK, ScoreBonus
 from dynedge.ops.sampled_softmax.triton import ChunkCandidates, sampled_softmax
 from dynedge.plan.links import Linker
 from dynedge.plan.schedule import NO_ROW, build_schedule
 
 pytestmark = pytest.mark.usefixtures("poisoned_anywhere")
-FLOAT32, BFLOAT16 = 1e-4, 2e-2  # of the greatest number: what the project promises
+FLOAT32, BFLOAT16 = 1e-4, 2e-2  # relative to the greatest number
 
 
-def window(n: int, count: int, items: int, active: float, share: int = 1) -> tuple[Any, ...]:
-    """(columns, drawn, true items, their rows, the rows after them, rows of the arena)."""
+def window(n: int, count: int, items: int, active: float, chunks_per_sample: int = 1) -> tuple[Any, ...]:
+    """(columns, candidates, true items, their rows, their rows after the events, rows of the arena)."""
     rng = np.random.default_rng(0)
     user, item = rng.integers(0, 9, n).astype(np.int32), rng.integers(0, items, n).astype(np.int32)
     prev = Linker(np.zeros(9, bool), rng.random(items) < active)(user, item)
     schedule = build_schedule(user, item, prev, np.zeros(0, np.int64))
     chunks = -(-n // CHUNK)
-    every = np.broadcast_to(np.arange(items, dtype=np.int32), (chunks, items))
-    some = rng.integers(0, items, (-(-chunks // share), count)).astype(np.int32)
-    chosen = every if count == items else some[np.arange(chunks) // share]
-    columns = find(schedule, item, np.ascontiguousarray(chosen), items, DEVICE)
+    all_items = np.broadcast_to(np.arange(items, dtype=np.int32), (chunks, items))
+    sampled = rng.integers(0, items, (-(-chunks // chunks_per_sample), count)).astype(np.int32)
+    items_of = all_items if count == items else sampled[np.arange(chunks) // chunks_per_sample]
+    columns = find(schedule, item, np.ascontiguousarray(items_of), items, DEVICE)
     parts = columns.item, columns.row, columns.until.clamp(max=2**31 - 1).int()
-    drawn = ChunkCandidates(*(part[:, :count].contiguous() for part in parts), count == items, share)
-    after = np.full(n, NO_ROW, np.int32)
-    after[schedule.item_events] = schedule.item_rows
-    lists = item.astype(np.int64), schedule.read_rows[:, 1].astype(np.int64), after
-    return columns, drawn, *(torch.from_numpy(part).to(DEVICE) for part in lists), schedule.rows
+    candidates = ChunkCandidates(*(part[:, :count].contiguous() for part in parts), count == items, chunks_per_sample)
+    item_row_after = np.full(n, NO_ROW, np.int32)
+    item_row_after[schedule.item_events] = schedule.item_rows
+    lists = item.astype(np.int64), schedule.read_rows[:, 1].astype(np.int64), item_row_after
+    return columns, candidates, *(torch.from_numpy(part).to(DEVICE) for part in lists), schedule.rows
 
 
-@pytest.mark.parametrize("low", [False, True], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("bfloat16", [False, True], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize("ids", [False, True], ids=["states", "ids"])
 @pytest.mark.parametrize(
-    ("n", "count", "items", "d", "active", "share"),
+    ("n", "count", "items", "d", "active", "chunks_per_sample"),
     [
         (130, 10, 500, 16, 0.0, 1),
         (7, 3, 4, 5, 0.3, 1),
@@ -55,70 +56,78 @@ def window(n: int, count: int, items: int, active: float, share: int = 1) -> tup
         (600, 9, 300, 8, 0.1, 3),
     ],
 )
-def test_error_and_gradients(
-    n: int, count: int, items: int, d: int, active: float, share: int, ids: bool, low: bool
+def test_loss_and_gradients(
+    n: int, count: int, items: int, d: int, active: float, chunks_per_sample: int, ids: bool, bfloat16: bool
 ) -> None:
-    """Few items: they move inside chunks, and are drawn twice; all items, also split; several blocks; chunks that
-    share their candidates, the last ones fewer than the others, and candidates that stand for more than one."""
+    """Few items, updated inside chunks and sampled twice; all items, also split; several blocks; chunks that share a
+    sample, the last sample by fewer chunks; weighted candidates."""
     torch.manual_seed(0)
-    standing = None, 1.0 if share == 1 else 7.5
-    columns, drawn, item, row, after, rows = window(n, count, items, active, share)
+    weighting = None, 1.0 if chunks_per_sample == 1 else 7.5
+    columns, candidates, item, row, item_row_after, rows = window(n, count, items, active, chunks_per_sample)
     shapes = [(n, 2 * d if ids else d), (rows, d), (len(columns.outside), d), *([(items, d + 1)] if ids else [])]
     inputs = [torch.randn(shape) * d**-0.25 for shape in shapes]
 
     def gradients(operator: Any, kind: torch.dtype, *rest: Any) -> list[Tensor]:
         tensors = [tensor.to(DEVICE, kind).requires_grad_() for tensor in inputs]
-        error = operator(*tensors[:3], tensors[3] if ids else None, *rest)
-        grads = torch.autograd.grad(0.5 * error, tensors)
-        return [_dense(grad).double().cpu() for grad in (error.detach(), *grads)]
+        loss = operator(*tensors[:3], tensors[3] if ids else None, *rest)
+        grads = torch.autograd.grad(0.5 * loss, tensors)
+        return [_dense(grad).double().cpu() for grad in (loss.detach(), *grads)]
 
-    expected = gradients(reference.sampled_softmax, torch.float64, columns, item, row, *standing)
+    expected = gradients(reference_softmax, torch.float64, columns, item, row, *weighting)
 
-    def by_triton(wanted: Tensor, arena: Tensor, outside: Tensor, *rest: Any) -> Tensor:
-        each = outside if drawn.every else outside[(drawn.rows[::share] - rows).clamp_min(0).flatten()]
-        return sampled_softmax(wanted, arena, each, *rest)
+    def by_triton(query: Tensor, arena: Tensor, outside: Tensor, *rest: Any) -> Tensor:
+        outside_rows = (
+            outside
+            if candidates.all_items
+            else outside[(candidates.rows[::chunks_per_sample] - rows).clamp_min(0).flatten()]
+        )
+        return sampled_softmax(query, arena, outside_rows, *rest)
 
-    chunk, place = (torch.arange(size, device=DEVICE) for size in drawn.rows.shape)
-    own = rows + (chunk // share * count)[:, None] + place
-    apart = drawn if drawn.every else replace(drawn, rows=torch.where(drawn.rows >= rows, own, drawn.rows))
-    with torch.autocast(DEVICE, torch.bfloat16) if low else nullcontext():
-        found = gradients(by_triton, torch.float32, apart, item, row, after, *standing)
-    assert_near(found, expected, low)
+    chunk, place = (torch.arange(size, device=DEVICE) for size in candidates.rows.shape)
+    own = rows + (chunk // chunks_per_sample * count)[:, None] + place
+    renumbered = (
+        candidates
+        if candidates.all_items
+        else replace(candidates, rows=torch.where(candidates.rows >= rows, own, candidates.rows))
+    )
+    with torch.autocast(DEVICE, torch.bfloat16) if bfloat16 else nullcontext():
+        found = gradients(by_triton, torch.float32, renumbered, item, row, item_row_after, *weighting)
+    assert_near(found, expected, bfloat16)
 
 
 @pytest.mark.parametrize("items", [20, 150], ids=["one block", "split"])
-@pytest.mark.parametrize("low", [False, True], ids=["float32", "bfloat16"])
-def test_bonuses_are_added_and_get_their_gradient(low: bool, items: int) -> None:
-    """Of true items, of items that move inside a chunk, of others; some events have none."""
+@pytest.mark.parametrize("bfloat16", [False, True], ids=["float32", "bfloat16"])
+def test_bonuses_are_added_and_get_their_gradient(bfloat16: bool, items: int) -> None:
+    """Of true items, of items updated inside a chunk, and of other items; some events have none."""
     n, d = 200, 8
     torch.manual_seed(0)
-    columns, drawn, item, row, after, rows = window(n, items, items, 0.2)
-    there = torch.rand(n, items) < torch.rand(n, 1)
-    there[::3] = False
-    event, named = (part.to(DEVICE) for part in there.nonzero(as_tuple=True))
-    start = torch.cat([torch.zeros(1, dtype=torch.int64), there.sum(1).cumsum(0)]).to(DEVICE)
+    columns, candidates, item, row, item_row_after, rows = window(n, items, items, 0.2)
+    has_bonus = torch.rand(n, items) < torch.rand(n, 1)
+    has_bonus[::3] = False
+    event, bonus_item = (part.to(DEVICE) for part in has_bonus.nonzero(as_tuple=True))
+    start = torch.cat([torch.zeros(1, dtype=torch.int64), has_bonus.sum(1).cumsum(0)]).to(DEVICE)
     inputs = [torch.randn(*shape) for shape in ((n, d), (rows, d), (len(columns.outside), d), (len(event),))]
 
     def gradients(operator: Any, kind: torch.dtype, *rest: Any) -> list[Tensor]:
         tensors = [tensor.to(DEVICE, kind).requires_grad_() for tensor in inputs]
-        error = operator(*tensors[:3], None, *rest, ScoreBonus(start, event, named, tensors[3]))
-        return [part.double().cpu() for part in (error.detach(), *torch.autograd.grad(0.5 * error, tensors))]
+        loss = operator(*tensors[:3], None, *rest, ScoreBonus(start, event, bonus_item, tensors[3]))
+        return [part.double().cpu() for part in (loss.detach(), *torch.autograd.grad(0.5 * loss, tensors))]
 
-    expected = gradients(reference.sampled_softmax, torch.float64, columns, item, row)
+    expected = gradients(reference_softmax, torch.float64, columns, item, row)
 
-    with torch.autocast(DEVICE, torch.bfloat16) if low else nullcontext():
-        found = gradients(sampled_softmax, torch.float32, drawn, item, row, after)
-    assert_near(found, expected, low)
+    with torch.autocast(DEVICE, torch.bfloat16) if bfloat16 else nullcontext():
+        found = gradients(sampled_softmax, torch.float32, candidates, item, row, item_row_after)
+    assert_near(found, expected, bfloat16)
 
 
-def assert_near(found: list[Tensor], expected: list[Tensor], low: bool) -> None:
+def assert_near(found: list[Tensor], expected: list[Tensor], bfloat16: bool) -> None:
     for got, right in zip(found, expected, strict=True):
-        bound = (BFLOAT16 if low else FLOAT32) * float(right.abs().max()) if right.numel() else 0
+        bound = (BFLOAT16 if bfloat16 else FLOAT32) * float(right.abs().max()) if right.numel() else 0
         torch.testing.assert_close(got, right, rtol=0, atol=bound)
 
 
 def _dense(grad: Tensor) -> Tensor:
-    """Rows below 0 are nobody's."""
+    """Dense gradient; negative rows of a sparse one are ignored."""
     if not grad.is_sparse:
         return grad
     rows, values = grad._indices()[0], grad._values()

@@ -1,6 +1,6 @@
-"""Chunk after chunk, compiled: scores of all columns as one product, softmax, and the gradient in their place.
+"""Numba kernels of sampled_softmax: per chunk, one product for the scores of all columns, softmax, and its gradient.
 
-Legend: as in the package's docstring; Ā columns, filled up to a whole number of vectors.
+Legend: as in the package; Ā columns, padded to a whole number of vectors.
 """
 
 from __future__ import annotations
@@ -14,289 +14,332 @@ from numba import types
 from numba.extending import intrinsic, overload
 
 from dynedge.ops.gather_matmul import ALLOW_FMA, VECTOR_BYTES, add_matmul, add_outer
-from dynedge.ops.sampled_softmax.candidate_columns import CHUNK
+from dynedge.ops.sampled_softmax.inputs import CHUNK
 from dynedge.utils.arrays import Array
 from dynedge.utils.compile import compiled
 
-TILE = 256  # columns multiplied together: their vectors, 128 KiB at D = 128, stay in the second-level cache
+TILE = 256  # columns multiplied together: their vectors, 128 KiB at D = 128, stay in the L2 cache
 
 
 @compiled
-def chunks(
+def compute_chunks(
     part: int,
     parts: int,
     first: int,
     last: int,
     backward: bool,
-    behind: float,
-    wanted: Array,
+    log_weight: float,
+    query: Array,
     arena: Array,
     outside: Array,
-    ids: Array,
-    item_of: Array,
-    row_of: Array,
+    id_embeddings: Array,
+    column_item: Array,
+    column_row: Array,
     since: Array,
     until: Array,
-    id_of: Array,
-    item: Array,
-    row: Array,
-    own_id: Array,
-    candidates: int,
-    added_start: Array,
-    added_item: Array,
-    added: Array,
-    error: Array,
-    pull: Array,
-    to_wanted: Array,
-    to_columns: Array,
-    to_bias: Array,
-    to_added: Array,
+    column_id: Array,
+    true_item: Array,
+    true_row: Array,
+    true_id: Array,
+    num_candidates: int,
+    bonus_start: Array,
+    bonus_item: Array,
+    bonus: Array,
+    loss: Array,
+    true_grad: Array,
+    query_grad: Array,
+    column_grads: Array,
+    bias_grads: Array,
+    bonus_grads: Array,
 ) -> None:
-    """Chunks first to last − 1: the errors [n] of their events, and gradients if asked.
+    """Chunks first to last − 1: the losses [n] of their events, and the gradients if `backward`.
 
-    pull [n] is ∂error/∂score of the true item, to_wanted [n, D]; to_columns [.., Ā, D] and to_bias [.., Ā] are
-    those of the columns, from chunk `first` on; to_added [L] of the bonuses. ids has no rows where there are none.
-    A true item's score counts as `behind` less than it is.
+    true_grad [n] is ∂loss/∂score of the true item, query_grad [n, D] that of the query; column_grads [.., Ā, D] and
+    bias_grads [.., Ā] are those of the columns, from chunk `first` on; bonus_grads [L] those of the bonuses.
+    id_embeddings has no rows where there are none. log_weight is subtracted from the true items' scores.
     """
-    count, width = row_of.shape[1], wanted.shape[1]
-    lanes = VECTOR_BYTES // wanted.itemsize
-    full = -(-count // lanes) * lanes
-    vectors, turned = np.zeros((full, width), wanted.dtype), np.zeros((width, min(full, TILE)), wanted.dtype)
-    bias, block = np.zeros(full, wanted.dtype), np.empty((CHUNK, full), wanted.dtype)
-    every, lane = np.arange(CHUNK), np.empty(lanes, wanted.dtype)
-    place = np.full(candidates if len(added) else 0, -1, np.int64)
+    count, width = column_row.shape[1], query.shape[1]
+    lanes = VECTOR_BYTES // query.itemsize
+    padded = -(-count // lanes) * lanes
+    vectors, transposed = np.zeros((padded, width), query.dtype), np.zeros((width, min(padded, TILE)), query.dtype)
+    bias, block = np.zeros(padded, query.dtype), np.empty((CHUNK, padded), query.dtype)
+    events, partial = np.arange(CHUNK), np.empty(lanes, query.dtype)
+    bonus_at = np.full(num_candidates if len(bonus) else 0, -1, np.int64)
     for c in range(first + part, last, parts):
-        low, size = c * CHUNK, min(CHUNK, len(wanted) - c * CHUNK)
+        low, size = c * CHUNK, min(CHUNK, len(query) - c * CHUNK)
         for a in range(count):
-            _vector(vectors[a], arena, outside, ids, row_of[c, a], id_of[c, a])
-            bias[a] = ids[id_of[c, a], ids.shape[1] - 1] if len(ids) else 0
+            _gather_vector(vectors[a], arena, outside, id_embeddings, column_row[c, a], column_id[c, a])
+            bias[a] = id_embeddings[column_id[c, a], id_embeddings.shape[1] - 1] if len(id_embeddings) else 0
         for k in range(size):
             block[k] = bias
-        for left in range(0, full, TILE):
-            some = vectors[left : left + TILE]
-            if len(some) != turned.shape[1]:  # the last tile, and the next chunk's first
-                turned = np.empty((width, len(some)), wanted.dtype)
-            _turn(some, turned)
-            add_matmul(block, left, every, wanted, 0, low + every, size, turned)
+        for left in range(0, padded, TILE):
+            tile = vectors[left : left + TILE]
+            if len(tile) != transposed.shape[1]:  # the last tile, and the next chunk's first
+                transposed = np.empty((width, len(tile)), query.dtype)
+            _transpose_into(tile, transposed)
+            add_matmul(block, left, events, query, 0, low + events, size, transposed)
         for i in range(size):
             k = low + i
-            score = _score(wanted[k], arena[row[k]], ids, own_id[k]) - wanted.dtype.type(behind)
-            low_l, high_l = added_start[k], added_start[k + 1]
-            if high_l > low_l:
-                score += _add(block[i], added, added_item, low_l, high_l, place, item_of[c], candidates, item[k])
-            error[k], pull[k] = _softmax(block[i], lane, score, k, item[k], item_of[c], since[c], until[c])
-            if backward and high_l > low_l:
-                _back(to_added, block[i], added_item, low_l, high_l, place, item_of[c], candidates, item[k], pull[k])
-            place[added_item[low_l:high_l]] = -1
+            score = _score(query[k], arena[true_row[k]], id_embeddings, true_id[k]) - query.dtype.type(log_weight)
+            first_bonus, last_bonus = bonus_start[k], bonus_start[k + 1]
+            if last_bonus > first_bonus:
+                score += _add_bonus(
+                    block[i],
+                    bonus,
+                    bonus_item,
+                    first_bonus,
+                    last_bonus,
+                    bonus_at,
+                    column_item[c],
+                    num_candidates,
+                    true_item[k],
+                )
+            loss[k], true_grad[k] = _softmax(
+                block[i], partial, score, k, true_item[k], column_item[c], since[c], until[c]
+            )
+            if backward and last_bonus > first_bonus:
+                _bonus_gradients(
+                    bonus_grads,
+                    block[i],
+                    bonus_item,
+                    first_bonus,
+                    last_bonus,
+                    bonus_at,
+                    column_item[c],
+                    num_candidates,
+                    true_item[k],
+                    true_grad[k],
+                )
+            bonus_at[bonus_item[first_bonus:last_bonus]] = -1
         if backward:
-            _backward(
-                block[:size], low, wanted, arena, ids, row, own_id, pull, vectors, to_wanted, to_columns[c - first]
+            _score_gradients(
+                block[:size],
+                low,
+                query,
+                arena,
+                id_embeddings,
+                true_row,
+                true_id,
+                true_grad,
+                vectors,
+                query_grad,
+                column_grads[c - first],
             )
             for a in range(count):
-                total = wanted.dtype.type(0)
+                total = query.dtype.type(0)
                 for i in range(size):
                     total += block[i, a]
-                to_bias[c - first, a] = total
+                bias_grads[c - first, a] = total
 
 
 @compiled
-def _add(
+def _add_bonus(
     scores: Array,
-    added: Array,
-    items: Array,
+    bonus: Array,
+    bonus_item: Array,
     low: int,
     high: int,
-    place: Array,
-    item_of: Array,
-    count: int,
-    true: int,
+    bonus_at: Array,
+    column_item: Array,
+    num_candidates: int,
+    true_item: int,
 ) -> Any:
-    """Bonuses low to high − 1 go to their items' columns, which are the first in order of items, and those of what
-    moves; `place` says where each item's is. Returns the true item's."""
+    """Adds bonuses low to high − 1 to the columns of their items, at the chunk's start and updated; returns the true
+    item's bonus. Column i is item i; bonus_at holds the bonus of each item, or −1."""
     for j in range(low, high):
-        scores[items[j]] += added[j]
-        place[items[j]] = j
-    for a in range(count, len(item_of)):
-        if place[item_of[a]] >= 0:
-            scores[a] += added[place[item_of[a]]]
-    return added[place[true]] if place[true] >= 0 else added.dtype.type(0)
+        scores[bonus_item[j]] += bonus[j]
+        bonus_at[bonus_item[j]] = j
+    for a in range(num_candidates, len(column_item)):
+        if bonus_at[column_item[a]] >= 0:
+            scores[a] += bonus[bonus_at[column_item[a]]]
+    return bonus[bonus_at[true_item]] if bonus_at[true_item] >= 0 else bonus.dtype.type(0)
 
 
 @compiled
-def _back(
-    to_added: Array,
+def _bonus_gradients(
+    bonus_grads: Array,
     scores: Array,
-    items: Array,
+    bonus_item: Array,
     low: int,
     high: int,
-    place: Array,
-    item_of: Array,
-    count: int,
-    true: int,
-    pull: float,
+    bonus_at: Array,
+    column_item: Array,
+    num_candidates: int,
+    true_item: int,
+    true_grad: float,
 ) -> None:
-    """The way back of `_add`: scores are ∂error/∂score by now."""
+    """Backward pass of `_add_bonus`; scores hold ∂loss/∂score."""
     for j in range(low, high):
-        to_added[j] = scores[items[j]]
-    for a in range(count, len(item_of)):
-        if place[item_of[a]] >= 0:
-            to_added[place[item_of[a]]] += scores[a]
-    if place[true] >= 0:
-        to_added[place[true]] += pull
+        bonus_grads[j] = scores[bonus_item[j]]
+    for a in range(num_candidates, len(column_item)):
+        if bonus_at[column_item[a]] >= 0:
+            bonus_grads[bonus_at[column_item[a]]] += scores[a]
+    if bonus_at[true_item] >= 0:
+        bonus_grads[bonus_at[true_item]] += true_grad
 
 
 @compiled
-def _backward(
+def _score_gradients(
     block: Array,
     low: int,
-    wanted: Array,
+    query: Array,
     arena: Array,
-    ids: Array,
-    row: Array,
-    own_id: Array,
-    pull: Array,
+    id_embeddings: Array,
+    true_row: Array,
+    true_id: Array,
+    true_grad: Array,
     vectors: Array,
-    to_wanted: Array,
-    to_columns: Array,
+    query_grad: Array,
+    column_grads: Array,
 ) -> None:
-    d, every = arena.shape[1], np.arange(len(block))
+    """Gradients of the query vectors and of the columns; block holds ∂loss/∂score of the columns."""
+    d, events = arena.shape[1], np.arange(len(block))
     for i in range(len(block)):
         k = low + i
         for j in range(d):
-            to_wanted[k, j] = pull[k] * arena[row[k], j]
-        for j in range(d, wanted.shape[1]):
-            to_wanted[k, j] = pull[k] * ids[own_id[k], j - d]
+            query_grad[k, j] = true_grad[k] * arena[true_row[k], j]
+        for j in range(d, query.shape[1]):
+            query_grad[k, j] = true_grad[k] * id_embeddings[true_id[k], j - d]
     for left in range(0, len(vectors), TILE):
-        some = vectors[left : left + TILE]
-        add_matmul(to_wanted, 0, low + every, block, left, every, len(block), some)
-    to_columns[:] = 0
-    add_outer(to_columns, 0, len(to_columns), block, 0, every, wanted, low + every)
+        tile = vectors[left : left + TILE]
+        add_matmul(query_grad, 0, low + events, block, left, events, len(block), tile)
+    column_grads[:] = 0
+    add_outer(column_grads, 0, len(column_grads), block, 0, events, query, low + events)
 
 
 @compiled
-def _turn(rows: Array, turned: Array) -> None:
-    """turned = rows.T, 16 rows at a time: one at a time would miss the cache."""
+def _transpose_into(rows: Array, transposed: Array) -> None:
+    """transposed[:] = rows.T, 16 rows at a time: one at a time would miss the cache."""
     for low in range(0, len(rows), 16):
-        for j in range(len(turned)):
+        for j in range(len(transposed)):
             for i in range(low, min(low + 16, len(rows))):
-                turned[j, i] = rows[i, j]
+                transposed[j, i] = rows[i, j]
 
 
 @compiled
-def _vector(vector: Array, arena: Array, outside: Array, ids: Array, row: int, own: int) -> None:
+def _gather_vector(vector: Array, arena: Array, outside: Array, id_embeddings: Array, row: int, id_row: int) -> None:
+    """vector[:] = a row of the pool, followed by a row of id_embeddings without its bias."""
     d = arena.shape[1]
     state = arena[row] if row < len(arena) else outside[row - len(arena)]
     for j in range(d):
         vector[j] = state[j]
     for j in range(d, len(vector)):
-        vector[j] = ids[own, j - d]
+        vector[j] = id_embeddings[id_row, j - d]
 
 
 @compiled(fastmath=ALLOW_FMA)
-def _score(wanted: Array, state: Array, ids: Array, own: int) -> Any:
-    """A score by itself, its sum in the order of the columns' scores, so that equal vectors get equal scores."""
-    d, total = len(state), wanted.dtype.type(0)
+def _score(query: Array, state: Array, id_embeddings: Array, id_row: int) -> Any:
+    """The score of one vector, summed in the same order as those of columns, so that equal vectors tie."""
+    d, total = len(state), query.dtype.type(0)
     for j in range(d):
-        total += wanted[j] * state[j]
-    for j in range(d, len(wanted)):
-        total += wanted[j] * ids[own, j - d]
-    return total + ids[own, ids.shape[1] - 1] if len(ids) else total
+        total += query[j] * state[j]
+    for j in range(d, len(query)):
+        total += query[j] * id_embeddings[id_row, j - d]
+    return total + id_embeddings[id_row, id_embeddings.shape[1] - 1] if len(id_embeddings) else total
 
 
 @compiled(error_model="numpy")
 def _softmax(
-    scores: Array, lane: Array, own: float, k: int, item: int, items: Array, since: Array, until: Array
+    scores: Array,
+    partial: Array,
+    true_score: float,
+    k: int,
+    true_item: int,
+    column_item: Array,
+    since: Array,
+    until: Array,
 ) -> tuple[float, float]:
-    """(the event's error, ∂error/∂own score); scores become ∂error/∂score, 0 for columns it does not read.
+    """(the event's loss, ∂loss/∂true score); scores become ∂loss/∂score, 0 for columns that the event does not read.
 
-    One loop for each thing, so that all run as vector instructions.
+    One loop per operation, so that each is vectorised.
     """
     kind = scores.dtype.type
-    for a in range(len(items)):
-        read = (since[a] < k) & (k <= until[a]) & (items[a] != item)
+    for a in range(len(column_item)):
+        read = (since[a] < k) & (k <= until[a]) & (column_item[a] != true_item)
         scores[a] = scores[a] if read else kind(-np.inf)
-    scores[len(items) :] = kind(-np.inf)
-    top = _top(scores, lane, kind(own))
+    scores[len(column_item) :] = kind(-np.inf)
+    highest = _highest(scores, partial, kind(true_score))
     for a in range(len(scores)):
-        scores[a] = _exp(scores[a] - top)
-    mine = _exp(kind(own) - top)
-    total = _sum(scores, lane) + mine
-    share = kind(1 / total)
+        scores[a] = _exp(scores[a] - highest)
+    true_exp = _exp(kind(true_score) - highest)
+    total = _sum(scores, partial) + true_exp
+    scale = kind(1 / total)
     for a in range(len(scores)):
-        scores[a] *= share
-    return math.log(total) + (top - own), mine / total - 1
+        scores[a] *= scale
+    return math.log(total) + (highest - true_score), true_exp / total - 1
 
 
 @compiled
-def _top(scores: Array, lane: Array, own: Any) -> Any:
-    """The greatest of all, own among them; a NaN stays the greatest, once met."""
-    lane[:] = own
-    for low in range(0, len(scores), len(lane)):
-        some = scores[low : low + len(lane)]
-        for i in range(len(lane)):
-            lane[i] = lane[i] if some[i] <= lane[i] else some[i]
-    top = own
-    for i in range(len(lane)):
-        top = top if lane[i] <= top else lane[i]
-    return top
+def _highest(scores: Array, partial: Array, true_score: Any) -> Any:
+    """Maximum of the scores and the true score; a NaN wins."""
+    partial[:] = true_score
+    for low in range(0, len(scores), len(partial)):
+        tile = scores[low : low + len(partial)]
+        for i in range(len(partial)):
+            partial[i] = partial[i] if tile[i] <= partial[i] else tile[i]
+    highest = true_score
+    for i in range(len(partial)):
+        highest = highest if partial[i] <= highest else partial[i]
+    return highest
 
 
 @compiled
-def _sum(values: Array, lane: Array) -> Any:
-    lane[:] = 0
-    for low in range(0, len(values), len(lane)):
-        some = values[low : low + len(lane)]
-        for i in range(len(lane)):
-            lane[i] += some[i]
+def _sum(values: Array, partial: Array) -> Any:
+    """Sum in float64 of len(partial) interleaved sums."""
+    partial[:] = 0
+    for low in range(0, len(values), len(partial)):
+        tile = values[low : low + len(partial)]
+        for i in range(len(partial)):
+            partial[i] += tile[i]
     total = np.float64(0)
-    for i in range(len(lane)):
-        total += lane[i]
+    for i in range(len(partial)):
+        total += partial[i]
     return total
 
 
 @compiled
-def scatter(
+def scatter_gradients(
     part: int,
     parts: int,
     first: int,
     last: int,
-    wanted: Array,
-    row_of: Array,
-    id_of: Array,
-    row: Array,
-    own_id: Array,
-    pull: Array,
-    to_columns: Array,
-    to_bias: Array,
-    to_arena: Array,
-    to_outside: Array,
-    to_ids: Array,
+    query: Array,
+    column_row: Array,
+    column_id: Array,
+    true_row: Array,
+    true_id: Array,
+    true_grad: Array,
+    column_grads: Array,
+    bias_grads: Array,
+    arena_grad: Array,
+    outside_grad: Array,
+    id_grads: Array,
 ) -> None:
-    """Gradients of chunks first to last − 1 go to the rows they belong to, in order; some of the columns j."""
-    d, rows = to_arena.shape[1], len(to_arena)
+    """Adds the gradients of chunks first to last − 1 to the rows they belong to, in order; this part's columns j."""
+    d, rows = arena_grad.shape[1], len(arena_grad)
     low, high = d * part // parts, d * (part + 1) // parts
     for c in range(first, last):
-        for a in range(row_of.shape[1]):
-            r = row_of[c, a]
-            to = to_arena[r] if r < rows else to_outside[r - rows]
+        for a in range(column_row.shape[1]):
+            r = column_row[c, a]
+            target = arena_grad[r] if r < rows else outside_grad[r - rows]
             for j in range(low, high):
-                to[j] += to_columns[c - first, a, j]
-            if len(to_ids):
+                target[j] += column_grads[c - first, a, j]
+            if len(id_grads):
                 for j in range(low, high):
-                    to_ids[id_of[c, a], j] += to_columns[c - first, a, d + j]
+                    id_grads[column_id[c, a], j] += column_grads[c - first, a, d + j]
                 if part == 0:
-                    to_ids[id_of[c, a], d] += to_bias[c - first, a]
-        for k in range(c * CHUNK, min((c + 1) * CHUNK, len(wanted))):
+                    id_grads[column_id[c, a], d] += bias_grads[c - first, a]
+        for k in range(c * CHUNK, min((c + 1) * CHUNK, len(query))):
             for j in range(low, high):
-                to_arena[row[k], j] += pull[k] * wanted[k, j]
-            if len(to_ids):
+                arena_grad[true_row[k], j] += true_grad[k] * query[k, j]
+            if len(id_grads):
                 for j in range(low, high):
-                    to_ids[own_id[k], j] += pull[k] * wanted[k, d + j]
+                    id_grads[true_id[k], j] += true_grad[k] * query[k, d + j]
                 if part == 0:
-                    to_ids[own_id[k], d] += pull[k]
+                    id_grads[true_id[k], d] += true_grad[k]
 
 
-# exp as arithmetic alone, so that it runs as vector instructions: 2^n · e^r with |r| ≤ ½ ln 2.
+# exp by arithmetic alone, so that loops are vectorised: 2^n · e^r with |r| ≤ ½ ln 2.
 
 
 def _exp(x: float) -> float:
@@ -306,13 +349,13 @@ def _exp(x: float) -> float:
 
 LOW, LOG2E, LN2_HIGH, LN2_LOW = (np.float32(v) for v in (-87.0, 1.44269504, 0.693359375, -2.12194440e-4))
 E2, E3, E4, E5, E6 = (np.float32(1 / math.factorial(i)) for i in range(2, 7))
-NOUGHT, ONE, LEAST = np.float32(0), np.float32(1), np.float32(-126)
-ROUND = np.float32(12582912.0)  # 1.5 · 2^23: adding it rounds to a whole number
+ZERO, ONE, LEAST = np.float32(0), np.float32(1), np.float32(-126)
+ROUND = np.float32(12582912.0)  # 1.5 · 2^23: adding it rounds to an integer
 
 
 @intrinsic
 def _power_of_two(_: Any, n: Any) -> Any:
-    """2^n as a float32, for a whole n from -126 to 127: n + 127 in the place of the exponent."""
+    """2^n as a float32, for an integer n from -126 to 127: n + 127 as the bits of the exponent."""
 
     def generate(context: Any, b: Any, signature: Any, args: Any) -> Any:
         word = ir.IntType(32)
@@ -323,12 +366,12 @@ def _power_of_two(_: Any, n: Any) -> Any:
 
 
 def _exp_32(x: Any) -> Any:
-    y = LOW if x < LOW else x  # a NaN stays one
+    y = LOW if x < LOW else x  # a NaN stays a NaN
     n = (y * LOG2E + ROUND) - ROUND
     r = (y - n * LN2_HIGH) - n * LN2_LOW
     power = ((((E6 * r + E5) * r + E4) * r + E3) * r + E2) * r * r + r + ONE
-    found = power * _power_of_two(n if n > LEAST else LEAST)
-    return NOUGHT if x < LOW else found
+    value = power * _power_of_two(n if n > LEAST else LEAST)
+    return ZERO if x < LOW else value
 
 
 def _exp_64(x: Any) -> Any:

@@ -1,7 +1,7 @@
 """sampled_softmax on a GPU: one kernel for loss and gradients, which are then summed by row in a fixed order.
 
-The kernel finds by itself which candidates move inside a chunk, from the chunk's own events, so that nobody need list
-them and nothing waits for the GPU to count. Legend: as in the package's docstring.
+The kernel finds out by itself which candidates are updated inside a chunk, from the chunk's own events, so that they
+need not be listed and nothing waits for the GPU to count them. Legend: as in the package.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from dynedge.ops.sampled_softmax import triton_kernels as kernels
-from dynedge.ops.sampled_softmax.candidate_columns import CHUNK, ScoreBonus
+from dynedge.ops.sampled_softmax import triton_kernels
+from dynedge.ops.sampled_softmax.inputs import CHUNK, ScoreBonus
 from dynedge.ops.segment_sum.triton import segment_sum, tail_width
 
 SHARED_BLOCK = 32  # candidates a program sums at once
@@ -27,168 +27,192 @@ SHARED_BLOCK = 32  # candidates a program sums at once
 class ChunkCandidates:
     """The candidates of a window's chunks, and where their states are: rows of the pool [arena | outside].
 
-    `outside` has a row for every item or, where they are drawn, one for each of the C that `share` chunks share.
+    `outside` has a row for every item or, where candidates are sampled, one for each of a sample's C.
     """
 
     items: Tensor  # int[m, C]
     rows: Tensor  # int[m, C]: at the chunk's start
-    moves: Tensor  # int32[m, C]: the first event from there on that moves it; beyond all events: none
-    every: bool  # whether the candidates of each chunk are all items
-    share: int = 1  # chunks in a row that have the same candidates
+    first_update: Tensor  # int32[m, C]: the first event from there on that updates it; beyond all events if none does
+    all_items: bool  # whether the candidates of each chunk are all items
+    chunks_per_sample: int = 1  # consecutive chunks with the same candidates
 
 
 def sampled_softmax(
-    wanted: Tensor,
+    query: Tensor,
     arena: Tensor,
     outside: Tensor,
-    ids: Tensor | None,
-    drawn: ChunkCandidates,
+    id_embeddings: Tensor | None,
+    candidates: ChunkCandidates,
     item: Tensor,
     row: Tensor,
-    after: Tensor,
+    item_row_after: Tensor,
     bonus: ScoreBonus | None = None,
     negative_weight: float = 1.0,
 ) -> Tensor:
-    """As the package's, for candidates `drawn`; after int[n]: the row event k's item is read from then on, or −1.
+    """As in the package, for `candidates`; item_row_after int[n]: row of event k's item after the event, or −1.
 
-    Bonuses are laid out as a table [n, I] for the kernel, where no item of an event has to be looked for.
+    Bonuses are passed to the kernel as a table [n, I], where no event's items have to be searched.
     """
-    added = None
+    bonus_table = None
     if bonus is not None:
-        added = arena.new_zeros(len(wanted), drawn.items.shape[1]).index_put((bonus.event, bonus.item), bonus.value)
-    behind = math.log(negative_weight)
-    error: Tensor = _SampledSoftmax.apply(wanted, arena, outside, ids, added, drawn, item, row, after, behind)  # type: ignore[no-untyped-call]
-    return error
+        bonus_table = arena.new_zeros(len(query), candidates.items.shape[1])
+        bonus_table = bonus_table.index_put((bonus.event, bonus.item), bonus.value)
+    tensors = query, arena, outside, id_embeddings, bonus_table
+    loss: Tensor = _SampledSoftmax.apply(  # type: ignore[no-untyped-call]
+        *tensors, candidates, item, row, item_row_after, math.log(negative_weight)
+    )
+    return loss
 
 
 class _SampledSoftmax(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        wanted: Tensor,
+        query: Tensor,
         arena: Tensor,
         outside: Tensor,
-        ids: Tensor | None,
-        added: Tensor | None,
-        drawn: ChunkCandidates,
+        id_embeddings: Tensor | None,
+        bonus_table: Tensor | None,
+        candidates: ChunkCandidates,
         item: Tensor,
         row: Tensor,
-        after: Tensor,
-        behind: float,
+        item_row_after: Tensor,
+        log_weight: float,
     ) -> Tensor:
-        n, (rows, d), (chunks, count) = len(wanted), arena.shape, drawn.rows.shape
-        low = torch.is_autocast_enabled(arena.device.type)
+        n, (rows, d), (chunks, count) = len(query), arena.shape, candidates.rows.shape
+        is_bfloat16 = torch.is_autocast_enabled(arena.device.type)
         width = max(16, triton.next_power_of_2(d))
-        held = width * (1 if ids is None else 2) * (1 if low else 2)
-        block = CHUNK if held <= 128 else 32  # events a program takes
+        row_registers = width * (1 if id_embeddings is None else 2) * (1 if is_bfloat16 else 2)
+        block = CHUNK if row_registers <= 128 else 32  # events per program
         programs = chunks * (CHUNK // block)
-        columns = min(32, max(16, triton.next_power_of_2(count)))  # candidates it takes at once
-        splits = max(
-            1, min(_processors(arena) // max(programs, 1), triton.cdiv(count, columns) if drawn.every else 1)
-        )
-        errors, sums = arena.new_empty(programs), arena.new_empty(splits, 2, programs * block)
-        grad_wanted = arena.new_empty(splits, *wanted.shape, dtype=wanted.dtype if splits == 1 else None)
+        columns = min(32, max(16, triton.next_power_of_2(count)))  # candidates a program scores at once
+        most_splits = triton.cdiv(count, columns) if candidates.all_items else 1
+        splits = max(1, min(_num_processors(arena) // max(programs, 1), most_splits))
+        losses, sums = arena.new_empty(programs), arena.new_empty(splits, 2, programs * block)
+        query_grad = arena.new_empty(splits, *query.shape, dtype=query.dtype if splits == 1 else None)
         entries = n + programs * (count + CHUNK)
-        grad_state = arena.new_empty(entries, d)
-        grad_id = arena.new_empty(entries if ids is not None else 0, d + 1)
-        grad_added = arena.new_empty(0 if added is None else n, count)
+        state_grads = arena.new_empty(entries, d)
+        id_grads = arena.new_empty(entries if id_embeddings is not None else 0, d + 1)
+        bonus_grad = arena.new_empty(0 if bonus_table is None else n, count)
+        tables = query.contiguous(), arena.contiguous(), outside.contiguous()
         for passes in () if not programs else ("both",) if splits == 1 else ("first", "second"):
-            kernels.chunks[(programs, splits)](
-                *(wanted.contiguous(), arena.contiguous(), outside.contiguous(), arena if ids is None else ids),
-                *(arena if added is None else added, drawn.items, drawn.rows, drawn.moves, item, row, after),
-                *(errors, sums, grad_wanted, grad_state, grad_id, grad_added, n, count, rows, behind),
+            triton_kernels.compute_chunks[(programs, splits)](
+                *(*tables, arena if id_embeddings is None else id_embeddings),
+                *(arena if bonus_table is None else bonus_table, candidates.items, candidates.rows),
+                *(candidates.first_update, item, row, item_row_after),
+                *(losses, sums, query_grad, state_grads, id_grads, bonus_grad, n, count, rows, log_weight),
                 d=d,
                 PASSES=passes,
-                EVERY=drawn.every,
+                ALL_ITEMS=candidates.all_items,
                 CHUNK=CHUNK,
                 BQ=block,
                 BA=columns,
                 BK=width,
-                IDS=ids is not None,
-                ADDED=added is not None,
-                KIND=tl.bfloat16 if low else tl.float32,
-                PRECISION="tf32x3" if not low else "ieee" if arena.is_cuda else "rounded",
+                HAS_IDS=id_embeddings is not None,
+                HAS_BONUS=bonus_table is not None,
+                DTYPE=tl.bfloat16 if is_bfloat16 else tl.float32,
+                PRECISION="tf32x3" if not is_bfloat16 else "ieee" if arena.is_cuda else "rounded",
                 num_warps=8,
                 num_stages=1,
             )
-        grad_wanted = grad_wanted[0] if splits == 1 else grad_wanted.sum(0).to(wanted.dtype)
-        ctx.save_for_backward(grad_wanted, grad_state, grad_id, grad_added, item, row, after)
-        ctx.drawn, ctx.repeats = drawn, CHUNK // block
-        ctx.sizes = rows, len(outside), None if ids is None else len(ids)
-        return errors.sum()
+        query_grad = query_grad[0] if splits == 1 else query_grad.sum(0).to(query.dtype)
+        ctx.save_for_backward(query_grad, state_grads, id_grads, bonus_grad, item, row, item_row_after)
+        ctx.candidates, ctx.programs_per_chunk = candidates, CHUNK // block
+        ctx.sizes = rows, len(outside), None if id_embeddings is None else len(id_embeddings)
+        return losses.sum()
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        grad_wanted, grad_state, grad_id, grad_added, item, row, after = ctx.saved_tensors
-        rows, outside, ids = ctx.sizes
-        drawn, repeats = ctx.drawn, ctx.repeats
-        on_rows = drawn.rows.repeat_interleave(repeats, 0) if repeats > 1 else drawn.rows
-        written = _of_programs(after, len(drawn.rows), repeats)
-        if drawn.every:
-            pool = _summed(grad_state, _keys(row, on_rows, written), rows + outside).mul_(grad)
-            for_arena, for_outside = pool[:rows], pool[rows:]
-        else:
-            inside = _keys(row, torch.where(on_rows < rows, on_rows, -1), written)
-            for_arena = _summed(grad_state, inside, rows).mul_(grad)
-            for_outside = grad_state.new_empty(outside, grad_state.shape[1])
-            _sum_shared(grad_state, len(row), on_rows, rows, drawn.share * repeats, grad, for_outside)
-        for_ids = None
-        if ids is not None:
-            moved = _of_programs(torch.where(after >= 0, item, -1), len(drawn.rows), repeats)
-            if drawn.every:
-                items = drawn.items.repeat_interleave(repeats, 0) if repeats > 1 else drawn.items
-                for_ids = _summed(grad_id, _keys(item, items, moved), ids).mul_(grad)
-            else:
-                moved[grad_id[-len(moved) :, -1] == 0] = -1  # most are no candidates
-                named = _keys(item, drawn.items[:: drawn.share], moved)
-                values = grad_id.new_empty(len(named), grad_id.shape[1])
-                first, last = slice(len(item)), slice(len(named) - len(moved), None)
-                torch.mul(grad_id[first], grad, out=values[first])
-                torch.mul(grad_id[-len(moved) :], grad, out=values[last])
-                among = values[first.stop : last.start]
-                _sum_shared(grad_id, len(item), on_rows, -1, drawn.share * repeats, grad, among)
-                shape = ids, grad_id.shape[1]
-                for_ids = torch.sparse_coo_tensor(named[None].long(), values, shape, check_invariants=False)
-        for_added = grad_added.mul_(grad) if ctx.needs_input_grad[4] else None
-        return grad_wanted * grad.to(grad_wanted.dtype), for_arena, for_outside, for_ids, for_added, *[None] * 5
+        query_grad, state_grads, id_grads, bonus_grad, item, row, item_row_after = ctx.saved_tensors
+        rows, outside, num_ids = ctx.sizes
+        grads = _Gradients(ctx.candidates, ctx.programs_per_chunk, item_row_after, grad)
+        pool_grads = grads.of_pool(state_grads, row, rows, outside)
+        id_grad = None if num_ids is None else grads.of_ids(id_grads, item, num_ids)
+        bonus_grad = bonus_grad.mul_(grad) if ctx.needs_input_grad[4] else None
+        return query_grad * grad.to(query_grad.dtype), *pool_grads, id_grad, bonus_grad, *[None] * 5
 
 
-def _processors(tensor: Tensor) -> int:
-    """How many programs run at once where it is, about; a number like it for the interpreter."""
+class _Gradients:
+    """Sums of the kernel's gradient rows by the table rows they belong to, times the gradient of the loss.
+
+    The kernel writes one row per event for its true item, then each program's for its candidates at the chunk's
+    start, then each program's for the states its chunk's events wrote.
+    """
+
+    def __init__(self, candidates: ChunkCandidates, programs_per_chunk: int, item_row_after: Tensor, grad: Tensor):
+        self.candidates, self.programs_per_chunk = candidates, programs_per_chunk
+        self.item_row_after, self.grad = item_row_after, grad
+        self.candidate_rows = self._repeat(candidates.rows)
+        self.group_size = candidates.chunks_per_sample * programs_per_chunk
+
+    def of_pool(self, values: Tensor, row: Tensor, rows: int, outside: int) -> tuple[Tensor, Tensor]:
+        """Gradients of the arena [rows, d] and of `outside`."""
+        updated = self._per_program(self.item_row_after)
+        if self.candidates.all_items:
+            pool = _sum_by_key(values, _keys(row, self.candidate_rows, updated), rows + outside).mul_(self.grad)
+            return pool[:rows], pool[rows:]
+        in_arena = torch.where(self.candidate_rows < rows, self.candidate_rows, -1)
+        arena_grad = _sum_by_key(values, _keys(row, in_arena, updated), rows).mul_(self.grad)
+        outside_grad = values.new_empty(outside, values.shape[1])
+        self._sum_shared(values, len(row), rows, outside_grad)
+        return arena_grad, outside_grad
+
+    def of_ids(self, values: Tensor, item: Tensor, num_ids: int) -> Tensor:
+        """Gradient of the ID embeddings; sparse if candidates were sampled."""
+        updated = self._per_program(torch.where(self.item_row_after >= 0, item, -1))
+        if self.candidates.all_items:
+            keys = _keys(item, self._repeat(self.candidates.items), updated)
+            return _sum_by_key(values, keys, num_ids).mul_(self.grad)
+        updated[values[-len(updated) :, -1] == 0] = -1  # most updated items are not candidates
+        keys = _keys(item, self.candidates.items[:: self.candidates.chunks_per_sample], updated)
+        out = values.new_empty(len(keys), values.shape[1])
+        first, last = slice(len(item)), slice(len(keys) - len(updated), None)
+        torch.mul(values[first], self.grad, out=out[first])
+        torch.mul(values[-len(updated) :], self.grad, out=out[last])
+        self._sum_shared(values, len(item), -1, out[first.stop : last.start])
+        shape = num_ids, values.shape[1]
+        return torch.sparse_coo_tensor(keys[None].long(), out, shape, check_invariants=False)
+
+    def _repeat(self, per_chunk: Tensor) -> Tensor:
+        """[P, C] from [m, C]: a row for every program of a chunk."""
+        return per_chunk.repeat_interleave(self.programs_per_chunk, 0) if self.programs_per_chunk > 1 else per_chunk
+
+    def _per_program(self, per_event: Tensor) -> Tensor:
+        """int32[P · CHUNK]: the values of a chunk's events for each of its programs; −1 beyond the last event."""
+        chunks = len(self.candidates.rows)
+        padded = torch.nn.functional.pad(per_event.int(), (0, chunks * CHUNK - len(per_event)), value=-1)
+        return padded.view(chunks, 1, CHUNK).expand(-1, self.programs_per_chunk, -1).flatten()
+
+    def _sum_shared(self, values: Tensor, start: int, min_row: int, out: Tensor) -> None:
+        """out [G · C, D]: the sum over the programs that share a candidate, in values [start + P · C + .., D].
+
+        Candidates whose row is below `min_row` are left out.
+        """
+        programs, count = self.candidate_rows.shape
+        width = min(64, max(16, triton.next_power_of_2(values.shape[1])))
+        if out.numel():
+            triton_kernels.sum_shared[(triton.cdiv(count, SHARED_BLOCK), len(out) // count)](
+                *(values, self.candidate_rows, self.grad, out, start, count, programs, self.group_size, min_row),
+                D=values.shape[1],
+                BM=SHARED_BLOCK,
+                BK=width,
+                TAIL=tail_width(values.shape[1], width),
+            )
+
+
+def _num_processors(tensor: Tensor) -> int:
+    """How many programs run at the same time on the tensor's device, roughly; a fixed number for the interpreter."""
     return torch.cuda.get_device_properties(tensor.device).multi_processor_count if tensor.is_cuda else 8
 
 
-def _of_programs(of_events: Tensor, chunks: int, repeats: int) -> Tensor:
-    """int32[P · CHUNK]: what is told of events, for each program of their chunk; −1 beyond the last."""
-    padded = torch.nn.functional.pad(of_events.int(), (0, chunks * CHUNK - len(of_events)), value=-1)
-    return padded.view(chunks, 1, CHUNK).expand(-1, repeats, -1).flatten()
+def _keys(true: Tensor, candidates: Tensor, updated: Tensor) -> Tensor:
+    """int32: the table row that each of the kernel's gradient rows belongs to; −1 for none."""
+    return torch.cat([true.int(), candidates.flatten().int(), updated])
 
 
-def _keys(true: Tensor, drawn: Tensor, moved: Tensor) -> Tensor:
-    """int32: whose gradient each row of the kernel's is; −1: nobody's."""
-    return torch.cat([true.int(), drawn.flatten().int(), moved])
-
-
-def _sum_shared(
-    values: Tensor, start: int, rows: Tensor, least: int, members: int, scale: Tensor, out: Tensor
-) -> None:
-    """out [G · C, D]: of each candidate that `members` programs in a row share, `scale` times the sum of what they
-    have in `values` [start + P · C + .., D], but for those whose `rows` [P, C] are below `least`."""
-    programs, count = rows.shape
-    width = min(64, max(16, triton.next_power_of_2(values.shape[1])))
-    if out.numel():
-        kernels.shared[(triton.cdiv(count, SHARED_BLOCK), len(out) // count)](
-            *(values, rows, scale, out, start, count, programs, members, least),
-            D=values.shape[1],
-            BM=SHARED_BLOCK,
-            BK=width,
-            TAIL=tail_width(values.shape[1], width),
-        )
-
-
-def _summed(values: Tensor, keys: Tensor, size: int) -> Tensor:
-    """float32[size, ..]: values summed by key, in fixed order; keys below 0 are nobody's."""
+def _sum_by_key(values: Tensor, keys: Tensor, size: int) -> Tensor:
+    """float32[size, ..]: values summed by key, in a fixed order; negative keys are skipped."""
     ordered, source = torch.sort(keys, stable=True)
     out = values.new_zeros(size, values.shape[1])
     segment_sum(values, source, ordered, out)

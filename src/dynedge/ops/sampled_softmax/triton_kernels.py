@@ -1,10 +1,10 @@
-"""sampled_softmax on a GPU: a chunk's scores live in registers only, and its gradients are worked out with its error.
+"""Triton kernels of sampled_softmax: a chunk's scores exist in registers only; gradients are computed with the loss.
 
-A program takes BQ events of a chunk and goes over the chunk's columns twice: once for the sum of exponentials, once
-for the gradients. Where all items are candidates and there are few events, the columns are split among S programs,
-and the two passes are two launches. Legend: as in the package's docstring.
+A program computes BQ events of a chunk and goes over the chunk's columns twice: once for the sum of exponentials,
+once for the gradients. Where all items are candidates and there are few events, the columns are split among S
+programs, and the two passes are two launches. Legend: as in the package.
 
-What is the same for all events of a column is subtracted from a product, not added to it: Triton would begin the
+What is the same for all events of a column is subtracted from a product, not added to it: Triton would start the
 product's sum with it, and then fence the operands too late for the tensor cores (docs/gpu-notes.md).
 """
 
@@ -13,27 +13,29 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-LOWEST = tl.constexpr(-1e30)  # no score: yet a number, of which differences can be taken
+LOWEST = tl.constexpr(-1e30)  # instead of −∞: differences of it are numbers
 
 
 @triton.jit
-def _dot(a, b, KIND: tl.constexpr, PRECISION: tl.constexpr):
-    """a · b in KIND with float32 sums; "rounded": for the interpreter, which would take a bfloat16 for an integer."""
+def _dot(a, b, DTYPE: tl.constexpr, PRECISION: tl.constexpr):
+    """a · b in DTYPE with float32 sums; "rounded" is for the interpreter, which treats bfloat16 as integers."""
     if PRECISION == "rounded":
-        return tl.dot(a.to(KIND).to(tl.float32), b.to(KIND).to(tl.float32), input_precision="ieee")
+        return tl.dot(a.to(DTYPE).to(tl.float32), b.to(DTYPE).to(tl.float32), input_precision="ieee")
     else:
-        return tl.dot(a.to(KIND), b.to(KIND), input_precision=PRECISION)
+        return tl.dot(a.to(DTYPE), b.to(DTYPE), input_precision=PRECISION)
 
 
 @triton.jit
-def _candidates(arena, outside, ids, item, row, there, first_outside, col, d: tl.constexpr, IDS: tl.constexpr):
-    """(states, id vectors, biases) of candidates: where they stand in the pool [arena | outside], and their items."""
-    inside = there[:, None] & (col < d)
-    base = tl.where(row >= first_outside, outside + (row - first_outside) * d, arena + row * d)
-    state = tl.load(base[:, None] + col, mask=inside, other=0.0)
-    if IDS:
-        vector = tl.load(ids + item[:, None] * (d + 1) + col, mask=inside, other=0.0)
-        bias = tl.load(ids + item * (d + 1) + d, mask=there, other=0.0)
+def _load_candidates(
+    arena, outside, id_embeddings, item, row, valid, first_outside, col, d: tl.constexpr, HAS_IDS: tl.constexpr
+):
+    """(states, ID embeddings, biases) of candidates, by their rows of the pool [arena | outside] and their items."""
+    mask = valid[:, None] & (col < d)
+    pointer = tl.where(row >= first_outside, outside + (row - first_outside) * d, arena + row * d)
+    state = tl.load(pointer[:, None] + col, mask=mask, other=0.0)
+    if HAS_IDS:
+        vector = tl.load(id_embeddings + item[:, None] * (d + 1) + col, mask=mask, other=0.0)
+        bias = tl.load(id_embeddings + item * (d + 1) + d, mask=valid, other=0.0)
     else:
         vector = state
         bias = tl.zeros(item.shape, tl.float32)
@@ -41,28 +43,28 @@ def _candidates(arena, outside, ids, item, row, there, first_outside, col, d: tl
 
 
 @triton.jit
-def _scores(q, q_id, state, vector, bias, IDS: tl.constexpr, KIND: tl.constexpr, PRECISION: tl.constexpr):
-    found = _dot(q, tl.trans(state), KIND, PRECISION)
-    if IDS:
-        found += _dot(q_id, tl.trans(vector), KIND, PRECISION)
-        found -= (0 - bias)[None, :]
-    return found
+def _scores(q, q_id, state, vector, bias, HAS_IDS: tl.constexpr, DTYPE: tl.constexpr, PRECISION: tl.constexpr):
+    scores = _dot(q, tl.trans(state), DTYPE, PRECISION)
+    if HAS_IDS:
+        scores += _dot(q_id, tl.trans(vector), DTYPE, PRECISION)
+        scores -= (0 - bias)[None, :]
+    return scores
 
 
 @triton.jit
-def _at_start(
+def _initial_scores(
     q,
     q_id,
     k,
     true,
-    mine,
+    valid_event,
     arena,
     outside,
-    ids,
-    added,
+    id_embeddings,
+    bonus,
     items,
     rows,
-    moves,
+    first_update,
     chunk,
     low,
     count,
@@ -70,241 +72,320 @@ def _at_start(
     col,
     d: tl.constexpr,
     BA: tl.constexpr,
-    IDS: tl.constexpr,
-    ADDED: tl.constexpr,
-    KIND: tl.constexpr,
+    HAS_IDS: tl.constexpr,
+    HAS_BONUS: tl.constexpr,
+    DTYPE: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Candidates `low` and on as they are at the chunk's start: (which there are, items, the first events that move
-    them, states, id vectors, scores, −∞ for the events that do not read them)."""
-    there = low + tl.arange(0, BA) < count
-    at = chunk * count + low + tl.arange(0, BA)
-    item = tl.load(items + at, mask=there, other=-2).to(tl.int64)
-    place = tl.load(rows + at, mask=there, other=0).to(tl.int64)
-    until = tl.load(moves + at, mask=there, other=2147483647)
-    state, vector, bias = _candidates(arena, outside, ids, item, place, there, first_outside, col, d, IDS)
-    found = _scores(q, q_id, state, vector, bias, IDS, KIND, PRECISION)
-    if ADDED:
-        known = mine[:, None] & there[None, :]
-        found += tl.load(added + k[:, None] * count + item[None, :], mask=known, other=0.0)
-    reads = (k[:, None] <= until[None, :]) & (item[None, :] != true[:, None]) & there[None, :] & mine[:, None]
-    return there, item, until, state, vector, tl.where(reads, found, float("-inf"))
+    """Candidates low to low + BA − 1 as they are at the chunk's start.
+
+    Returns (valid, items, first events that update them, states, ID embeddings, scores), the scores being −∞ for
+    events that do not read them.
+    """
+    valid = low + tl.arange(0, BA) < count
+    index = chunk * count + low + tl.arange(0, BA)
+    item = tl.load(items + index, mask=valid, other=-2).to(tl.int64)
+    row = tl.load(rows + index, mask=valid, other=0).to(tl.int64)
+    until = tl.load(first_update + index, mask=valid, other=2147483647)
+    state, vector, bias = _load_candidates(
+        arena, outside, id_embeddings, item, row, valid, first_outside, col, d, HAS_IDS
+    )
+    scores = _scores(q, q_id, state, vector, bias, HAS_IDS, DTYPE, PRECISION)
+    if HAS_BONUS:
+        bonus_mask = valid_event[:, None] & valid[None, :]
+        scores += tl.load(bonus + k[:, None] * count + item[None, :], mask=bonus_mask, other=0.0)
+    reads = (k[:, None] <= until[None, :]) & (item[None, :] != true[:, None]) & valid[None, :] & valid_event[:, None]
+    return valid, item, until, state, vector, tl.where(reads, scores, float("-inf"))
 
 
 @triton.jit
-def _once_moved(
+def _updated_scores(
     q,
     q_id,
     k,
     true,
-    mine,
+    valid_event,
     arena,
     outside,
-    ids,
-    added,
+    id_embeddings,
+    bonus,
     e,
     e_item,
     e_row,
-    drawn,
+    multiplicity,
     count,
     first_outside,
     col,
     d: tl.constexpr,
-    IDS: tl.constexpr,
-    ADDED: tl.constexpr,
-    KIND: tl.constexpr,
+    HAS_IDS: tl.constexpr,
+    HAS_BONUS: tl.constexpr,
+    DTYPE: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """What the chunk's events make of candidates: (states, id vectors, scores, −∞ for the events that do not read
-    them). A candidate drawn twice counts twice."""
-    moved = drawn > 0
-    state, vector, bias = _candidates(arena, outside, ids, e_item, e_row, moved, first_outside, col, d, IDS)
-    found = _scores(q, q_id, state, vector, bias, IDS, KIND, PRECISION) - tl.log(1 / tl.maximum(drawn, 1.0))[None, :]
-    if ADDED:
-        there = mine[:, None] & moved[None, :]
-        found += tl.load(added + k[:, None] * count + e_item[None, :], mask=there, other=0.0)
-    again = (e_item[:, None] == e_item[None, :]) & (e[:, None] > e[None, :]) & (e_row >= 0)[:, None]
-    last = tl.min(tl.where(again, e[:, None], 2147483647), 0)
-    reads = (e[None, :] < k[:, None]) & (k[:, None] <= last[None, :]) & moved[None, :]
-    reads = reads & (e_item[None, :] != true[:, None]) & mine[:, None]
-    return state, vector, tl.where(reads, found, float("-inf"))
+    """Candidates as the chunk's events update them: (states, ID embeddings, scores), the scores being −∞ for events
+    that do not read them. A candidate sampled twice counts twice."""
+    is_candidate = multiplicity > 0
+    state, vector, bias = _load_candidates(
+        arena, outside, id_embeddings, e_item, e_row, is_candidate, first_outside, col, d, HAS_IDS
+    )
+    scores = (
+        _scores(q, q_id, state, vector, bias, HAS_IDS, DTYPE, PRECISION)
+        - tl.log(1 / tl.maximum(multiplicity, 1.0))[None, :]
+    )
+    if HAS_BONUS:
+        bonus_mask = valid_event[:, None] & is_candidate[None, :]
+        scores += tl.load(bonus + k[:, None] * count + e_item[None, :], mask=bonus_mask, other=0.0)
+    is_later = (e_item[:, None] == e_item[None, :]) & (e[:, None] > e[None, :]) & (e_row >= 0)[:, None]
+    until = tl.min(tl.where(is_later, e[:, None], 2147483647), 0)
+    reads = (e[None, :] < k[:, None]) & (k[:, None] <= until[None, :]) & is_candidate[None, :]
+    reads = reads & (e_item[None, :] != true[:, None]) & valid_event[:, None]
+    return state, vector, tl.where(reads, scores, float("-inf"))
 
 
-@triton.jit(do_not_specialize=["n", "count", "first_outside", "behind"])
-def chunks(
-    wanted,
+@triton.jit(do_not_specialize=["n", "count", "first_outside", "log_weight"])
+def compute_chunks(
+    query,
     arena,
     outside,
-    ids,
-    added,
+    id_embeddings,
+    bonus,
     items,
     rows,
-    moves,
+    first_update,
     true_item,
     true_row,
-    after,
-    errors,
+    item_row_after,
+    losses,
     sums,
-    grad_wanted,
-    grad_state,
-    grad_id,
-    grad_added,
+    query_grad,
+    state_grads,
+    id_grads,
+    bonus_grad,
     n,
     count,
     first_outside,
-    behind,
+    log_weight,
     d: tl.constexpr,
     PASSES: tl.constexpr,
-    EVERY: tl.constexpr,
+    ALL_ITEMS: tl.constexpr,
     CHUNK: tl.constexpr,
     BQ: tl.constexpr,
     BA: tl.constexpr,
     BK: tl.constexpr,
-    IDS: tl.constexpr,
-    ADDED: tl.constexpr,
-    KIND: tl.constexpr,
+    HAS_IDS: tl.constexpr,
+    HAS_BONUS: tl.constexpr,
+    DTYPE: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """errors[program]: the sum over its events; grad_wanted [S, n, D], to be summed; grad_state [n + P · C + P ·
-    CHUNK, d]: of the true items' states, then of each program's candidates at the chunk's start, then of what its
-    chunk's events wrote; grad_id [.., d + 1] alike. P · S programs; sums [S, 2, P · BQ]: what the first pass leaves
-    to the second. EVERY: candidate c is item c, and there may be bonuses, added [n, C], with a gradient. A true
-    item's score counts as `behind` less than it is.
+    """Loss and gradients of BQ events per program, P · S programs.
 
-    PASSES: "both", "first" or "second". The true items belong to the first split, what events write to the last."""
+    losses[program]: sum over its events. query_grad [S, n, D]: to be summed over S. state_grads [n + P · C + P ·
+    CHUNK, d]: gradients of the true items' states, then of each program's candidates at the chunk's start, then of
+    the states its chunk's events wrote. id_grads [.., d + 1]: the same of ID embeddings and biases. sums [S, 2,
+    P · BQ]: maximum and sum of exponentials, from the first pass to the second. ALL_ITEMS: candidate c is item c, and
+    there may be bonuses, bonus [n, C], with a gradient. log_weight is subtracted from the true items' scores.
+
+    PASSES: "both", "first" or "second". The first split computes the true items, the last the updated states.
+    """
     program = tl.program_id(0).to(tl.int64)
     programs = tl.num_programs(0).to(tl.int64)
     split, splits = tl.program_id(1), tl.num_programs(1)
     is_first, is_last = split == 0, split == splits - 1
-    share_of = tl.cdiv(tl.cdiv(count, BA), splits) * BA
-    start, stop = split * share_of, tl.minimum((split + 1) * share_of, count)
+    split_width = tl.cdiv(tl.cdiv(count, BA), splits) * BA
+    start, stop = split * split_width, tl.minimum((split + 1) * split_width, count)
     chunk = program * BQ // CHUNK
     k = program * BQ + tl.arange(0, BQ)
-    mine = k < n
+    valid_event = k < n
     col = tl.arange(0, BK)[None, :]
-    whole = mine[:, None] & (col < d)
-    WIDTH: tl.constexpr = 2 * d if IDS else d
-    true = tl.load(true_item + k, mask=mine, other=-1).to(tl.int64)
-    row = tl.load(true_row + k, mask=mine, other=0).to(tl.int64)
-    at_q, at_right = wanted + k[:, None] * WIDTH + col, arena + row[:, None] * d + col
-    q = tl.load(at_q, mask=whole, other=0.0)
-    positive = tl.sum(q.to(tl.float32) * tl.load(at_right, mask=whole, other=0.0), 1)
-    q_id, at_right_id = q, ids + true[:, None] * (d + 1) + col
-    if IDS:
-        q_id = tl.load(at_q + d, mask=whole, other=0.0)
-        positive += tl.sum(q_id.to(tl.float32) * tl.load(at_right_id, mask=whole, other=0.0), 1)
-        positive += tl.load(ids + true * (d + 1) + d, mask=mine, other=0.0)
-    q, q_id = q.to(KIND), q_id.to(KIND)
-    if ADDED:
-        positive += tl.load(added + k * count + true, mask=mine, other=0.0)
-    positive -= behind
+    mask = valid_event[:, None] & (col < d)
+    WIDTH: tl.constexpr = 2 * d if HAS_IDS else d
+    true = tl.load(true_item + k, mask=valid_event, other=-1).to(tl.int64)
+    row = tl.load(true_row + k, mask=valid_event, other=0).to(tl.int64)
+    q_address, true_address = query + k[:, None] * WIDTH + col, arena + row[:, None] * d + col
+    q = tl.load(q_address, mask=mask, other=0.0)
+    true_score = tl.sum(q.to(tl.float32) * tl.load(true_address, mask=mask, other=0.0), 1)
+    q_id, true_id_address = q, id_embeddings + true[:, None] * (d + 1) + col
+    if HAS_IDS:
+        q_id = tl.load(q_address + d, mask=mask, other=0.0)
+        true_score += tl.sum(q_id.to(tl.float32) * tl.load(true_id_address, mask=mask, other=0.0), 1)
+        true_score += tl.load(id_embeddings + true * (d + 1) + d, mask=valid_event, other=0.0)
+    q, q_id = q.to(DTYPE), q_id.to(DTYPE)
+    if HAS_BONUS:
+        true_score += tl.load(bonus + k * count + true, mask=valid_event, other=0.0)
+    true_score -= log_weight
 
-    # The chunk's events as what they write: read from the next event on, by those before the item moves again.
+    # The states that the chunk's events write: read from the next event on, until the item is updated again.
     e = chunk * CHUNK + tl.arange(0, CHUNK)
     e_item = tl.load(true_item + e, mask=e < n, other=-1).to(tl.int64)
-    e_row = tl.load(after + e, mask=e < n, other=-1).to(tl.int64)
+    e_row = tl.load(item_row_after + e, mask=e < n, other=-1).to(tl.int64)
     end = (chunk + 1) * CHUNK
-    drawn = tl.zeros([CHUNK], tl.float32)  # how often an event's item was drawn
-    if EVERY:
-        drawn += (e_row >= 0).to(tl.float32)
+    multiplicity = tl.zeros([CHUNK], tl.float32)  # how often an event's item is among the candidates
+    if ALL_ITEMS:
+        multiplicity += (e_row >= 0).to(tl.float32)
 
-    top, total = tl.where(is_first, positive, LOWEST), tl.full([BQ], 0.0, tl.float32) + is_first
+    highest, total = tl.where(is_first, true_score, LOWEST), tl.full([BQ], 0.0, tl.float32) + is_first
     if PASSES != "second":
         for low in range(start, stop, BA):
-            there, item, until, state, vector, found = _at_start(
-                *(q, q_id, k, true, mine, arena, outside, ids, added, items, rows, moves, chunk, low, count),
-                *(first_outside, col, d, BA, IDS, ADDED, KIND, PRECISION),
+            valid, item, until, state, vector, scores = _initial_scores(
+                *(
+                    q,
+                    q_id,
+                    k,
+                    true,
+                    valid_event,
+                    arena,
+                    outside,
+                    id_embeddings,
+                    bonus,
+                    items,
+                    rows,
+                    first_update,
+                    chunk,
+                    low,
+                    count,
+                ),
+                *(first_outside, col, d, BA, HAS_IDS, HAS_BONUS, DTYPE, PRECISION),
             )
-            if not EVERY and tl.min(until, 0) < end:
-                drawn += tl.sum(((e_item[:, None] == item[None, :]) & (e_row >= 0)[:, None]).to(tl.float32), 1)
-            higher = tl.maximum(top, tl.max(found, 1))
-            total = total * tl.exp(top - higher) + tl.sum(tl.exp(found - higher[:, None]), 1)
-            top = higher
-    any_moved = is_last & (tl.max(drawn, 0) > 0)
-    if PASSES != "second" and any_moved:
-        state, vector, found = _once_moved(
-            *(q, q_id, k, true, mine, arena, outside, ids, added, e, e_item, e_row, drawn, count),
-            *(first_outside, col, d, IDS, ADDED, KIND, PRECISION),
+            if not ALL_ITEMS and tl.min(until, 0) < end:
+                multiplicity += tl.sum(((e_item[:, None] == item[None, :]) & (e_row >= 0)[:, None]).to(tl.float32), 1)
+            new_highest = tl.maximum(highest, tl.max(scores, 1))
+            total = total * tl.exp(highest - new_highest) + tl.sum(tl.exp(scores - new_highest[:, None]), 1)
+            highest = new_highest
+    any_updated = is_last & (tl.max(multiplicity, 0) > 0)
+    if PASSES != "second" and any_updated:
+        state, vector, scores = _updated_scores(
+            *(
+                q,
+                q_id,
+                k,
+                true,
+                valid_event,
+                arena,
+                outside,
+                id_embeddings,
+                bonus,
+                e,
+                e_item,
+                e_row,
+                multiplicity,
+                count,
+            ),
+            *(first_outside, col, d, HAS_IDS, HAS_BONUS, DTYPE, PRECISION),
         )
-        higher = tl.maximum(top, tl.max(found, 1))
-        total = total * tl.exp(top - higher) + tl.sum(tl.exp(found - higher[:, None]), 1)
-        top = higher
-    at_sums = sums + program * BQ + tl.arange(0, BQ)
+        new_highest = tl.maximum(highest, tl.max(scores, 1))
+        total = total * tl.exp(highest - new_highest) + tl.sum(tl.exp(scores - new_highest[:, None]), 1)
+        highest = new_highest
+    sums_address = sums + program * BQ + tl.arange(0, BQ)
     if PASSES == "first":
-        tl.store(at_sums + 2 * split * programs * BQ, top)
-        tl.store(at_sums + (2 * split + 1) * programs * BQ, total)
+        tl.store(sums_address + 2 * split * programs * BQ, highest)
+        tl.store(sums_address + (2 * split + 1) * programs * BQ, total)
         return
     if PASSES == "second":
-        top, total = tl.full([BQ], LOWEST, tl.float32), tl.zeros([BQ], tl.float32)
+        highest, total = tl.full([BQ], LOWEST, tl.float32), tl.zeros([BQ], tl.float32)
         for other in range(splits):
-            its_top = tl.load(at_sums + 2 * other * programs * BQ)
-            its_total = tl.load(at_sums + (2 * other + 1) * programs * BQ)
-            higher = tl.maximum(top, its_top)
-            total = total * tl.exp(top - higher) + its_total * tl.exp(its_top - higher)
-            top = higher
-    top += tl.log(total)
+            split_highest = tl.load(sums_address + 2 * other * programs * BQ)
+            split_total = tl.load(sums_address + (2 * other + 1) * programs * BQ)
+            new_highest = tl.maximum(highest, split_highest)
+            total = total * tl.exp(highest - new_highest) + split_total * tl.exp(split_highest - new_highest)
+            highest = new_highest
+    highest += tl.log(total)
 
-    missing = tl.where(mine & is_first, tl.exp(positive - top) - 1, 0.0)[:, None]
-    grad = missing * tl.load(at_right, mask=whole, other=0.0)
-    grad_of_id = grad
-    if IDS:
-        grad_of_id = missing * tl.load(at_right_id, mask=whole, other=0.0)
+    true_grad = tl.where(valid_event & is_first, tl.exp(true_score - highest) - 1, 0.0)[:, None]
+    grad_q = true_grad * tl.load(true_address, mask=mask, other=0.0)
+    grad_q_id = grad_q
+    if HAS_IDS:
+        grad_q_id = true_grad * tl.load(true_id_address, mask=mask, other=0.0)
     if is_first:
-        tl.store(errors + program, tl.sum(tl.where(mine, top - positive, 0.0), 0))
-        tl.store(grad_state + k[:, None] * d + col, missing * tl.load(at_q, mask=whole, other=0.0), mask=whole)
-        if IDS:
-            asked = tl.load(at_q + d, mask=whole, other=0.0)
-            tl.store(grad_id + k[:, None] * (d + 1) + col, missing * asked, mask=whole)
-            tl.store(grad_id + k[:, None] * (d + 1) + d, missing, mask=mine[:, None])
-        if ADDED:
-            tl.store(grad_added + k * count + true, tl.exp(positive - top) - 1, mask=mine)
+        tl.store(losses + program, tl.sum(tl.where(valid_event, highest - true_score, 0.0), 0))
+        tl.store(state_grads + k[:, None] * d + col, true_grad * tl.load(q_address, mask=mask, other=0.0), mask=mask)
+        if HAS_IDS:
+            q_id_full = tl.load(q_address + d, mask=mask, other=0.0)
+            tl.store(id_grads + k[:, None] * (d + 1) + col, true_grad * q_id_full, mask=mask)
+            tl.store(id_grads + k[:, None] * (d + 1) + d, true_grad, mask=valid_event[:, None])
+        if HAS_BONUS:
+            tl.store(bonus_grad + k * count + true, tl.exp(true_score - highest) - 1, mask=valid_event)
     for low in range(start, stop, BA):
-        there, item, until, state, vector, found = _at_start(
-            *(q, q_id, k, true, mine, arena, outside, ids, added, items, rows, moves, chunk, low, count),
-            *(first_outside, col, d, BA, IDS, ADDED, KIND, PRECISION),
+        valid, item, until, state, vector, scores = _initial_scores(
+            *(
+                q,
+                q_id,
+                k,
+                true,
+                valid_event,
+                arena,
+                outside,
+                id_embeddings,
+                bonus,
+                items,
+                rows,
+                first_update,
+                chunk,
+                low,
+                count,
+            ),
+            *(first_outside, col, d, BA, HAS_IDS, HAS_BONUS, DTYPE, PRECISION),
         )
-        share = tl.exp(found - top[:, None])
-        if ADDED:
-            tl.store(grad_added + k[:, None] * count + item[None, :], share, mask=found > float("-inf"))
-        grad += _dot(share, state, KIND, PRECISION)
-        to = n + program * count + low + tl.arange(0, BA)
-        filled = there[:, None] & (col < d)
-        tl.store(grad_state + to[:, None] * d + col, _dot(tl.trans(share), q, KIND, PRECISION), mask=filled)
-        if IDS:
-            grad_of_id += _dot(share, vector, KIND, PRECISION)
-            for_id = _dot(tl.trans(share), q_id, KIND, PRECISION)
-            tl.store(grad_id + to[:, None] * (d + 1) + col, for_id, mask=filled)
-            tl.store(grad_id + to * (d + 1) + d, tl.sum(share, 0), mask=there)
-    to = n + programs * count + program * CHUNK + tl.arange(0, CHUNK)
-    filled = (col < d) & (to >= 0)[:, None]
-    if any_moved:
-        state, vector, found = _once_moved(
-            *(q, q_id, k, true, mine, arena, outside, ids, added, e, e_item, e_row, drawn, count),
-            *(first_outside, col, d, IDS, ADDED, KIND, PRECISION),
+        probability = tl.exp(scores - highest[:, None])
+        if HAS_BONUS:
+            tl.store(bonus_grad + k[:, None] * count + item[None, :], probability, mask=scores > float("-inf"))
+        grad_q += _dot(probability, state, DTYPE, PRECISION)
+        out_row = n + program * count + low + tl.arange(0, BA)
+        out_mask = valid[:, None] & (col < d)
+        tl.store(
+            state_grads + out_row[:, None] * d + col, _dot(tl.trans(probability), q, DTYPE, PRECISION), mask=out_mask
         )
-        share = tl.exp(found - top[:, None])
-        if ADDED:
-            tl.store(grad_added + k[:, None] * count + e_item[None, :], share, mask=found > float("-inf"))
-        grad += _dot(share, state, KIND, PRECISION)
-        tl.store(grad_state + to[:, None] * d + col, _dot(tl.trans(share), q, KIND, PRECISION), mask=filled)
-        if IDS:
-            grad_of_id += _dot(share, vector, KIND, PRECISION)
-            for_id = _dot(tl.trans(share), q_id, KIND, PRECISION)
-            tl.store(grad_id + to[:, None] * (d + 1) + col, for_id, mask=filled)
-            tl.store(grad_id + to * (d + 1) + d, tl.sum(share, 0))
+        if HAS_IDS:
+            grad_q_id += _dot(probability, vector, DTYPE, PRECISION)
+            id_grad = _dot(tl.trans(probability), q_id, DTYPE, PRECISION)
+            tl.store(id_grads + out_row[:, None] * (d + 1) + col, id_grad, mask=out_mask)
+            tl.store(id_grads + out_row * (d + 1) + d, tl.sum(probability, 0), mask=valid)
+    out_row = n + programs * count + program * CHUNK + tl.arange(0, CHUNK)
+    out_mask = (col < d) & (out_row >= 0)[:, None]
+    if any_updated:
+        state, vector, scores = _updated_scores(
+            *(
+                q,
+                q_id,
+                k,
+                true,
+                valid_event,
+                arena,
+                outside,
+                id_embeddings,
+                bonus,
+                e,
+                e_item,
+                e_row,
+                multiplicity,
+                count,
+            ),
+            *(first_outside, col, d, HAS_IDS, HAS_BONUS, DTYPE, PRECISION),
+        )
+        probability = tl.exp(scores - highest[:, None])
+        if HAS_BONUS:
+            tl.store(bonus_grad + k[:, None] * count + e_item[None, :], probability, mask=scores > float("-inf"))
+        grad_q += _dot(probability, state, DTYPE, PRECISION)
+        tl.store(
+            state_grads + out_row[:, None] * d + col, _dot(tl.trans(probability), q, DTYPE, PRECISION), mask=out_mask
+        )
+        if HAS_IDS:
+            grad_q_id += _dot(probability, vector, DTYPE, PRECISION)
+            id_grad = _dot(tl.trans(probability), q_id, DTYPE, PRECISION)
+            tl.store(id_grads + out_row[:, None] * (d + 1) + col, id_grad, mask=out_mask)
+            tl.store(id_grads + out_row * (d + 1) + d, tl.sum(probability, 0))
     elif is_last:
-        tl.store(grad_state + to[:, None] * d + col, tl.zeros([CHUNK, BK], tl.float32), mask=filled)
-        if IDS:
-            tl.store(grad_id + to[:, None] * (d + 1) + col, tl.zeros([CHUNK, BK], tl.float32), mask=filled)
-            tl.store(grad_id + to * (d + 1) + d, tl.zeros([CHUNK], tl.float32))
-    at_grad = grad_wanted + (split * n + k[:, None]) * WIDTH + col
-    tl.store(at_grad, grad, mask=whole)
-    if IDS:
-        tl.store(at_grad + d, grad_of_id, mask=whole)
+        tl.store(state_grads + out_row[:, None] * d + col, tl.zeros([CHUNK, BK], tl.float32), mask=out_mask)
+        if HAS_IDS:
+            tl.store(id_grads + out_row[:, None] * (d + 1) + col, tl.zeros([CHUNK, BK], tl.float32), mask=out_mask)
+            tl.store(id_grads + out_row * (d + 1) + d, tl.zeros([CHUNK], tl.float32))
+    grad_address = query_grad + (split * n + k[:, None]) * WIDTH + col
+    tl.store(grad_address, grad_q, mask=mask)
+    if HAS_IDS:
+        tl.store(grad_address + d, grad_q_id, mask=mask)
 
 
 @triton.jit
-def _shared(
+def _sum_shared_columns(
     values,
     rows,
     out,
@@ -312,8 +393,8 @@ def _shared(
     start,
     count,
     programs,
-    members,
-    least,
+    group_size,
+    min_row,
     k,
     D: tl.constexpr,
     BM: tl.constexpr,
@@ -324,17 +405,17 @@ def _shared(
     c = tl.program_id(0) * BM + tl.arange(0, BM)
     col = k + tl.arange(0, BK)[None, :]
     total = tl.zeros([BM, BK], tl.float32)
-    for member in range(members):
-        program = group * members + member + 0 * c
-        at, there = program * count + c, (c < count) & (program < programs)
-        counts = there & (tl.load(rows + at, mask=there, other=0) >= least)
-        total += tl.load(values + (start + at)[:, None] * D + col, mask=counts[:, None] & (col < D), other=0.0)
-    place = (group * count + c)[:, None] * D + col
-    tl.store(out + place, factor * total, mask=(c < count)[:, None] & (col < D))
+    for member in range(group_size):
+        program = group * group_size + member + 0 * c
+        index, valid = program * count + c, (c < count) & (program < programs)
+        included = valid & (tl.load(rows + index, mask=valid, other=0) >= min_row)
+        total += tl.load(values + (start + index)[:, None] * D + col, mask=included[:, None] & (col < D), other=0.0)
+    offset = (group * count + c)[:, None] * D + col
+    tl.store(out + offset, factor * total, mask=(c < count)[:, None] & (col < D))
 
 
-@triton.jit(do_not_specialize=["start", "count", "programs", "members", "least"])
-def shared(
+@triton.jit(do_not_specialize=["start", "count", "programs", "group_size", "min_row"])
+def sum_shared(
     values,
     rows,
     scale,
@@ -342,17 +423,17 @@ def shared(
     start,
     count,
     programs,
-    members,
-    least,
+    group_size,
+    min_row,
     D: tl.constexpr,
     BM: tl.constexpr,
     BK: tl.constexpr,
     TAIL: tl.constexpr,
 ):
-    """out [G · C, D]: `scale` times the sum over the programs of a group, those left out whose rows are below."""
+    """out [G · C, D]: `scale` times the sum over a group of programs, of candidates whose row is min_row or above."""
     factor = tl.load(scale).to(tl.float32)
     for k in tl.static_range(0, D, BK):
-        _shared(
-            *(values, rows, out, factor, start, count, programs, members, least, k, D, BM),
+        _sum_shared_columns(
+            *(values, rows, out, factor, start, count, programs, group_size, min_row, k, D, BM),
             BK if k + BK <= D else TAIL,
         )

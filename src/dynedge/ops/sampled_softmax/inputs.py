@@ -1,0 +1,43 @@
+"""The arguments of sampled_softmax that are more than one tensor. Shapes as in the package."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from torch import Tensor
+
+CHUNK = 128  # events; with it grows the number of items updated inside a chunk, and the efficiency of matrix products
+
+
+@dataclass(frozen=True, eq=False)
+class CandidateColumns:
+    """The candidates of each chunk. All int64, on the device of the model. Padding columns are read by no event."""
+
+    count: int  # C: the first columns are the candidates as they are at the chunk's start
+    item: Tensor  # [m, A]
+    row: Tensor  # [m, A]: of the pool [arena | outside]
+    since: Tensor  # [m, A]: the event that wrote the state; -1 if it is from before the chunk
+    until: Tensor  # [m, A]: the last event that reads it
+    candidate: Tensor  # [m, A]: which of the C candidates it is
+    outside: Tensor  # items that no event of the window touches; their states are those at its start
+
+
+class ScoreBonus(NamedTuple):
+    """What is added to an event's scores of some items: entries start[k] to start[k + 1] − 1 are those of event k."""
+
+    start: Tensor  # int64[n + 1]
+    event: Tensor  # int64[L], ascending
+    item: Tensor  # int64[L], each at most once per event
+    value: Tensor  # [L]
+
+
+class LossInputs(NamedTuple):
+    """The tensors that every implementation reads."""
+
+    query: Tensor  # [n, D]
+    arena: Tensor  # [R, d]
+    outside: Tensor  # [.., d]
+    id_embeddings: Tensor | None  # [I, d + 1]
+    item: Tensor  # int64[n]: the true items
+    row: Tensor  # int64[n]: the rows of the arena with their states
