@@ -16,14 +16,14 @@ from dynedge.plan.dnodes import select_dnodes
 from dynedge.plan.links import Linker
 from dynedge.plan.schedule import build_schedule
 
-FLOAT32, BFLOAT16 = 1e-4, 2e-2  # of the greatest number: what the project promises
+FLOAT32, BFLOAT16 = 1e-4, 2e-2  # relative to the greatest number
 
 
 pytestmark = pytest.mark.usefixtures("poisoned_anywhere")
 
 
 class Window:
-    """Random events and inputs; the schedule has what the settings make of it."""
+    """Random events, their schedule, and random inputs."""
 
     def __init__(
         self,
@@ -64,17 +64,17 @@ class Window:
         arena = torch.cat([roots, written])
         return [arena.detach(), *torch.autograd.grad(arena, inputs, self.grad.double(), materialize_grads=True)]
 
-    def run(self, low: bool = False) -> list[Tensor]:
+    def run(self, bfloat16: bool = False) -> list[Tensor]:
         inputs = [tensor.to(DEVICE).requires_grad_() for tensor in self.inputs]
-        with torch.autocast(DEVICE, torch.bfloat16) if low else nullcontext():
+        with torch.autocast(DEVICE, torch.bfloat16) if bfloat16 else nullcontext():
             arena = triton.level_gru(*inputs[:2], self.source.to(DEVICE), *inputs[2:], self.levels)
         grads = torch.autograd.grad(arena, inputs, self.grad.to(DEVICE))
         return [tensor.cpu() for tensor in (arena.detach(), *grads)]
 
-    def check(self, low: bool = False) -> None:
+    def check(self, bfloat16: bool = False) -> None:
         names = "arena", "roots", "pre", "w_own", "w_other", "b_own"
-        for name, got, right in zip(names, self.run(low), self.reference(), strict=True):
-            bound = (BFLOAT16 if low else FLOAT32) * float(right.abs().max()) if right.numel() else 0
+        for name, got, right in zip(names, self.run(bfloat16), self.reference(), strict=True):
+            bound = (BFLOAT16 if bfloat16 else FLOAT32) * float(right.abs().max()) if right.numel() else 0
             torch.testing.assert_close(got.double(), right, rtol=0, atol=bound, msg=lambda m, name=name: name + m)
 
 
@@ -98,46 +98,46 @@ WINDOWS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", WINDOWS)
 def test_states_and_gradients(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(triton, "ALONE_BYTES", 0)  # all by kernels whose programs meet
+    monkeypatch.setattr(triton, "MAX_SOLO_BYTES", 0)  # all by the kernels with a barrier
     Window(**WINDOWS[name]).check()
 
 
 @pytest.mark.parametrize("name", ["active and d-nodes", "one event", "one long chain", "d = 7"])
 @pytest.mark.parametrize("rows", [16, 4])
-def test_narrow_levels_by_one_program(name: str, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also beside levels that are too wide for it."""
-    monkeypatch.setattr(triton, "ALONE", rows)
-    monkeypatch.setattr(triton, "SHORT", 0)
+def test_narrow_levels_are_computed_by_one_program(name: str, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also next to levels that are too wide for it."""
+    monkeypatch.setattr(triton, "MAX_SOLO_ROWS", rows)
+    monkeypatch.setattr(triton, "MIN_SOLO_LEVELS", 0)
     Window(**WINDOWS[name]).check()
 
 
 @pytest.mark.parametrize("name", [name for name in WINDOWS if name != "d = 1"])  # whose sums cancel to few bits
 def test_states_and_gradients_in_bfloat16(name: str) -> None:
-    Window(**WINDOWS[name]).check(low=True)
+    Window(**WINDOWS[name]).check(bfloat16=True)
 
 
 @pytest.mark.parametrize("n", [0, 20])
 def test_windows_that_write_nothing(n: int) -> None:
     """No events, or all between active entities."""
     window = Window(n=n, active=(1.0, 1.0))
-    arena, roots, *others = window.run()
+    arena, roots, *other_grads = window.run()
     assert torch.equal(arena, window.inputs[0]) and torch.equal(roots, window.grad)
-    assert not any(grad.any() for grad in others)
+    assert not any(grad.any() for grad in other_grads)
 
 
 def test_several_levels_in_one_launch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With one side written, one program can do all levels, also where programs cannot wait for each other."""
-    monkeypatch.setattr(triton, "ALONE_BYTES", 0)
-    monkeypatch.setattr(triton, "_apart", lambda runs, holds, back: runs)
+    """With one side written, one program can compute all levels, even where programs cannot wait for each other."""
+    monkeypatch.setattr(triton, "MAX_SOLO_BYTES", 0)
+    monkeypatch.setattr(triton, "_one_level_per_launch", lambda runs, fits_one_program, reverse: runs)
     window = Window(n=60, users=5, items=7, active=(0.0, 1.0))
     assert [run[1] for run in window.levels.runs] == [window.schedule.depth] and window.schedule.depth > 5
     window.check()
 
 
-def test_wide_levels_have_launches_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(triton, "ALONE", 0)
-    monkeypatch.setattr(triton, "MIDDLE", (2, 64, 1, 8))
-    monkeypatch.setattr(triton, "WIDE", (4, 64, 4, 8))
+def test_wide_levels_get_their_own_launches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton, "MAX_SOLO_ROWS", 0)
+    monkeypatch.setattr(triton, "MIDDLE", triton.LaunchShape(2, 64, 1, 8))
+    monkeypatch.setattr(triton, "WIDE", triton.LaunchShape(4, 64, 4, 8))
     window = Window(n=50, users=12, items=12)
     kinds = [rows >= 4 for _, _, rows in window.levels.runs]
     assert any(kinds) and not all(kinds)
@@ -151,8 +151,8 @@ def test_runs_cover_all_levels_in_order() -> None:
     assert triton.runs(np.array([7])) == []
 
 
-def test_few_narrow_levels_stay_with_their_neighbours() -> None:
-    """A launch of their own would take longer than they gain."""
+def test_short_runs_of_narrow_levels_join_their_neighbours() -> None:
+    """Another launch would cost more than it gains."""
     sides = np.array([200, *[9] * 15, 20, 30, *[9] * 16, 300])
     blocks = np.concatenate([[0], np.cumsum(np.stack([sides, sides // 2], 1))])
     assert triton.runs(blocks) == [(0, 18, 200), (18, 34, 9), (34, 35, 300)]
@@ -160,5 +160,5 @@ def test_few_narrow_levels_stay_with_their_neighbours() -> None:
 
 def test_same_bits_every_time() -> None:
     window = Window(n=15, active=(0.2, 0.2), limit={"max_dnodes": 5})
-    first, second = window.run(low=True), window.run(low=True)
+    first, second = window.run(bfloat16=True), window.run(bfloat16=True)
     assert all(torch.equal(one, two) for one, two in zip(first, second, strict=True))

@@ -1,8 +1,9 @@
-"""level_gru: every state a window writes, by two gated recurrent updates an event, level by level.
+"""level_gru: all states that a window writes, by two gated recurrent updates per event, level by level.
 
 Legend: d width of a state, W states written, R rows of the arena, F = `schedule.first_written` rows before them.
 
-Row w of side s has two parents in the arena, own and other (`schedule.parents`), and is, as in torch's GRUCell:
+Row w of side s has two parents in the arena, own and other (`schedule.parents`): the previous states of its entity
+and of the entity it interacts with. As in torch's GRUCell:
 
     gi = W_other[s] · other + pre[w]        pre[w] = W_feature[s] · f + b[s], one large product done by the caller
     gh = W_own[s] · own + b_own[s]
@@ -23,7 +24,7 @@ __all__ = ["level_gru"]
 BY_DEVICE: dict[str, Callable[..., Tensor]] = {
     "cpu": cpu.level_gru,
     "cuda": reference.level_gru,
-}  # triton.py reads other inputs: see there
+}  # the operator of triton.py has other inputs and is called directly
 
 
 def level_gru(
@@ -58,5 +59,5 @@ def _check(roots: Tensor, pre: Tensor, w_own: Tensor, w_other: Tensor, b_own: Te
         if tensor.dtype != roots.dtype or tensor.device != roots.device:
             raise TypeError(
                 f"{name} is {tensor.dtype} on {tensor.device}, roots {roots.dtype} on {roots.device}: "
-                "all five should be alike."
+                "all five must have the same."
             )

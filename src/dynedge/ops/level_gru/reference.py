@@ -1,4 +1,4 @@
-"""The truth, in plain torch: the same states one event at a time, and level by level. Autograd does the backward.
+"""Reference implementations in plain PyTorch: event by event and level by level. Autograd computes the gradients.
 
 Legend: n events, d width of a state, W states written, R rows of the arena, U users, I items, K d-nodes.
 """
@@ -13,7 +13,7 @@ from dynedge.utils.arrays import Array
 
 
 def update(own: Tensor, other: Tensor, pre: Tensor, w_own: Tensor, w_other: Tensor, b_own: Tensor) -> Tensor:
-    """New states [rows, d] of one side: torch's GRUCell, with the input's feature part and its bias in `pre`."""
+    """New states [rows, d] of one side: torch's GRUCell, with the projected features and their bias in `pre`."""
     gi_r, gi_z, gi_n = (other @ w_other.T + pre).chunk(3, dim=-1)
     gh_r, gh_z, gh_n = (own @ w_own.T + b_own).chunk(3, dim=-1)
     r = torch.sigmoid(gi_r + gh_r)
@@ -32,10 +32,10 @@ def event_by_event(
     w_other: Tensor,
     b_own: Tensor,
 ) -> dict[int, Tensor]:
-    """The states written, each [d] by its code 2·k + side, by a loop over the events in time order.
+    """The written states, each [d], by code 2·k + side, from a loop over the events in time order.
 
-    pairs int[n, 2] are users and items; start [U, d] and [I, d] their first states, ψ for the active ones, whose
-    masks are `active`; phi the vectors read instead of the states whose codes it has; pre [n, 2, 3d].
+    pairs int[n, 2] are users and items; start [U, d] and [I, d] their initial states, ψ for the active ones, whose
+    masks are `active`; phi the vectors that are read instead of the states with its codes; pre [n, 2, 3d].
     """
     now: dict[tuple[int, int], Tensor] = {}
     written: dict[int, Tensor] = {}
@@ -52,7 +52,7 @@ def event_by_event(
 def level_gru(
     roots: Tensor, pre: Tensor, w_own: Tensor, w_other: Tensor, b_own: Tensor, schedule: Schedule
 ) -> Tensor:
-    """The states written [W, d], level by level: gather two rows, two products, gates, write."""
+    """The written states [W, d], level by level: gather two rows, two products, gates, write."""
     first = schedule.first_written
     arena = torch.cat((roots, roots.new_empty(pre.shape[0], roots.shape[1])))
     parents = torch.from_numpy(schedule.parents).to(roots.device)

@@ -2,17 +2,17 @@
 
 Legend: d width of a state, W states written, R rows of the arena, F rows before the written ones, P rows of pre.
 
-Levels of very many rows get a launch each, as many programs as it takes; runs of narrower ones share a launch whose
-programs wait for each other after each level, no more of them than run at once; runs of the narrowest are one
-program's. Products are in bfloat16 with float32 sums under autocast, else in float32; states and gradients of states
-are float32. Same bits every time.
+A level of very many rows gets its own launch, with as many programs as it needs; runs of narrower levels share a
+launch whose programs wait for each other after each level, no more of them than run at once; runs of the narrowest
+levels are computed by one program. Products are in bfloat16 with float32 sums under autocast, else in float32; states
+and their gradients are float32. The bits are the same every time.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,37 +20,50 @@ import triton
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from dynedge.ops.level_gru import triton_kernels as kernels
-from dynedge.ops.level_gru import triton_narrow_levels as alone
+from dynedge.ops.level_gru import triton_kernels, triton_narrow_levels
 from dynedge.ops.segment_sum.triton import segment_sum
 from dynedge.plan.schedule import Schedule
 from dynedge.utils.arrays import Array
 
-Run = tuple[int, int, int]  # first level, last level + 1, rows of the widest side among them
+LevelRun = tuple[int, int, int]  # first level, last level + 1, rows of the widest side among them
 
 LEVEL_TENSORS = "parents", "children", "blocks", "offsets", "psi_keys", "psi_readers"
-# From so many rows of a side on: rows a program takes at once, programs a multiprocessor gets, warps of each.
-# A launch takes the CPU 30 µs, and a row some 2 ns of the GPU: a level of 32,768 rows is worth one of its own.
-NARROW, MIDDLE, WIDE = (0, 16, 1, 8), (1536, 64, 1, 8), (32768, 64, 4, 8)
-COLUMNS = 64  # of a state that a program takes at once
-ALONE = 16  # no more rows of a side: one program does both sides,
-ALONE_BYTES = 96 * 1024  # if it can hold the weights of both
-SHORT = 16  # fewer of such levels join what is next to them: a launch more takes longer than they gain
+
+
+class LaunchShape(NamedTuple):
+    """How a run of levels is launched, by the rows of its widest side."""
+
+    min_rows: int
+    rows_per_block: int
+    programs_per_processor: int
+    warps: int
+
+
+# A launch takes the CPU 30 µs, and a row about 2 ns of the GPU: a level of 32,768 rows is worth a launch of its own.
+NARROW, MIDDLE, WIDE = LaunchShape(0, 16, 1, 8), LaunchShape(1536, 64, 1, 8), LaunchShape(32768, 64, 4, 8)
+MAX_COLUMNS = 64  # of a state that a program computes at once
+MAX_SOLO_ROWS = 16  # levels with at most 16 rows per side are computed by one program,
+MAX_SOLO_BYTES = 96 * 1024  # if the weights of both sides fit into it
+MIN_SOLO_LEVELS = (
+    16  # shorter runs of such levels join their neighbours: another launch would cost more than it gains
+)
 
 
 @dataclass(frozen=True, eq=False)
 class Levels:
-    """A schedule's levels as the kernels read them: tensors where the arithmetic runs, launches as plain numbers."""
+    """A schedule's levels as the kernels read them: tensors on the device, launches as plain numbers."""
 
     parents: Tensor  # int32[W, 2]
     children: Tensor  # int32[R, 2]
     blocks: Tensor  # int32[2L + 1]
-    offsets: Tensor  # int32[2L]: where each block's rows start when all users' come before all items'
+    offsets: Tensor  # int32[2L]: where each block's rows start when all users' rows come before all items'
     psi_keys: Tensor  # int32: the ψ row of each reader, sorted
-    psi_readers: Tensor  # int32: the reader w, as 2·w + 1: the row of sent [2W] that goes to its other parent
+    psi_readers: (
+        Tensor  # int32: 2·w + 1 of each reader w: the row of parent_grads [2W, d] that is for its other parent
+    )
     first_written: int
-    users: int  # written rows of users
-    runs: list[Run]
+    users: int  # number of written rows of users
+    runs: list[LevelRun]
 
     @classmethod
     def of(cls, schedule: Schedule, device: torch.device | str) -> Levels:
@@ -60,7 +73,7 @@ class Levels:
 
 
 def level_arrays(schedule: Schedule) -> dict[str, Array]:
-    """The tensors of Levels, int32, still on the host."""
+    """Arrays of the tensors of Levels, int32, on the host."""
     sizes = np.diff(schedule.blocks).reshape(-1, 2)
     ends = np.cumsum(sizes.T.ravel()).reshape(2, -1).T
     psi = np.arange(schedule.first_psi, schedule.first_phi, dtype=np.int32)
@@ -75,25 +88,25 @@ def level_arrays(schedule: Schedule) -> dict[str, Array]:
 
 
 def level_metadata(schedule: Schedule) -> dict[str, Any]:
-    """The rest of Levels."""
+    """The other fields of Levels."""
     users = int(np.diff(schedule.blocks)[::2].sum())
     return {"first_written": schedule.first_written, "users": users, "runs": runs(schedule.blocks)}
 
 
-def runs(blocks: Array) -> list[Run]:
-    """Each wide level alone, others of a kind together."""
-    sides = np.diff(blocks).reshape(-1, 2).max(1, initial=0)
-    kinds = np.searchsorted((ALONE + 1, MIDDLE[0], WIDE[0]), sides, side="right")
-    for first, last in _stretches(kinds):
-        if kinds[first] == 0 and last - first < SHORT:
+def runs(blocks: Array) -> list[LevelRun]:
+    """Runs of levels that share a launch: each wide level by itself, others with neighbours of their kind."""
+    widths = np.diff(blocks).reshape(-1, 2).max(1, initial=0)
+    kinds = np.searchsorted((MAX_SOLO_ROWS + 1, MIDDLE.min_rows, WIDE.min_rows), widths, side="right")
+    for first, last in _runs_of_equal(kinds):
+        if kinds[first] == 0 and last - first < MIN_SOLO_LEVELS:
             kinds[first:last] = 1
-    return [(first, last, int(sides[first:last].max())) for first, last in _stretches(kinds, alone=3)]
+    return [(first, last, int(widths[first:last].max())) for first, last in _runs_of_equal(kinds, solo=3)]
 
 
-def _stretches(kinds: Array, alone: int = -1) -> list[tuple[int, int]]:
-    """Where the same kind goes on: first, last + 1; each of kind `alone` by itself."""
+def _runs_of_equal(kinds: Array, solo: int = -1) -> list[tuple[int, int]]:
+    """(first, last + 1) of runs of equal kind; each of kind `solo` by itself."""
     new = np.ones(len(kinds), bool)
-    new[1:] = (kinds[1:] != kinds[:-1]) | (kinds[1:] == alone)
+    new[1:] = (kinds[1:] != kinds[:-1]) | (kinds[1:] == solo)
     return list(pairwise([*np.flatnonzero(new).tolist(), len(kinds)]))
 
 
@@ -102,7 +115,7 @@ def level_gru(
 ) -> Tensor:
     """The arena float32[R, d]: the roots, then the written states; written row w adds pre[source[w]], pre [P, 3d].
 
-    All rows of the arena have a gradient, so that whoever reads it need not tell roots from written states.
+    All rows of the arena have a gradient, so that readers need not distinguish roots from written states.
     """
     arena: Tensor = _LevelGRU.apply(roots, pre, source, w_own, w_other, b_own, levels)  # type: ignore[no-untyped-call]
     return arena
@@ -120,124 +133,133 @@ class _LevelGRU(torch.autograd.Function):
         b_own: Tensor,
         levels: Levels,
     ) -> Tensor:
-        kind = torch.bfloat16 if torch.is_autocast_enabled(roots.device.type) else torch.float32
+        dtype = torch.bfloat16 if torch.is_autocast_enabled(roots.device.type) else torch.float32
         d, first, written = roots.shape[1], levels.first_written, len(source)
         arena = roots.new_empty(first + written, d)
         arena[:first] = roots
-        kept = roots.new_empty((written, 4 * d), dtype=kind)
-        operands = roots.new_empty((written, 2 * d), dtype=kind)
-        weights = w_own.to(kind).contiguous(), w_other.to(kind).contiguous()
-        tables = arena, pre.contiguous(), kept, operands, *weights, b_own.contiguous()
+        gates = roots.new_empty((written, 4 * d), dtype=dtype)
+        parent_states = roots.new_empty((written, 2 * d), dtype=dtype)
+        weights = w_own.to(dtype).contiguous(), w_other.to(dtype).contiguous()
+        tables = arena, pre.contiguous(), gates, parent_states, *weights, b_own.contiguous()
         lists = levels.parents, source, levels.blocks, levels.offsets
-        _launch("forward", levels.runs, d, kind, first, *tables, *lists)
+        _launch("forward", levels.runs, d, dtype, first, *tables, *lists)
         ctx.levels, ctx.pre = levels, (pre.shape, pre.dtype)
-        ctx.save_for_backward(*weights, kept, operands, source)
+        ctx.save_for_backward(*weights, gates, parent_states, source)
         return arena
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         levels: Levels = ctx.levels
-        w_own, w_other, kept, operands, source = ctx.saved_tensors
+        w_own, w_other, gates, parent_states, source = ctx.saved_tensors
         d, first, users = w_own.shape[2], levels.first_written, levels.users
-        turned, sent = torch.empty_like(kept), grad.new_empty(len(source), 2 * d)
+        gate_grads, parent_grads = torch.empty_like(gates), grad.new_empty(len(source), 2 * d)
         grad = grad.contiguous()
-        tables = grad[first:], sent, kept, operands, turned, w_own, w_other
+        tables = grad[first:], parent_grads, gates, parent_states, gate_grads, w_own, w_other
         lists = levels.children, levels.blocks, levels.offsets
-        _launch("backward", levels.runs[::-1], d, kept.dtype, first, *tables, *lists)
-        grads = _root_gradients(grad[:first], sent, levels), _pre_gradients(turned, source, levels, *ctx.pre)
-        sides = [_weight_gradients(turned[part], operands[part], d) for part in (slice(users), slice(users, None))]
+        _launch("backward", levels.runs[::-1], d, gates.dtype, first, *tables, *lists)
+        grads = (
+            _root_gradients(grad[:first], parent_grads, levels),
+            _pre_gradients(gate_grads, source, levels, *ctx.pre),
+        )
+        parts = slice(users), slice(users, None)
+        sides = [_weight_gradients(gate_grads[part], parent_states[part], d) for part in parts]
         own, other, bias = (torch.stack(pair) for pair in zip(*sides, strict=True))
         return *grads, None, own, other, bias, None
 
 
-def _weight_gradients(turned: Tensor, operands: Tensor, d: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Of one side's w_own, w_other [3d, d] and b_own [3d]; those of own parents come in the order n, r, z."""
-    own, other = turned[:, : 3 * d], turned[:, d:]
-    w_own, w_other = _product(own.T, operands[:, :d]), _product(other.T, operands[:, d:])
+def _weight_gradients(gate_grads: Tensor, parent_states: Tensor, d: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of one side's w_own, w_other [3d, d] and b_own [3d]. Own parents' gates are in the order n, r, z."""
+    own, other = gate_grads[:, : 3 * d], gate_grads[:, d:]
+    w_own, w_other = _matmul(own.T, parent_states[:, :d]), _matmul(other.T, parent_states[:, d:])
     return w_own.roll(-d, 0), w_other, own.sum(0, dtype=torch.float32).roll(-d, 0)
 
 
-def _pre_gradients(turned: Tensor, source: Tensor, levels: Levels, shape: torch.Size, kind: torch.dtype) -> Tensor:
-    """[P, 3d]: ∂r ∂z ∂n, summed over the written rows that add each row of pre."""
+def _pre_gradients(
+    gate_grads: Tensor, source: Tensor, levels: Levels, shape: torch.Size, dtype: torch.dtype
+) -> Tensor:
+    """[P, 3d]: ∂r ∂z ∂n, summed over the written rows that read each row of pre."""
     keys, order = torch.sort(source, stable=True)
-    out = turned.new_zeros(shape, dtype=torch.float32)
-    segment_sum(turned[:, shape[1] // 3 :], _by_side(levels, len(source))[order], keys, out)
-    return out.to(kind)
+    out = gate_grads.new_zeros(shape, dtype=torch.float32)
+    segment_sum(gate_grads[:, shape[1] // 3 :], _rows_by_side(levels, len(source))[order], keys, out)
+    return out.to(dtype)
 
 
-def _by_side(levels: Levels, written: int) -> Tensor:
-    """int32[W]: where each written row is when all users' come before all items'."""
+def _rows_by_side(levels: Levels, written: int) -> Tensor:
+    """int32[W]: where each written row is when all users' rows come before all items'."""
     starts = levels.blocks[:-1] - levels.first_written
-    number = torch.arange(written, dtype=torch.int32, device=starts.device)
-    block = torch.searchsorted(starts, number, right=True) - 1
-    return number - starts[block] + levels.offsets[block]
+    row = torch.arange(written, dtype=torch.int32, device=starts.device)
+    block = torch.searchsorted(starts, row, right=True) - 1
+    return row - starts[block] + levels.offsets[block]
 
 
-def _root_gradients(grad: Tensor, sent: Tensor, levels: Levels) -> Tensor:
-    """[F, d]: what reaches the roots from the rows that read them, and from outside."""
+def _root_gradients(grad: Tensor, parent_grads: Tensor, levels: Levels) -> Tensor:
+    """[F, d]: gradients of the roots, from the rows that read them and from outside."""
     rows, d = grad.shape
     out = torch.empty_like(grad)
     if rows:
-        width = min(COLUMNS, max(16, triton.next_power_of_2(d)))
-        kernels.root_gradients[(triton.cdiv(rows, 32),)](
-            out, sent, levels.children, rows, levels.first_written, D=d, BM=32, BK=width
+        width = min(MAX_COLUMNS, max(16, triton.next_power_of_2(d)))
+        triton_kernels.root_gradients[(triton.cdiv(rows, 32),)](
+            out, parent_grads, levels.children, rows, levels.first_written, D=d, BM=32, BK=width
         )
-    segment_sum(sent.view(-1, d), levels.psi_readers, levels.psi_keys, out)
+    segment_sum(parent_grads.view(-1, d), levels.psi_readers, levels.psi_keys, out)
     return out.add_(grad)
 
 
-def _launch(name: str, runs: list[Run], d: int, kind: torch.dtype, first_written: int, *tensors: Tensor) -> None:
-    """The kernel of that name over all runs of levels, in their order; backward, a run's levels are reversed too."""
+def _launch(
+    name: str, runs: list[LevelRun], d: int, dtype: torch.dtype, first_written: int, *tensors: Tensor
+) -> None:
+    """Launches the kernel of that name for all runs of levels, in order."""
     device = tensors[0].device
-    width = min(COLUMNS, max(16, triton.next_power_of_2(d)))
+    width = min(MAX_COLUMNS, max(16, triton.next_power_of_2(d)))
     tiles = triton.cdiv(d, width)
-    precision = "tf32x3" if kind == torch.float32 else "ieee" if device.type == "cuda" else "rounded"
+    precision = "tf32x3" if dtype == torch.float32 else "ieee" if device.type == "cuda" else "rounded"
     shape = {"D": d, "BK": width, "PRECISION": precision}
-    holds = tiles == 1 and 12 * width * width * kind.itemsize <= ALONE_BYTES
+    fits_one_program = tiles == 1 and 12 * width * width * dtype.itemsize <= MAX_SOLO_BYTES
     if device.type != "cuda":
-        runs = _apart(runs, holds, back=name == "backward")
-    arrived = torch.zeros(len(runs), dtype=torch.int32, device=device)
+        runs = _one_level_per_launch(runs, fits_one_program, reverse=name == "backward")
+    arrivals = torch.zeros(len(runs), dtype=torch.int32, device=device)
     for number, (first, last, rows) in enumerate(runs):
         levels = first, last, first_written
-        if holds and rows <= ALONE:
-            getattr(alone, name)[(1,)](*tensors, *levels, BM=16, **shape, num_warps=8, num_stages=1)
+        if fits_one_program and rows <= MAX_SOLO_ROWS:
+            getattr(triton_narrow_levels, name)[(1,)](*tensors, *levels, BM=16, **shape, num_warps=8, num_stages=1)
             continue
-        _, block, at_once, warps = WIDE if rows >= WIDE[0] else MIDDLE if rows >= MIDDLE[0] else NARROW
-        programs = 2 * tiles * min(triton.cdiv(rows, block), max(1, _room(device) * at_once // (2 * tiles)))
-        meet = device.type == "cuda" and last - first > 1
-        getattr(kernels, name)[(programs,)](
+        how = WIDE if rows >= WIDE.min_rows else MIDDLE if rows >= MIDDLE.min_rows else NARROW
+        at_once = _num_processors(device) * how.programs_per_processor // (2 * tiles)
+        programs = 2 * tiles * min(triton.cdiv(rows, how.rows_per_block), max(1, at_once))
+        needs_barrier = device.type == "cuda" and last - first > 1
+        getattr(triton_kernels, name)[(programs,)](
             *tensors,
-            arrived[number:],
+            arrivals[number:],
             *levels,
-            BM=block,
-            MEET=meet,
+            BM=how.rows_per_block,
+            HAS_BARRIER=needs_barrier,
             **shape,
-            num_warps=warps,
+            num_warps=how.warps,
             num_stages=1,
-            **({"launch_cooperative_grid": True} if meet else {}),
+            **({"launch_cooperative_grid": True} if needs_barrier else {}),
         )
 
 
-def _apart(runs: list[Run], holds: bool, back: bool) -> list[Run]:
-    """A launch a level where programs wait for each other: in Triton's interpreter one runs after the other."""
+def _one_level_per_launch(runs: list[LevelRun], fits_one_program: bool, reverse: bool) -> list[LevelRun]:
+    """One launch per level instead of a barrier: Triton's interpreter runs one program after the other."""
 
-    def split(first: int, last: int, rows: int) -> list[Run]:
-        if holds and rows <= ALONE:
+    def split(first: int, last: int, rows: int) -> list[LevelRun]:
+        if fits_one_program and rows <= MAX_SOLO_ROWS:
             return [(first, last, rows)]
         levels = range(first, last)
-        return [(level, level + 1, rows) for level in (reversed(levels) if back else levels)]
+        return [(level, level + 1, rows) for level in (reversed(levels) if reverse else levels)]
 
     return [part for run in runs for part in split(*run)]
 
 
-def _room(device: torch.device) -> int:
-    """How many programs run at once, one a multiprocessor."""
+def _num_processors(device: torch.device) -> int:
+    """Number of multiprocessors; a fixed number for the interpreter."""
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4
 
 
-def _product(a: Tensor, b: Tensor) -> Tensor:
-    """With float32 sums and a float32 result."""
+def _matmul(a: Tensor, b: Tensor) -> Tensor:
+    """a @ b with float32 sums and a float32 result."""
     if a.dtype == torch.float32:
         return torch.mm(a, b)
     return torch.mm(a, b, out_dtype=torch.float32) if a.is_cuda else torch.mm(a.float(), b.float())

@@ -1,9 +1,9 @@
-"""Narrow levels on a GPU: one program does both sides of each level, so that it waits for nobody but itself.
+"""Triton kernels of level_gru for narrow levels: one program computes both sides of each level, without barrier.
 
-The kernels of triton_kernels.py meet after each level, which takes them longer than a narrow level's arithmetic. Here
-the first BM rows of every tile are users', the next BM items'. What does not depend on the level before is read ahead
-of it: what was computed from features, or was kept, one level ahead, and the links it takes to find states two.
-Tables and legend are those of triton_kernels.py; a state has no more than BK columns.
+The kernels of triton_kernels.py synchronise after each level, which takes longer than a narrow level's arithmetic.
+Here the first BM rows of every tile are users', the next BM items'. What does not depend on the previous level is
+prefetched: projected features and saved gates one level ahead, and the links to the parents' states two levels ahead.
+Tables and legend are those of triton_kernels.py; a state has at most BK columns.
 """
 
 from __future__ import annotations
@@ -11,55 +11,61 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from dynedge.ops.level_gru.triton_kernels import _dot, _pair, _six
+from dynedge.ops.level_gru.triton_kernels import _dot, _load_gate_weights, _load_links, _store_gates
 
 
 @triton.jit
-def _by_side(x, of_users, of_items, users, PRECISION: tl.constexpr):
-    """x · w, w being the users' for their rows, the items' for the others."""
-    return _dot(tl.where(users, x, 0.0), of_users, PRECISION) + _dot(tl.where(users, 0.0, x), of_items, PRECISION)
+def _dot_by_side(x, user_weights, item_weights, users, PRECISION: tl.constexpr):
+    """x · w, with the users' weights for users' rows, the items' for items'."""
+    return _dot(tl.where(users, x, 0.0), user_weights, PRECISION) + _dot(
+        tl.where(users, 0.0, x), item_weights, PRECISION
+    )
 
 
 @triton.jit
-def _block(blocks, level, first, last, BM: tl.constexpr):
-    """(where a level's blocks start, and end, for each row of a tile); empty before `first` and from `last` on."""
-    near = tl.minimum(tl.maximum(level, first), last - 1)
-    at = blocks + 2 * near + tl.arange(0, 2 * BM) // BM
-    start = tl.load(at)
-    return start, tl.where(near + tl.zeros([2 * BM], tl.int32) == level, tl.load(at + 1), start)
+def _level_block(blocks, level, first, last, BM: tl.constexpr):
+    """(start, end) of a level's block for each row of a tile; empty before `first` and from `last` on."""
+    clamped = tl.minimum(tl.maximum(level, first), last - 1)
+    address = blocks + 2 * clamped + tl.arange(0, 2 * BM) // BM
+    start = tl.load(address)
+    return start, tl.where(clamped + tl.zeros([2 * BM], tl.int32) == level, tl.load(address + 1), start)
 
 
 @triton.jit
-def _states(arena, own, other, col, D: tl.constexpr):
-    """Of the own and the other parents."""
+def _load_states(arena, own, other, col, D: tl.constexpr):
+    """States of the own and the other parents."""
     mask = (own >= 0)[:, None] & (col < D)
-    by_own, by_other = own.to(tl.int64)[:, None] * D, other.to(tl.int64)[:, None] * D
+    own_offset, other_offset = own.to(tl.int64)[:, None] * D, other.to(tl.int64)[:, None] * D
     return (
-        tl.load(arena + by_own + col, mask=mask, other=0.0, cache_modifier=".cg"),
-        tl.load(arena + by_other + col, mask=mask, other=0.0, cache_modifier=".cg"),
+        tl.load(arena + own_offset + col, mask=mask, other=0.0, cache_modifier=".cg"),
+        tl.load(arena + other_offset + col, mask=mask, other=0.0, cache_modifier=".cg"),
     )
 
 
 @triton.jit
-def _sent(sent, own, other, first_written, col, D: tl.constexpr):
-    """What the children send back: those that have the row as own, and as other parent."""
-    by_own = (own - first_written).to(tl.int64)[:, None] * 2 * D
-    by_other = (other - first_written).to(tl.int64)[:, None] * 2 * D + D
+def _load_parent_grads(parent_grads, own, other, first_written, col, D: tl.constexpr):
+    """Gradients from the children: of which the row is the own, and the other parent."""
+    own_offset = (own - first_written).to(tl.int64)[:, None] * 2 * D
+    other_offset = (other - first_written).to(tl.int64)[:, None] * 2 * D + D
     return (
-        tl.load(sent + by_own + col, mask=(own >= 0)[:, None] & (col < D), other=0.0, cache_modifier=".cg"),
-        tl.load(sent + by_other + col, mask=(other >= 0)[:, None] & (col < D), other=0.0, cache_modifier=".cg"),
+        tl.load(
+            parent_grads + own_offset + col, mask=(own >= 0)[:, None] & (col < D), other=0.0, cache_modifier=".cg"
+        ),
+        tl.load(
+            parent_grads + other_offset + col, mask=(other >= 0)[:, None] & (col < D), other=0.0, cache_modifier=".cg"
+        ),
     )
 
 
 @triton.jit
-def _added(pre, of, col, D: tl.constexpr):
-    """What features add to r, z and n."""
-    at = pre + of.to(tl.int64)[:, None] * 3 * D + col
-    mask = (of >= 0)[:, None] & (col < D)
+def _load_pre(pre, pre_row, col, D: tl.constexpr):
+    """Projected features for r, z and n."""
+    address = pre + pre_row.to(tl.int64)[:, None] * 3 * D + col
+    mask = (pre_row >= 0)[:, None] & (col < D)
     return (
-        tl.load(at, mask=mask, other=0.0),
-        tl.load(at + D, mask=mask, other=0.0),
-        tl.load(at + 2 * D, mask=mask, other=0.0),
+        tl.load(address, mask=mask, other=0.0),
+        tl.load(address + D, mask=mask, other=0.0),
+        tl.load(address + 2 * D, mask=mask, other=0.0),
     )
 
 
@@ -67,8 +73,8 @@ def _added(pre, of, col, D: tl.constexpr):
 def forward(
     arena,
     pre,
-    kept,
-    operands,
+    gates,
+    parent_states,
     w_own,
     w_other,
     b_own,
@@ -84,8 +90,8 @@ def forward(
     BK: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """As triton_kernels.forward, for levels of at most BM rows a side."""
-    side, place = tl.arange(0, 2 * BM) // BM, tl.arange(0, 2 * BM) % BM
+    """As triton_kernels.forward, for levels of at most BM rows per side."""
+    side, slot = tl.arange(0, 2 * BM) // BM, tl.arange(0, 2 * BM) % BM
     users = (side == 0)[:, None]
     col = tl.arange(0, BK)[None, :]
     inner = tl.arange(0, BK)[:, None]
@@ -93,71 +99,68 @@ def forward(
     bias_r = tl.load(bias, mask=col < D, other=0.0).to(tl.float32)
     bias_z = tl.load(bias + D, mask=col < D, other=0.0).to(tl.float32)
     bias_n = tl.load(bias + 2 * D, mask=col < D, other=0.0).to(tl.float32)
-    own_r, own_z, own_n, other_r, other_z, other_n = _six(w_own, w_other, 0, col, inner, D)
-    own_r_item, own_z_item, own_n_item, other_r_item, other_z_item, other_n_item = _six(
+    own_r, own_z, own_n, other_r, other_z, other_n = _load_gate_weights(w_own, w_other, 0, col, inner, D)
+    own_r_item, own_z_item, own_n_item, other_r_item, other_z_item, other_n_item = _load_gate_weights(
         w_own, w_other, 1, col, inner, D
     )
-    start, stop = _block(blocks, first, first, last, BM)
-    row = start + place
-    own, other = _pair(parents, row - first_written, row < stop)
-    of = tl.load(source + row - first_written, mask=row < stop, other=-1)
-    add_r, add_z, add_n = _added(pre, of, col, D)
-    was, partner = _states(arena, own, other, col, D)
+    start, stop = _level_block(blocks, first, first, last, BM)
+    row = start + slot
+    own, other = _load_links(parents, row - first_written, row < stop)
+    pre_row = tl.load(source + row - first_written, mask=row < stop, other=-1)
+    add_r, add_z, add_n = _load_pre(pre, pre_row, col, D)
+    own_state, other_state = _load_states(arena, own, other, col, D)
     mask = (own >= 0)[:, None] & (col < D)
-    next_start, stop = _block(blocks, first + 1, first, last, BM)
-    row = next_start + place
-    own, other = _pair(parents, row - first_written, row < stop)
-    of = tl.load(source + row - first_written, mask=row < stop, other=-1)
+    next_start, stop = _level_block(blocks, first + 1, first, last, BM)
+    row = next_start + slot
+    own, other = _load_links(parents, row - first_written, row < stop)
+    pre_row = tl.load(source + row - first_written, mask=row < stop, other=-1)
     for level in range(first, last):
-        r = add_r.to(tl.float32) + bias_r + _by_side(was, own_r, own_r_item, users, PRECISION)
-        r += _by_side(partner, other_r, other_r_item, users, PRECISION)
-        z = add_z.to(tl.float32) + bias_z + _by_side(was, own_z, own_z_item, users, PRECISION)
-        z += _by_side(partner, other_z, other_z_item, users, PRECISION)
-        h = bias_n + _by_side(was, own_n, own_n_item, users, PRECISION)
-        n = add_n.to(tl.float32) + _by_side(partner, other_n, other_n_item, users, PRECISION)
+        r = add_r.to(tl.float32) + bias_r + _dot_by_side(own_state, own_r, own_r_item, users, PRECISION)
+        r += _dot_by_side(other_state, other_r, other_r_item, users, PRECISION)
+        z = add_z.to(tl.float32) + bias_z + _dot_by_side(own_state, own_z, own_z_item, users, PRECISION)
+        z += _dot_by_side(other_state, other_z, other_z_item, users, PRECISION)
+        h = bias_n + _dot_by_side(own_state, own_n, own_n_item, users, PRECISION)
+        n = add_n.to(tl.float32) + _dot_by_side(other_state, other_n, other_n_item, users, PRECISION)
         r, z = tl.sigmoid(r), tl.sigmoid(z)
         n = 2 * tl.sigmoid(2 * (n + r * h)) - 1  # tanh
-        tl.store(arena + (start + place).to(tl.int64)[:, None] * D + col, n + z * (was - n), mask=mask)
+        tl.store(arena + (start + slot).to(tl.int64)[:, None] * D + col, n + z * (own_state - n), mask=mask)
         tl.debug_barrier()
-        # The next level can be read now; what this one leaves for the way back is stored while that is on its way.
-        before, with_whom, behind = was, partner, mask
-        was, partner = _states(arena, own, other, col, D)
+        # The next level can be read now; what the backward pass needs is stored while the loads are in flight.
+        stored_own, stored_other, stored_mask = own_state, other_state, mask
+        own_state, other_state = _load_states(arena, own, other, col, D)
         mask = (own >= 0)[:, None] & (col < D)
-        add_r, add_z, add_n = _added(pre, of, col, D)
-        to = (place + tl.load(offsets + 2 * level + side)).to(tl.int64)[:, None]
+        add_r, add_z, add_n = _load_pre(pre, pre_row, col, D)
+        gate_row = (slot + tl.load(offsets + 2 * level + side)).to(tl.int64)[:, None]
         start = next_start
-        next_start, stop = _block(blocks, level + 2, first, last, BM)
-        row = next_start + place
-        own, other = _pair(parents, row - first_written, row < stop)
-        of = tl.load(source + row - first_written, mask=row < stop, other=-1)
-        tl.store(operands + to * 2 * D + col, before, mask=behind)
-        tl.store(operands + to * 2 * D + D + col, with_whom, mask=behind)
-        tl.store(kept + to * 4 * D + col, h, mask=behind)
-        tl.store(kept + to * 4 * D + D + col, r, mask=behind)
-        tl.store(kept + to * 4 * D + 2 * D + col, z, mask=behind)
-        tl.store(kept + to * 4 * D + 3 * D + col, n, mask=behind)
+        next_start, stop = _level_block(blocks, level + 2, first, last, BM)
+        row = next_start + slot
+        own, other = _load_links(parents, row - first_written, row < stop)
+        pre_row = tl.load(source + row - first_written, mask=row < stop, other=-1)
+        tl.store(parent_states + gate_row * 2 * D + col, stored_own, mask=stored_mask)
+        tl.store(parent_states + gate_row * 2 * D + D + col, stored_other, mask=stored_mask)
+        _store_gates(gates, gate_row, h, r, z, n, stored_mask, col, D)
 
 
 @triton.jit
-def _left(grad, kept, operands, w, to, mask, col, D: tl.constexpr):
-    """What a row finds of its own on the way back: its gradient, h_n, r, z, n and the own parent's state."""
+def _load_saved(grad, gates, parent_states, w, gate_row, mask, col, D: tl.constexpr):
+    """What the backward pass reads of a row: its gradient, h_n, r, z, n and the own parent's state."""
     return (
         tl.load(grad + w * D + col, mask=mask, other=0.0),
-        tl.load(kept + to * 4 * D + col, mask=mask, other=0.0),
-        tl.load(kept + to * 4 * D + D + col, mask=mask, other=0.0),
-        tl.load(kept + to * 4 * D + 2 * D + col, mask=mask, other=0.0),
-        tl.load(kept + to * 4 * D + 3 * D + col, mask=mask, other=0.0),
-        tl.load(operands + to * 2 * D + col, mask=mask, other=0.0),
+        tl.load(gates + gate_row * 4 * D + col, mask=mask, other=0.0),
+        tl.load(gates + gate_row * 4 * D + D + col, mask=mask, other=0.0),
+        tl.load(gates + gate_row * 4 * D + 2 * D + col, mask=mask, other=0.0),
+        tl.load(gates + gate_row * 4 * D + 3 * D + col, mask=mask, other=0.0),
+        tl.load(parent_states + gate_row * 2 * D + col, mask=mask, other=0.0),
     )
 
 
 @triton.jit(do_not_specialize=["first", "last", "first_written"])
 def backward(
     grad,
-    sent,
-    kept,
-    operands,
-    turned,
+    parent_grads,
+    gates,
+    parent_states,
+    gate_grads,
     w_own,
     w_other,
     children,
@@ -171,52 +174,49 @@ def backward(
     BK: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """As triton_kernels.backward, for levels of at most BM rows a side."""
-    side, place = tl.arange(0, 2 * BM) // BM, tl.arange(0, 2 * BM) % BM
+    """As triton_kernels.backward, for levels of at most BM rows per side."""
+    side, slot = tl.arange(0, 2 * BM) // BM, tl.arange(0, 2 * BM) % BM
     users = (side == 0)[:, None]
     col = tl.arange(0, BK)[None, :]
     inner = tl.arange(0, BK)[:, None]
-    own_r, own_z, own_n, other_r, other_z, other_n = _six(w_own, w_other, 0, inner, col, D)
-    own_r_item, own_z_item, own_n_item, other_r_item, other_z_item, other_n_item = _six(
+    own_r, own_z, own_n, other_r, other_z, other_n = _load_gate_weights(w_own, w_other, 0, inner, col, D)
+    own_r_item, own_z_item, own_n_item, other_r_item, other_z_item, other_n_item = _load_gate_weights(
         w_own, w_other, 1, inner, col, D
     )
-    start, stop = _block(blocks, last - 1, first, last, BM)
-    row = start + place
-    own, other = _pair(children, row, row < stop)
+    start, stop = _level_block(blocks, last - 1, first, last, BM)
+    row = start + slot
+    own, other = _load_links(children, row, row < stop)
     w = (row - first_written).to(tl.int64)[:, None]
-    to = (place + tl.load(offsets + 2 * last - 2 + side)).to(tl.int64)[:, None]
+    gate_row = (slot + tl.load(offsets + 2 * last - 2 + side)).to(tl.int64)[:, None]
     mask = (row < stop)[:, None] & (col < D)
-    g, h, r, z, n, was = _left(grad, kept, operands, w, to, mask, col, D)
-    from_own, from_other = _sent(sent, own, other, first_written, col, D)
-    start, stop = _block(blocks, last - 2, first, last, BM)
-    row = start + place
-    own, other = _pair(children, row, row < stop)
-    for back in range(last - first):
+    g, h, r, z, n, own_state = _load_saved(grad, gates, parent_states, w, gate_row, mask, col, D)
+    from_own, from_other = _load_parent_grads(parent_grads, own, other, first_written, col, D)
+    start, stop = _level_block(blocks, last - 2, first, last, BM)
+    row = start + slot
+    own, other = _load_links(children, row, row < stop)
+    for step in range(last - first):
         g = g.to(tl.float32) + from_own + from_other
         h, r, z, n = h.to(tl.float32), r.to(tl.float32), z.to(tl.float32), n.to(tl.float32)
         to_n = g * (1 - z) * (1 - n * n)
-        to_z = g * (was.to(tl.float32) - n) * z * (1 - z)
+        to_z = g * (own_state.to(tl.float32) - n) * z * (1 - z)
         to_r, to_h = to_n * h * r * (1 - r), to_n * r
-        to_own = g * z + _by_side(to_h, own_n, own_n_item, users, PRECISION)
-        to_own += _by_side(to_r, own_r, own_r_item, users, PRECISION)
-        to_own += _by_side(to_z, own_z, own_z_item, users, PRECISION)
-        to_other = _by_side(to_n, other_n, other_n_item, users, PRECISION)
-        to_other += _by_side(to_r, other_r, other_r_item, users, PRECISION)
-        to_other += _by_side(to_z, other_z, other_z_item, users, PRECISION)
-        tl.store(sent + w * 2 * D + col, to_own, mask=mask)
-        tl.store(sent + w * 2 * D + D + col, to_other, mask=mask)
+        to_own = g * z + _dot_by_side(to_h, own_n, own_n_item, users, PRECISION)
+        to_own += _dot_by_side(to_r, own_r, own_r_item, users, PRECISION)
+        to_own += _dot_by_side(to_z, own_z, own_z_item, users, PRECISION)
+        to_other = _dot_by_side(to_n, other_n, other_n_item, users, PRECISION)
+        to_other += _dot_by_side(to_r, other_r, other_r_item, users, PRECISION)
+        to_other += _dot_by_side(to_z, other_z, other_z_item, users, PRECISION)
+        tl.store(parent_grads + w * 2 * D + col, to_own, mask=mask)
+        tl.store(parent_grads + w * 2 * D + D + col, to_other, mask=mask)
         tl.debug_barrier()
-        from_own, from_other = _sent(sent, own, other, first_written, col, D)
-        level = last - 2 - back
+        from_own, from_other = _load_parent_grads(parent_grads, own, other, first_written, col, D)
+        level = last - 2 - step
         w = (row - first_written).to(tl.int64)[:, None]
-        ahead = (place + tl.load(offsets + 2 * tl.maximum(level, first) + side)).to(tl.int64)[:, None]
-        behind, mask = mask, (row < stop)[:, None] & (col < D)
-        g, h, r, z, n, was = _left(grad, kept, operands, w, ahead, mask, col, D)
-        start, stop = _block(blocks, level - 1, first, last, BM)
-        row = start + place
-        own, other = _pair(children, row, row < stop)
-        tl.store(turned + to * 4 * D + col, to_h, mask=behind)
-        tl.store(turned + to * 4 * D + D + col, to_r, mask=behind)
-        tl.store(turned + to * 4 * D + 2 * D + col, to_z, mask=behind)
-        tl.store(turned + to * 4 * D + 3 * D + col, to_n, mask=behind)
-        to = ahead
+        next_gate_row = (slot + tl.load(offsets + 2 * tl.maximum(level, first) + side)).to(tl.int64)[:, None]
+        stored_mask, mask = mask, (row < stop)[:, None] & (col < D)
+        g, h, r, z, n, own_state = _load_saved(grad, gates, parent_states, w, next_gate_row, mask, col, D)
+        start, stop = _level_block(blocks, level - 1, first, last, BM)
+        row = start + slot
+        own, other = _load_links(children, row, row < stop)
+        _store_gates(gate_grads, gate_row, to_h, to_r, to_z, to_n, stored_mask, col, D)
+        gate_row = next_gate_row
