@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from dynedge.data.ingest.pipeline import prepare
-from dynedge.data.ingest.readers import Schema
+from dynedge.data.ingest.schema import Schema
 from dynedge.data.log import EventLog
 from dynedge.data.synthetic import synthesize
 from dynedge.ops.level_gru import level_gru, reference

@@ -18,7 +18,7 @@ import torch
 from machine import machine
 
 from dynedge.data.ingest.pipeline import prepare
-from dynedge.data.ingest.readers import Schema
+from dynedge.data.ingest.schema import Schema
 from dynedge.data.log import EventLog, read_log
 from dynedge.data.synthetic import synthesize
 from dynedge.models.edge.config import RecurrenceConfig

@@ -26,7 +26,7 @@ import torch
 from machine import machine
 
 from dynedge.data.ingest.pipeline import prepare
-from dynedge.data.ingest.readers import Schema
+from dynedge.data.ingest.schema import Schema
 from dynedge.data.log import EventLog
 from dynedge.data.synthetic import synthesize
 from dynedge.data.windows import cut_windows

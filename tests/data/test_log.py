@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dynedge.data.id_index import IdIndex
-from dynedge.data.log import METADATA, Column, EventLog, LogWriter, read_log
+from dynedge.data.log import METADATA, ColumnWriter, EventLog, LogWriter, read_log
 from dynedge.errors import DataError
 
 
@@ -149,7 +149,7 @@ def test_a_full_disk_is_one_sentence_and_the_old_log_stays(tmp_path, monkeypatch
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(Column, step, full)
+    monkeypatch.setattr(ColumnWriter, step, full)
     with pytest.raises(DataError, match="disk is full"):
         write(out, ["x"], force=True)
     monkeypatch.undo()

@@ -11,7 +11,7 @@ from serving.small_run import make_events, make_run
 from dynedge import cli
 from dynedge.cli.serve import service_folder
 from dynedge.data.ingest.pipeline import prepare
-from dynedge.data.ingest.readers import Schema
+from dynedge.data.ingest.schema import Schema
 from dynedge.errors import DataError, UsageError
 from dynedge.inference.event_input import Event
 from dynedge.serving.journal import JOURNAL, Journal

@@ -67,7 +67,7 @@ def prepare(
     """
     from dynedge.data import datasets
     from dynedge.data.ingest import pipeline as ingest
-    from dynedge.data.ingest.readers import Schema
+    from dynedge.data.ingest.schema import Schema
     from dynedge.data.splits import DEFAULT_SPLIT, Split
 
     max_bad_share = _parse_share(max_bad)
@@ -106,7 +106,7 @@ def prepare(
         print(json.dumps({key: value for key, value in metadata.items() if key != "columns"}))
         return
     how = "inferred; --time-unit overrides" if metadata["time"]["inferred"] else "as given"
-    print(f"read      {metadata['rows_read']:,} rows, times in {ingest.UNIT_WORDS[metadata['time']['unit']]} ({how})")
+    print(f"read      {metadata['rows_read']:,} rows, times in {ingest.UNIT_NAMES[metadata['time']['unit']]} ({how})")
     if metadata["rejected"]:
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in metadata["rejected_why"].items())
         print(f"rejected  {metadata['rejected']:,}: {reasons}; listed in {out / 'rejects.csv'}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from dynedge.data.ingest.readers import Schema
+from dynedge.data.ingest.schema import Schema
 from dynedge.data.log import EventLog
 from dynedge.errors import DataError, UsageError
 

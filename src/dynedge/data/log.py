@@ -209,7 +209,7 @@ def _header(dtype: np.dtype[Any], shape: Sequence[int]) -> bytes:
     return b"\x93NUMPY\x01\x00" + (HEADER_BYTES - 10).to_bytes(2, "little") + body
 
 
-class Column:
+class ColumnWriter:
     """Writes one `.npy` column in chunks and computes its SHA-256 on the way."""
 
     def __init__(self, path: Path, dtype: npt.DTypeLike, width: int | None = None) -> None:
@@ -258,7 +258,7 @@ class LogWriter:
 
     def __init__(self, out: str | os.PathLike[str], *, force: bool = False) -> None:
         self.out, self.force = Path(out), force
-        self._columns: dict[str, Column] = {}
+        self._columns: dict[str, ColumnWriter] = {}
         self._metadata: dict[str, Any] | None = None
         self._open = ExitStack()
 
@@ -283,13 +283,13 @@ class LogWriter:
         for column in self._columns.values():
             column.discard()
 
-    def column(self, name: str, dtype: npt.DTypeLike, width: int | None = None) -> Column:
+    def column(self, name: str, dtype: npt.DTypeLike, width: int | None = None) -> ColumnWriter:
         """Returns the writer of a column, opened on first use."""
         if name not in self._columns:
-            self._columns[name] = Column(self.folder / f"{name}.npy", dtype, width)
+            self._columns[name] = ColumnWriter(self.folder / f"{name}.npy", dtype, width)
         return self._columns[name]
 
-    def move_columns(self, folder: Path) -> dict[str, Column]:
+    def move_columns(self, folder: Path) -> dict[str, ColumnWriter]:
         """Moves the files of all columns written so far to `folder`, so that they can be read and rewritten."""
         moved, self._columns = self._columns, {}
         for column in moved.values():

@@ -1,26 +1,26 @@
-"""The sort on disk against numpy's stable sort, with buckets so small that every path is taken."""
+"""The external sort against numpy's stable sort, with buckets so small that every branch is taken."""
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dynedge.data.ingest import external_sort as order
+from dynedge.data.ingest import external_sort
 
 
 @given(st.lists(st.one_of(st.integers(0, 5), st.floats(0, 7e9)), max_size=200))
-def test_the_radix_order_is_numpys_stable_order(times):
+def test_stable_argsort_equals_numpys(times):
     time = np.array(times, np.float64)
-    assert order.stable_order(time).tolist() == np.argsort(time, kind="stable").tolist()
+    assert external_sort.stable_argsort(time).tolist() == np.argsort(time, kind="stable").tolist()
 
 
 @given(
     times=st.lists(st.integers(0, 30), min_size=1, max_size=120),
     bucket_rows=st.integers(1, 40),
-    piece_rows=st.integers(1, 50),
+    chunk_rows=st.integers(1, 50),
 )
 @settings(max_examples=60, deadline=None)
-def test_columns_on_disk_come_back_sorted_and_stable(tmp_path_factory, times, bucket_rows, piece_rows):
+def test_columns_on_disk_are_sorted_stably(tmp_path_factory, times, bucket_rows, chunk_rows):
     folder = tmp_path_factory.mktemp("order")
     rows = len(times)
     columns = {
@@ -31,11 +31,13 @@ def test_columns_on_disk_come_back_sorted_and_stable(tmp_path_factory, times, bu
     raw = {}
     for name, values in columns.items():
         (folder / name).write_bytes(b"skip" + values.tobytes())
-        raw[name] = order.RawColumn(folder / name, values.dtype, values.shape[1] if values.ndim > 1 else None, 4)
+        raw[name] = external_sort.ColumnFile(
+            folder / name, values.dtype, values.shape[1] if values.ndim > 1 else None, 4
+        )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(order, "BUCKET_BYTES", bucket_rows * 24)
-        patch.setattr(order, "PIECE_ROWS", piece_rows)
-        pieces = list(order.in_time_order(raw, rows, folder))
+        patch.setattr(external_sort, "BUCKET_BYTES", bucket_rows * 24)
+        patch.setattr(external_sort, "CHUNK_ROWS", chunk_rows)
+        chunks = list(external_sort.sorted_chunks(raw, rows, folder))
     expected = np.argsort(columns["time"], kind="stable")
     for name, values in columns.items():
-        assert np.array_equal(np.concatenate([piece[name] for piece in pieces]), values[expected]), name
+        assert np.array_equal(np.concatenate([chunk[name] for chunk in chunks]), values[expected]), name

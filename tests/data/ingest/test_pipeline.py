@@ -1,4 +1,4 @@
-"""Files in, a log out: every format, every kind of bad row, and messy files against a plain reading of them."""
+"""From files to a log: every format, every kind of rejected row, and messy files against a plain reference reader."""
 
 import csv
 import gzip
@@ -14,11 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dynedge.data.ingest import external_sort as order
-from dynedge.data.ingest import pipeline as ingest
-from dynedge.data.ingest import readers as sources
+from dynedge.data.ingest import external_sort, pipeline, text_reader
 from dynedge.data.ingest.pipeline import prepare
-from dynedge.data.ingest.readers import Schema
+from dynedge.data.ingest.schema import Schema
 from dynedge.data.log import read_log
 from dynedge.errors import DataError, UsageError
 
@@ -68,7 +66,7 @@ def table(delimiter=",", end="\n"):
         ("a.csv.zst", pa.compress(table().encode(), "zstd", asbytes=True)),
     ],
 )
-def test_delimited_text_in_all_its_dresses(tmp_path, name, text):
+def test_delimited_text_of_every_variant(tmp_path, name, text):
     assert events(read(tmp_path, text, name=name)) == IN_ORDER
 
 
@@ -80,19 +78,19 @@ def test_json_lines(tmp_path, name):
 
 
 @pytest.mark.parametrize("ascii_only", [True, False])
-def test_json_strings_with_every_kind_of_escape(tmp_path, ascii_only):
-    own = ['a"b', "a\\b", "a/b", "tab\there", "line\nbreak", "é", "€", "😀", "\u2028", "\x01", "a\\u0041"]
-    text = "\n".join(json.dumps({"user_id": u, "item_id": 1, "timestamp": 1}, ensure_ascii=ascii_only) for u in own)
-    assert [u for u, _, _ in events(read(tmp_path, text, name="a.jsonl"))] == own
+def test_json_strings_with_every_escape(tmp_path, ascii_only):
+    ids = ['a"b', "a\\b", "a/b", "tab\there", "line\nbreak", "é", "€", "😀", "\u2028", "\x01", "a\\u0041"]
+    text = "\n".join(json.dumps({"user_id": u, "item_id": 1, "timestamp": 1}, ensure_ascii=ascii_only) for u in ids)
+    assert [u for u, _, _ in events(read(tmp_path, text, name="a.jsonl"))] == ids
 
 
-def test_parquet_of_every_type(tmp_path):
-    own, times = ["x", "ÿ", "x"], [1_500_000_000.25, 1_500_000_001.5, 1_500_000_002.0]
+def test_parquet_columns_of_every_type(tmp_path):
+    ids, times = ["x", "ÿ", "x"], [1_500_000_000.25, 1_500_000_001.5, 1_500_000_002.0]
     stamp = [int(t * 1000) for t in times]
     columns = {
-        "text": pa.array(own),
-        "large": pa.array(own, pa.large_string()),
-        "dictionary": pa.array(own).dictionary_encode(),
+        "text": pa.array(ids),
+        "large": pa.array(ids, pa.large_string()),
+        "dictionary": pa.array(ids).dictionary_encode(),
         "small": pa.array([3, 4, 3], pa.int8()),
         "unsigned": pa.array([2**64 - 1, 1, 2**64 - 1], pa.uint64()),
         "float": pa.array([3.0, 4.0, 3.0]),
@@ -106,7 +104,7 @@ def test_parquet_of_every_type(tmp_path):
         "flag": pa.array([True, False, True]),
     }
     pq.write_table(pa.table(columns), tmp_path / "a.parquet")
-    expected = {"text": own, "large": own, "dictionary": own, "small": [3, 4, 3], "float": [3, 4, 3]}
+    expected = {"text": ids, "large": ids, "dictionary": ids, "small": [3, 4, 3], "float": [3, 4, 3]}
     expected["unsigned"] = ["18446744073709551615", "1", "18446744073709551615"]
     schemas = [Schema(user=user, item="iso", time="seconds") for user in expected]
     schemas += [Schema(user="text", item="large", time=time) for time in ("ms", "zoned", "seconds", "millis", "iso")]
@@ -123,7 +121,7 @@ def test_parquet_of_every_type(tmp_path):
     assert log.label.tolist() == [1, 0, 1]
 
 
-def test_parquet_rows_that_are_bad(tmp_path):
+def test_bad_parquet_rows_are_rejected(tmp_path):
     columns = {
         "user_id": pa.array(["a", None, "c", "d", "e", "f"]),
         "item_id": pa.array([1.0, 2.0, 2.5, None, 5.0, 6.0]),
@@ -135,14 +133,14 @@ def test_parquet_rows_that_are_bad(tmp_path):
     assert len(log) == 1
     assert [(line, column, reason) for line, column, _, reason in rejects(log.path)] == [
         (2, "user_id", "missing value"),
-        (3, "item_id", "neither text nor a whole number"),
+        (3, "item_id", "neither text nor an integer"),
         (4, "item_id", "missing value"),
         (5, "timestamp", "negative time"),
         (6, "timestamp", "missing value"),
     ]
 
 
-def test_a_number_too_large_for_float32_is_bad_in_every_kind_of_column(tmp_path):
+def test_a_number_too_large_for_float32_is_rejected_in_every_kind_of_column(tmp_path):
     rows = ['u,i,1,0,0,"1 2"', 'u,i,2,1e39,0,"1 2"', 'u,i,3,0,-1e39,"1 2"', 'u,i,4,0,0,"1 1e39"']
     columns = {"y": [0, 1e39, 0, 0], "f": [0, 0, -1e39, 0], "v": [[1.0, 2], [1, 2], [1, 2], [1, 1e39]]}
     same = {"user_id": ["u"] * 4, "item_id": ["i"] * 4, "timestamp": [1, 2, 3, 4]}
@@ -155,7 +153,7 @@ def test_a_number_too_large_for_float32_is_bad_in_every_kind_of_column(tmp_path)
             assert np.isfinite(log.features).all()
 
 
-def test_several_files_and_globs_in_order(tmp_path):
+def test_several_files_and_globs_are_read_in_order(tmp_path):
     for k, row in enumerate(ROWS):
         (tmp_path / f"part-{k}.csv").write_text("item_id,timestamp,user_id\n" + ",".join([row[1], row[2], row[0]]))
     (tmp_path / "part-9.csv").write_text("")
@@ -164,7 +162,7 @@ def test_several_files_and_globs_in_order(tmp_path):
     assert events(prepare(swapped, tmp_path / "swapped")) == [IN_ORDER[1], IN_ORDER[0]], "ties in input order"
 
 
-def test_a_file_without_a_header_and_with_other_names(tmp_path):
+def test_a_file_without_a_header_and_with_other_column_names(tmp_path):
     schema = Schema(user="who", item="what", time="when", names=("when", "x", "who", "what"))
     log = read(tmp_path, "3,?,a,b\n1,?,c,d\n", schema)
     assert events(log) == [("c", "d", 1.0), ("a", "b", 3.0)]
@@ -184,13 +182,13 @@ def test_a_file_without_a_header_and_with_other_names(tmp_path):
         (["2017-07-14T02:40:00Z", "2017-07-14 04:40:00.25+02:00"], "iso", [1.5e9, 1.5e9 + 0.25]),
     ],
 )
-def test_the_time_unit_is_inferred_and_sub_seconds_are_kept(tmp_path, values, unit, seconds):
+def test_the_time_unit_is_inferred_and_fractions_of_seconds_are_preserved(tmp_path, values, unit, seconds):
     log = read(tmp_path, "user_id,item_id,timestamp\n" + "".join(f"u,i,{value}\n" for value in values))
     assert log.metadata["time"] == {"unit": unit, "inferred": True}
     assert log.time.tolist() == seconds
 
 
-def test_the_time_unit_can_be_told(tmp_path):
+def test_the_time_unit_can_be_given(tmp_path):
     log = read(tmp_path, "user_id,item_id,timestamp\nu,i,2500\n", Schema(time_unit="ms"))
     assert log.time.tolist() == [2.5]
     with pytest.raises(UsageError, match="--time-unit 'fortnights' is not one of"):
@@ -212,15 +210,15 @@ def test_features_label_categories_and_event_ids(tmp_path):
     assert log.event_ids.take(log.event_id) == ["e2", "e3", "e1", "e4"]
     kinds = [log.category_ids[0][code] if code >= 0 else None for code in log.item_categories[:, 0]]
     assert dict(zip(log.item_ids.take(range(3)), kinds, strict=True)) == {"j": "blue", "i": "green", "k": None}, (
-        "the category first said of an item in time, not in the file"
+        "an item's category is the first in time, not in the file"
     )
     assert log.metadata["features"] == ["f", "g"]
 
 
-@pytest.mark.parametrize("written", ["1,2.5,-3", "[1, 2.5, -3]", "1 2.5 -3", "[1.0;2.5;-3e0]"])
-def test_a_packed_feature_column(tmp_path, written):
+@pytest.mark.parametrize("packed", ["1,2.5,-3", "[1, 2.5, -3]", "1 2.5 -3", "[1.0;2.5;-3e0]"])
+def test_a_packed_feature_column(tmp_path, packed):
     bad = "[1, 2]"
-    text = f'user_id,item_id,timestamp,v\nu,i,1,"{written}"\nu,i,2,"{bad}"\nu,i,3,"{written.replace("-3", "x")}"\n'
+    text = f'user_id,item_id,timestamp,v\nu,i,1,"{packed}"\nu,i,2,"{bad}"\nu,i,3,"{packed.replace("-3", "x")}"\n'
     log = read(tmp_path, text, Schema(features=("v",)))
     assert log.features.tolist() == [[1, 2.5, -3]]
     assert log.metadata["features"] == ["v_0", "v_1", "v_2"]
@@ -235,7 +233,7 @@ def test_a_packed_feature_column_in_json(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("own", "kind"),
+    ("ids", "kind"),
     [
         (["1", "-5", "9223372036854775807", "0"], int),
         (["1", "01", "1.0", "-0", "+1"], str),
@@ -244,10 +242,10 @@ def test_a_packed_feature_column_in_json(tmp_path):
         (['say ""hi""', "comma, inside", "line\nbreak"], str),
     ],
 )
-def test_ids_of_any_type_are_given_back_as_they_were(tmp_path, own, kind):
-    text = "user_id,item_id,timestamp\n" + "".join(f'"{value}",i,{k}\n' for k, value in enumerate(own))
+def test_external_ids_of_any_type_are_preserved(tmp_path, ids, kind):
+    text = "user_id,item_id,timestamp\n" + "".join(f'"{value}",i,{k}\n' for k, value in enumerate(ids))
     log = read(tmp_path, text)
-    assert log.user_ids.take(log.user) == [kind(value.replace('""', '"')) for value in own]
+    assert log.user_ids.take(log.user) == [kind(value.replace('""', '"')) for value in ids]
 
 
 def test_dense_ids_are_by_first_appearance_in_time(tmp_path):
@@ -261,7 +259,7 @@ def test_dense_ids_are_by_first_appearance_in_time(tmp_path):
 # ---- bad rows
 
 
-def test_every_kind_of_bad_row_is_listed_with_its_line(tmp_path):
+def test_every_kind_of_rejected_row_is_listed_with_its_line(tmp_path):
     text = b"".join(
         [
             b"user_id,item_id,timestamp,f\n",
@@ -303,7 +301,7 @@ def test_every_kind_of_bad_row_is_listed_with_its_line(tmp_path):
         (15, "", "u,i,1,0,9", "5 columns instead of 4"),
         (16, "user_id", "\\xff\\xfe", "not valid UTF-8"),
         (19, "", '"u"x,i,1,0', "text after a closing quote"),
-        (20, "", '"u,i,1,0', "a quote is opened and never closed"),
+        (20, "", '"u,i,1,0', "unclosed quote"),
     ]
     assert log.metadata["rows_read"] == len(log) + log.metadata["rejected"] == 18
 
@@ -311,32 +309,32 @@ def test_every_kind_of_bad_row_is_listed_with_its_line(tmp_path):
 @pytest.mark.parametrize(
     "line", ["{", "[]", "3", '{"user_id": u}', '{"user_id": "a}', '{"a": 1,}', '{"a": 1} x', "\\"]
 )
-def test_bad_json_lines(tmp_path, line):
+def test_bad_json_lines_are_rejected(tmp_path, line):
     good = json.dumps({"user_id": "u", "item_id": "i", "timestamp": 1})
     log = read(tmp_path, f"{good}\n{line}\n{good}\n", name="a.jsonl")
     assert (len(log), [row[0] for row in rejects(log.path)]) == (2, [2])
 
 
-def test_json_ids_must_be_text_or_numbers(tmp_path):
+def test_json_ids_must_be_text_or_integers(tmp_path):
     rows = [{"user_id": u, "item_id": "i", "timestamp": 1} for u in ("u", 7, None, [1], {"a": 1}, "")]
     log = read(tmp_path, "\n".join(map(json.dumps, rows)), name="a.jsonl")
     assert [row[0] for row in rejects(log.path)] == [3, 4, 5, 6]
     assert log.user_ids.take(log.user) == ["u", "7"]
 
 
-def test_a_rejected_row_leaves_no_user_or_item_behind(tmp_path):
+def test_a_rejected_row_adds_no_user_or_item(tmp_path):
     log = read(tmp_path, "user_id,item_id,timestamp\na,x,1\nghost,y,never\nb,,1\n")
     assert (log.num_users, log.num_items) == (1, 1)
 
 
-def test_repeated_event_ids_are_left_out_and_do_not_stop_it(tmp_path):
+def test_duplicate_event_ids_are_rejected_but_do_not_count_as_bad(tmp_path):
     text = "user_id,item_id,timestamp,id\nu,i,1,7\nu,j,2,8\nu,k,3,7\nu,k,4,x\nu,k,5,x\n"
     log = read(tmp_path, text, Schema(event_id="id"), max_bad=0.0)
     assert log.event_ids.take(log.event_id) == ["7", "8", "x"]
-    assert rejects(log.path) == [(4, "id", "7", "event id seen before"), (6, "id", "x", "event id seen before")]
+    assert rejects(log.path) == [(4, "id", "7", "duplicate event id"), (6, "id", "x", "duplicate event id")]
 
 
-def test_too_many_bad_rows_write_no_log_and_say_which(tmp_path):
+def test_too_many_bad_rows_write_no_log_and_are_listed(tmp_path):
     good, bad = "u,i,1\n" * 998, "u,i,?\n"
     with pytest.raises(
         DataError, match=r"2 of 1000 rows are bad \(0\.20%, more than --max-bad 0\.001\); first: line 1000"
@@ -346,10 +344,10 @@ def test_too_many_bad_rows_write_no_log_and_say_which(tmp_path):
     assert len((tmp_path / "log.rejects.csv").read_text().splitlines()) == 3
     log = read(tmp_path, "user_id,item_id,timestamp\n" + good + "u,i,1\n" + bad, max_bad=0.001)
     assert log.metadata["rejected"] == 1
-    assert not (tmp_path / "log.rejects.csv").exists(), "the earlier complaint is no longer true"
+    assert not (tmp_path / "log.rejects.csv").exists(), "the list of the earlier attempt is removed"
 
 
-def test_a_failed_prepare_keeps_the_old_log(tmp_path):
+def test_a_failed_prepare_leaves_the_old_log(tmp_path):
     read(tmp_path, table())
     with pytest.raises(DataError):
         read(tmp_path, "user_id,item_id,timestamp\nu,i,?\n", max_bad=0)
@@ -366,50 +364,50 @@ def test_a_failed_prepare_keeps_the_old_log(tmp_path):
         ("user_id,user_id,item_id,timestamp\n1,2,3,4\n", "2 columns named 'user_id'"),
         ("user_id,item_id,timestamp\n,,\n,,\n", "2 of 2 rows are bad"),
         (b"\xff\xfeu\x00s\x00", "is UTF-16"),
-        (gzip.compress(table().encode() * 50, mtime=0)[:-20], "damaged or cut short"),
+        (gzip.compress(table().encode() * 50, mtime=0)[:-20], "damaged or truncated"),
         (b"PAR1 but not really", "not a readable Parquet file"),
     ],
 )
-def test_files_that_cannot_be_a_log(tmp_path, text, words):
+def test_unreadable_files_raise_one_sentence(tmp_path, text, words):
     with pytest.raises(DataError, match=words):
         read(tmp_path, text, max_bad=0.5)
     assert not (tmp_path / "log").exists()
 
 
-def test_paths_that_are_no_files(tmp_path):
+def test_paths_that_are_not_files_raise_one_sentence(tmp_path):
     (tmp_path / "folder").mkdir()
     for path, words in [("folder", "is a folder"), ("absent.csv", "does not exist"), ("no*.csv", "no file matches")]:
         with pytest.raises(DataError, match=words):
             prepare(str(tmp_path / path), tmp_path / "log")
     with pytest.raises(DataError, match="create it first"):
-        read(tmp_path, table(), name="a.csv")  # makes the file
+        read(tmp_path, table(), name="a.csv")  # creates the file
         prepare(tmp_path / "a.csv", tmp_path / "no" / "such" / "log")
 
 
-def test_a_column_cannot_mean_two_things(tmp_path):
-    with pytest.raises(UsageError, match="'user_id' is asked for twice"):
+def test_a_column_cannot_have_two_roles(tmp_path):
+    with pytest.raises(UsageError, match="'user_id' is given twice"):
         read(tmp_path, table(), Schema(label="user_id"))
 
 
-def test_a_line_without_end_is_refused_not_swallowed(tmp_path, monkeypatch):
-    monkeypatch.setattr(sources, "LONGEST_LINE", 1000)
-    monkeypatch.setattr(sources, "BLOCK_BYTES", 500)
+def test_an_overlong_line_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(text_reader, "MAX_LINE_BYTES", 1000)
+    monkeypatch.setattr(text_reader, "BLOCK_BYTES", 500)
     with pytest.raises(DataError, match="line 2 is longer"):
         read(tmp_path, "user_id,item_id,timestamp\n" + "x" * 5000)
 
 
-def test_a_stray_quote_costs_its_line_not_the_file(tmp_path):
-    """Closed nowhere within 1 MiB: the line goes, reading goes on behind it."""
+def test_a_stray_quote_rejects_its_line_only(tmp_path):
+    """A quote that is not closed within 1 MiB: its line is rejected, and reading continues after it."""
     rows = "".join(f"u{k},i,{k}\n" for k in range(200_000))
     log = read(tmp_path, 'user_id,item_id,timestamp\n"stray,i,1\n' + rows)
     assert (len(log), [row[0] for row in rejects(log.path)]) == (200_000, [2])
 
 
-# ---- messy files against a plain reading
+# ---- messy files against a plain reference reader
 
 
-def plain_reading(text: bytes):
-    """(accepted rows, rejected lines) of a quoteless comma-separated file, the obvious slow way."""
+def reference_reader(text: bytes):
+    """Returns (accepted rows, rejected lines) of a comma-separated file without quotes."""
     accepted, rejected = [], []
     for number, line in enumerate(text.split(b"\n"), start=1):
         row = line.removesuffix(b"\r")
@@ -449,21 +447,20 @@ line = st.one_of(
     block=st.integers(1, 64),
 )
 @settings(max_examples=150)
-def test_messy_files_are_read_as_the_plain_way_reads_them(tmp_path_factory, lines, end, last, block):
+def test_messy_files_are_read_as_by_the_reference_reader(tmp_path_factory, lines, end, last, block):
     tmp_path = tmp_path_factory.mktemp("messy")
     text = end.join([b"user_id,item_id,timestamp", *lines]) + (end if last else b"")
-    accepted, rejected = plain_reading(text)
+    accepted, rejected = reference_reader(text)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sources, "BLOCK_BYTES", block)  # blocks that end anywhere, inside lines and letters
-        patch.setattr(order, "BUCKET_BYTES", 64)
+        patch.setattr(text_reader, "BLOCK_BYTES", block)  # blocks may end inside lines and characters
+        patch.setattr(external_sort, "BUCKET_BYTES", 64)
         try:
             log = read(tmp_path, text, Schema(time_unit="s"))
         except DataError as error:
             assert not accepted
             assert "is empty" in str(error) or f"{len(rejected)} of {len(rejected)} rows" in str(error)
             return
-    got = events(log)
-    assert [(str(user), str(item), time) for user, item, time in got] == accepted
+    assert [(str(user), str(item), time) for user, item, time in events(log)] == accepted
     assert [row[0] for row in rejects(log.path)] == rejected
     assert log.metadata["rows_read"] == len(accepted) + len(rejected)
     log.verify()
@@ -471,13 +468,13 @@ def test_messy_files_are_read_as_the_plain_way_reads_them(tmp_path_factory, line
 
 @given(text=st.binary(max_size=200).map(lambda raw: bytes(b'"",\n\r 019ab\xc3\xa9'[byte % 13] for byte in raw)))
 @settings(max_examples=150)
-def test_any_bytes_with_quotes_add_up_whatever_the_block_size(tmp_path_factory, text):
+def test_quoted_text_is_read_alike_with_any_block_size(tmp_path_factory, text):
     tmp_path = tmp_path_factory.mktemp("quotes")
     text = b"user_id,item_id,timestamp\n" + text
     outcomes = []
     for block in (8, 1 << 20):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(sources, "BLOCK_BYTES", block)
+            patch.setattr(text_reader, "BLOCK_BYTES", block)
             try:
                 log = read(tmp_path, text)
                 assert log.metadata["rows_read"] == len(log) + len(rejects(log.path))
@@ -488,7 +485,7 @@ def test_any_bytes_with_quotes_add_up_whatever_the_block_size(tmp_path_factory, 
 
 
 @given(rows=st.lists(st.tuples(st.text(max_size=5), st.text(max_size=5), st.integers(0, 9)), min_size=1, max_size=20))
-def test_what_pythons_csv_module_writes_is_read_back(tmp_path_factory, rows):
+def test_output_of_pythons_csv_module_is_read_back(tmp_path_factory, rows):
     tmp_path = tmp_path_factory.mktemp("csv")
     rows = [(u, i, t) for u, i, t in rows if u and i and not {"\0", "\r"} & set(u + i)]
     with open(tmp_path / "a.csv", "w", newline="", encoding="utf-8") as file:
@@ -503,9 +500,9 @@ def test_what_pythons_csv_module_writes_is_read_back(tmp_path_factory, rows):
 # ---- at size
 
 
-def test_memory_is_bounded_and_order_stable_when_sorting_needs_many_buckets(tmp_path, monkeypatch):
-    monkeypatch.setattr(order, "BUCKET_BYTES", 1 << 16)
-    monkeypatch.setattr(order, "PIECE_ROWS", 5000)
+def test_sorting_with_many_buckets_is_stable(tmp_path, monkeypatch):
+    monkeypatch.setattr(external_sort, "BUCKET_BYTES", 1 << 16)
+    monkeypatch.setattr(external_sort, "CHUNK_ROWS", 5000)
     rng = random.Random(5)
     rows = [
         (f"u{rng.randrange(500)}", rng.randrange(300), rng.choice([7, rng.randrange(1000)])) for _ in range(60_000)
@@ -516,16 +513,16 @@ def test_memory_is_bounded_and_order_stable_when_sorting_needs_many_buckets(tmp_
     assert first == list(range(log.num_users))
 
 
-def test_hopeless_files_are_given_up_early(tmp_path, monkeypatch):
-    monkeypatch.setattr(ingest, "HOPELESS_ROWS", 100)
-    monkeypatch.setattr(sources, "BLOCK_BYTES", 1000)
+def test_reading_stops_early_when_no_row_is_valid(tmp_path, monkeypatch):
+    monkeypatch.setattr(pipeline, "GIVE_UP_ROWS", 100)
+    monkeypatch.setattr(text_reader, "BLOCK_BYTES", 1000)
     with pytest.raises(DataError, match=r"(\d+) of \1 rows are bad") as error:
         read(tmp_path, "user_id,item_id,timestamp\n" + "u,i,?\n" * 10_000, max_bad=1.0)
     assert "10000" not in str(error.value)
 
 
-def test_a_disk_that_fills_up_is_one_sentence(tmp_path):
-    """A limit on file size stands in for the disk: the write fails in the middle of a column, for real."""
+def test_a_full_disk_raises_one_sentence(tmp_path):
+    """A limit on the file size makes a write fail in the middle of a column."""
     text = "user_id,item_id,timestamp\n" + "".join(f"{k},{k},{k}\n" for k in range(100_000))
     (tmp_path / "a.csv").write_text(text)
     child = os.fork()
@@ -543,7 +540,7 @@ def test_a_disk_that_fills_up_is_one_sentence(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["a.csv"]
 
 
-def test_the_log_is_the_same_to_the_bit_each_time(tmp_path):
+def test_preparing_twice_gives_the_same_bits(tmp_path):
     one, two = read(tmp_path, table()), prepare(tmp_path / "events.csv", tmp_path / "again")
     assert one.fingerprint == two.fingerprint
     assert np.array_equal(one.time, two.time)

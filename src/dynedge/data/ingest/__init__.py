@@ -1,1 +1,1 @@
-"""Files become blocks of parsed rows: formats, fields, values, ids, order."""
+"""Ingestion: input files become an event log. Reading, tokenizing, parsing, encoding of ids, sorting, writing."""

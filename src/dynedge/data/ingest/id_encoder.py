@@ -1,8 +1,8 @@
-"""Own ids become dense ids 0, 1, 2, … in the order in which they are first met.
+"""IdEncoder: a hash table from external ids to dense ids 0, 1, 2, … in order of first appearance.
 
-One open-addressing hash table for integers and texts alike. A text that is the plain decimal form of a 64-bit
-integer is kept as that integer, so "42" and 42 are one id, while "042" is another. If every id of a column is such
-an integer they are given back as integers, else all as strings, exactly as they were written.
+One open-addressing table for integers and texts. A text that is the plain decimal form of a 64-bit integer is stored
+as that integer, so "42" and 42 are the same id and "042" is another. If all ids of a column are integers they are
+returned as integers, else all as strings, exactly as in the input.
 """
 
 from __future__ import annotations
@@ -12,30 +12,32 @@ from typing import Any
 import numpy as np
 
 from dynedge.data.id_index import IdIndex
-from dynedge.data.ingest.parsers import DUPLICATE, GOOD
+from dynedge.data.ingest.row_checks import DUPLICATE_EVENT_ID, VALID
 from dynedge.errors import DataError
 from dynedge.utils.arrays import Array
 from dynedge.utils.compile import compiled
 
-MOST = 2**31 - 1
+MAX_IDS = 2**31 - 1
 
 
-class IdTable:
+class IdEncoder:
+    """Growing hash table that assigns dense ids to the external ids of one column."""
+
     def __init__(self) -> None:
-        self._slots = np.zeros((1 << 12, 2), np.int64)  # (key, dense + 1); a text's number is negative; 0: free
+        self._slots = np.zeros((1 << 12, 2), np.int64)  # (key, dense id + 1), negated for a text; 0: free
         self._spans = np.zeros((1 << 10, 2), np.int64)  # by dense id: (integer, -1) or (start, stop) in the heap
-        self._heap = np.zeros(1 << 14, np.uint8)
-        self._used = np.zeros(2, np.int64)  # dense ids, heap bytes
+        self._heap = np.zeros(1 << 14, np.uint8)  # bytes of all texts
+        self._used = np.zeros(2, np.int64)  # number of dense ids, number of heap bytes
 
     def __len__(self) -> int:
         return int(self._used[0])
 
     def encode_texts(
-        self, data: Array, start: Array, stop: Array, status: Array, where: Array, out: Array, unique: int = -1
+        self, data: Array, start: Array, stop: Array, status: Array, bad_column: Array, out: Array, unique: int = -1
     ) -> None:
-        """Dense ids of the good rows, into `out`. With `unique` (a column's number) a repeat marks its row as bad."""
+        """Writes the dense ids of valid rows to `out`; with `unique` (a column number) a known id rejects its row."""
         key, kind = np.empty(len(status), np.int64), np.empty(len(status), np.uint8)
-        _keys(data, start, stop, status, key, kind)
+        _hash_rows(data, start, stop, status, key, kind)
         longest = int((stop - start).max(initial=0))
         row = 0
         while row < len(status):
@@ -47,7 +49,7 @@ class IdTable:
                 key,
                 kind,
                 status,
-                where,
+                bad_column,
                 out,
                 unique,
                 row,
@@ -57,42 +59,45 @@ class IdTable:
                 self._used,
             )
 
-    def encode_numbers(self, values: Array, status: Array, where: Array, out: Array, unique: int = -1) -> None:
+    def encode_integers(self, values: Array, status: Array, bad_column: Array, out: Array, unique: int = -1) -> None:
+        """As `encode_texts`, for a column of integers."""
         row = 0
         while row < len(status):
             self._grow(0)
-            row = _encode_numbers(values, status, where, out, unique, row, self._slots, self._spans, self._used)
+            row = _encode_integers(values, status, bad_column, out, unique, row, self._slots, self._spans, self._used)
 
-    def _grow(self, text: int) -> None:
-        """Make room for at least one more id, with a text of so many bytes."""
+    def _grow(self, text_bytes: int) -> None:
+        """Ensures capacity for at least one more id with a text of `text_bytes` bytes."""
         count, heap = int(self._used[0]), int(self._used[1])
-        if count >= MOST - 1:
-            raise DataError(f"a column has more than {MOST} different ids; dynedge keeps them as 32-bit integers.")
+        if count >= MAX_IDS - 1:
+            raise DataError(
+                f"a column has more than {MAX_IDS} different ids, the most that 32-bit dense ids can number."
+            )
         if count + 1 > len(self._spans):
             self._spans = np.resize(self._spans, (2 * len(self._spans), 2))
-        if heap + text > len(self._heap):
-            self._heap = np.resize(self._heap, 2 * (heap + text))
+        if heap + text_bytes > len(self._heap):
+            self._heap = np.resize(self._heap, 2 * (heap + text_bytes))
         if 2 * (count + 1) > len(self._slots):
             slots = np.zeros((4 * len(self._slots), 2), np.int64)
-            _move(self._slots, slots)
+            _rehash(self._slots, slots)
             self._slots = slots
 
-    def ids(self, order: Array | None = None) -> IdIndex:
-        """The own ids, in dense order or in the order given (dense ids)."""
+    def external_ids(self, order: Array | None = None) -> IdIndex:
+        """Returns the external ids by dense id, or in the given order of dense ids."""
         spans = self._spans[: len(self)] if order is None else self._spans[order]
         if not len(spans) or (spans[:, 1] == -1).all():
             return IdIndex(spans[:, 0].copy())
-        lengths = _lengths(spans)
+        lengths = _text_lengths(spans)
         offsets = np.zeros(len(spans) + 1, np.int64)
         np.cumsum(lengths, out=offsets[1:])
         heap = np.empty(int(offsets[-1]), np.uint8)
-        _write(spans, self._heap, offsets, heap)
+        _write_texts(spans, self._heap, offsets, heap)
         return IdIndex(heap, offsets)
 
 
 @compiled
 def _mix(key: int) -> np.uint64:
-    """Spread a key over the table (a 64-bit finalizer: multiply, shift, multiply)."""
+    """Returns a hash of a key (a 64-bit finalizer: multiply, shift, multiply)."""
     x = np.uint64(key)
     x = (x ^ (x >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)
     x = (x ^ (x >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)
@@ -100,8 +105,8 @@ def _mix(key: int) -> np.uint64:
 
 
 @compiled
-def _integer(data: Array, start: int, stop: int) -> tuple[bool, Any]:
-    """Is this text the plain decimal form of a 64-bit integer, and which? No +, no leading zeros, no -0."""
+def _parse_integer(data: Array, start: int, stop: int) -> tuple[bool, Any]:
+    """Returns (whether a text is a plain decimal 64-bit integer, its value). Plain: no +, no leading zeros, no -0."""
     at, negative = start, data[start] == 45
     at += negative
     length = stop - at
@@ -112,13 +117,14 @@ def _integer(data: Array, start: int, stop: int) -> tuple[bool, Any]:
         if not 48 <= data[k] <= 57:
             return False, 0
         value = value * np.uint64(10) + np.uint64(data[k] - 48)
-    if value > np.uint64(2**63 - 1):  # -2^63 itself is kept as text: harmless, and one case less
+    if value > np.uint64(2**63 - 1):  # -2^63 is stored as text, which saves a special case
         return False, 0
     return True, -np.int64(value) if negative else np.int64(value)
 
 
 @compiled
-def _text_key(data: Array, start: int, stop: int) -> Any:
+def _hash_text(data: Array, start: int, stop: int) -> Any:
+    """FNV-1a."""
     x = np.uint64(0xCBF29CE484222325)
     for k in range(start, stop):
         x = (x ^ np.uint64(data[k])) * np.uint64(0x100000001B3)
@@ -127,7 +133,7 @@ def _text_key(data: Array, start: int, stop: int) -> Any:
 
 @compiled
 def _find_integer(slots: Array, key: int) -> Any:
-    """The slot that holds this integer, or the free one where it belongs."""
+    """Returns the slot of an integer, or the free slot where it belongs."""
     mask = len(slots) - 1
     at = np.int64(_mix(key)) & mask
     while slots[at, 1] != 0 and not (slots[at, 1] > 0 and slots[at, 0] == key):
@@ -137,15 +143,16 @@ def _find_integer(slots: Array, key: int) -> Any:
 
 @compiled
 def _find_text(slots: Array, spans: Array, heap: Array, data: Array, start: int, stop: int, key: int) -> Any:
+    """Returns the slot of a text, or the free slot where it belongs."""
     mask = len(slots) - 1
     at = np.int64(_mix(key)) & mask
     while slots[at, 1] != 0:
         if slots[at, 1] < 0 and slots[at, 0] == key:
-            have, length = spans[-slots[at, 1] - 1, 0], spans[-slots[at, 1] - 1, 1] - spans[-slots[at, 1] - 1, 0]
+            stored, length = spans[-slots[at, 1] - 1, 0], spans[-slots[at, 1] - 1, 1] - spans[-slots[at, 1] - 1, 0]
             same = length == stop - start
             k = 0
             while same and k < length:
-                same = heap[have + k] == data[start + k]
+                same = heap[stored + k] == data[start + k]
                 k += 1
             if same:
                 break
@@ -153,21 +160,21 @@ def _find_text(slots: Array, spans: Array, heap: Array, data: Array, start: int,
     return at
 
 
-_PASS, _ABSENT, _INTEGER, _TEXT = range(4)
+_SKIPPED, _MISSING, _INTEGER, _TEXT = range(4)
 
 
 @compiled
-def _keys(data: Array, start: Array, stop: Array, status: Array, key: Array, kind: Array) -> None:
-    """Keys first, look-ups after: a short look-up loop lets the processor wait for many slots at once."""
+def _hash_rows(data: Array, start: Array, stop: Array, status: Array, key: Array, kind: Array) -> None:
+    """Computes all keys before the lookups: the short lookup loop then overlaps many cache misses."""
     for row in range(len(status)):
-        if status[row] != GOOD:
-            kind[row] = _PASS
+        if status[row] != VALID:
+            kind[row] = _SKIPPED
         elif stop[row] <= start[row]:
-            kind[row] = _ABSENT  # an optional value that is not there
+            kind[row] = _MISSING  # an optional value
         else:
-            whole, value = _integer(data, start[row], stop[row])
+            whole, value = _parse_integer(data, start[row], stop[row])
             kind[row] = _INTEGER if whole else _TEXT
-            key[row] = value if whole else _text_key(data, start[row], stop[row])
+            key[row] = value if whole else _hash_text(data, start[row], stop[row])
 
 
 @compiled
@@ -178,7 +185,7 @@ def _encode_texts(
     key: Array,
     kind: Array,
     status: Array,
-    where: Array,
+    bad_column: Array,
     out: Array,
     unique: int,
     row: int,
@@ -187,21 +194,21 @@ def _encode_texts(
     heap: Array,
     used: Array,
 ) -> int:
-    """From `row` on; returns the row at which the table must grow first, or the number of rows."""
+    """Encodes from `row` on; returns the row before which the table must grow, or the number of rows."""
     while row < len(status):
         if kind[row] == _INTEGER:
             at = _find_integer(slots, key[row])
         elif kind[row] == _TEXT:
             at = _find_text(slots, spans, heap, data, start[row], stop[row], key[row])
         else:
-            if kind[row] == _ABSENT:
+            if kind[row] == _MISSING:
                 out[row] = -1
             row += 1
             continue
         if slots[at, 1] != 0:
             out[row] = abs(slots[at, 1]) - 1
             if unique >= 0:
-                status[row], where[row] = DUPLICATE, unique
+                status[row], bad_column[row] = DUPLICATE_EVENT_ID, unique
             row += 1
             continue
         count, length = used[0], stop[row] - start[row]
@@ -221,10 +228,10 @@ def _encode_texts(
 
 
 @compiled
-def _encode_numbers(
+def _encode_integers(
     values: Array,
     status: Array,
-    where: Array,
+    bad_column: Array,
     out: Array,
     unique: int,
     row: int,
@@ -233,7 +240,7 @@ def _encode_numbers(
     used: Array,
 ) -> int:
     while row < len(status):
-        if status[row] == GOOD:
+        if status[row] == VALID:
             at = _find_integer(slots, values[row])
             if slots[at, 1] == 0:
                 count = used[0]
@@ -243,14 +250,15 @@ def _encode_numbers(
                 slots[at, 0], slots[at, 1] = values[row], count + 1
                 used[0] = count + 1
             elif unique >= 0:
-                status[row], where[row] = DUPLICATE, unique
+                status[row], bad_column[row] = DUPLICATE_EVENT_ID, unique
             out[row] = slots[at, 1] - 1
         row += 1
     return row
 
 
 @compiled
-def _move(old: Array, new: Array) -> None:
+def _rehash(old: Array, new: Array) -> None:
+    """Copies all entries into a larger, empty table."""
     mask = len(new) - 1
     for k in range(len(old)):
         if old[k, 1] != 0:
@@ -261,7 +269,8 @@ def _move(old: Array, new: Array) -> None:
 
 
 @compiled
-def _lengths(spans: Array) -> Array:
+def _text_lengths(spans: Array) -> Array:
+    """Returns the length of each id as text; integers in decimal."""
     lengths = np.empty(len(spans), np.int64)
     for k in range(len(spans)):
         if spans[k, 1] >= 0:
@@ -275,8 +284,8 @@ def _lengths(spans: Array) -> Array:
 
 
 @compiled
-def _write(spans: Array, heap: Array, offsets: Array, out: Array) -> None:
-    """Texts as they are; integers, where they stand among texts, in decimal."""
+def _write_texts(spans: Array, heap: Array, offsets: Array, out: Array) -> None:
+    """Writes every id as text to out[offsets[k]:offsets[k + 1]]; integers in decimal."""
     for k in range(len(spans)):
         a, b = offsets[k], offsets[k + 1]
         if spans[k, 1] >= 0:

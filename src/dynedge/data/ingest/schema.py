@@ -1,0 +1,72 @@
+"""Schema: the columns and the format of an input file. Block: some of its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dynedge.data.ingest.columns import ColumnValues
+from dynedge.data.ingest.row_checks import RowChecks
+from dynedge.errors import DataError, UsageError
+from dynedge.utils.arrays import Array
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The role of each column, by its name in the file, and the file's format."""
+
+    user: str = "user_id"
+    item: str = "item_id"
+    time: str = "timestamp"
+    label: str | None = None
+    event_id: str | None = None
+    features: tuple[str, ...] = ()  # columns of numbers, or one column of packed lists
+    item_features: tuple[str, ...] = ()  # columns of categories
+    names: tuple[str, ...] | None = None  # all column names, for a file without a header
+    delimiter: str | None = None  # None: detected
+    time_unit: str = "auto"  # s, ms, us, ns, iso
+    rest_are_features: bool = False  # skips a header line; the last of `names` is for all remaining columns
+    label_codes: tuple[str, ...] = ()  # words of a label column; a word's label is its index here
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the columns to read."""
+        optional = [name for name in (self.label, self.event_id) if name]
+        return (self.user, self.item, self.time, *optional, *self.features, *self.item_features)
+
+    def check_roles(self) -> None:
+        """Raises UsageError if a column has two roles."""
+        for name in self.columns:
+            if self.columns.count(name) > 1:
+                raise UsageError(f"column '{name}' is given twice; every column can have only one role.")
+
+
+@dataclass
+class Block:
+    """Some rows of a file, with the columns in the order of Schema.columns."""
+
+    file: str
+    columns: list[ColumnValues]
+    line: Array  # int64[rows]: line in the file, or row number in a file without lines; counted from 1
+    checks: RowChecks
+    record_text: Callable[[int], str]  # a row's text in the file
+    field_count: Array | None  # int32[rows]: number of fields in a row of delimited text
+    expected_fields: int
+    bytes_read: int  # bytes of the file consumed so far, this block included
+
+    def __len__(self) -> int:
+        return len(self.line)
+
+
+def column_index(path: Path, names: Sequence[str], name: str, *, given: bool = False) -> int:
+    """Returns the index of a column; DataError unless there is exactly one. `given`: the names are from --columns."""
+    if names.count(name) == 1:
+        return list(names).index(name)
+    if name in names:
+        raise DataError(f"{path} has {names.count(name)} columns named '{name}'; rename all but one.")
+    shown = ", ".join(names[:20]) + (", …" if len(names) > 20 else "")
+    source = "--columns names" if given else "its columns are"
+    raise DataError(
+        f"{path} has no column '{name}'; {source}: {shown}. Name the right one, for example with --user-col."
+    )

@@ -1,0 +1,216 @@
+"""Reads text files as blocks of rows: delimited text and JSON lines, plain or compressed."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from dynedge.data.ingest.columns import ColumnValues, TextColumn
+from dynedge.data.ingest.json_tokenizer import tokenize_json
+from dynedge.data.ingest.row_checks import RowChecks
+from dynedge.data.ingest.schema import Block, Schema, column_index
+from dynedge.data.ingest.tokenizer import tokenize_delimited
+from dynedge.errors import DataError
+from dynedge.utils.arrays import Array
+from dynedge.utils.prefetch import prefetch
+
+BLOCK_BYTES = 8 << 20
+MAX_LINE_BYTES = 64 << 20
+COMPRESSIONS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bz2"}
+DELIMITERS = ",\t;|"
+
+
+def text_blocks(path: Path, schema: Schema, magic: bytes) -> Iterator[Block]:
+    """Yields the rows of a text file in order, as blocks; `magic` is the file's first bytes."""
+    stream = _ByteStream(path, magic)
+    head = stream.head(1)
+    if not head:
+        return
+    tokenizer = _tokenizer(path, schema, head)
+    rest, line = head[tokenizer.skip :], tokenizer.first_line
+    while True:
+        chunk = stream.next()
+        data = np.frombuffer(rest, np.uint8).copy()  # a copy: fields are unescaped in place
+        block, used, line = tokenizer.tokenize(data, not chunk, line)
+        block.bytes_read = stream.bytes_read
+        if len(block):
+            yield block
+        if not chunk:
+            return
+        if used == 0 and len(data) > MAX_LINE_BYTES:
+            raise DataError(
+                f"{path}: line {line} is longer than 64 MiB; check that this is a text file with one row per line."
+            )
+        rest = rest[used:] + chunk
+
+
+def with_feature_columns(path: Path, schema: Schema) -> Schema:
+    """Returns the schema of a file whose last columns are features, with as many as the file's first row has."""
+    assert schema.names is not None and schema.delimiter is not None
+    with open(path, "rb") as file:
+        stream = _ByteStream(path, file.read(4))
+    second = stream.head(2).split(b"\n", 2)[1:2]
+    fields = len(_split_line(second[0], schema.delimiter)) if second and second[0].strip() else 0
+    width = max(fields - (len(schema.names) - 1), 0)
+    return replace(schema, features=tuple(f"{schema.names[-1]}_{k}" for k in range(width)))
+
+
+class _ByteStream:
+    """The bytes of a text file, decompressed, without a byte-order mark, read ahead in a thread."""
+
+    def __init__(self, path: Path, magic: bytes) -> None:
+        self.path, self._magic = path, magic
+        self._chunks = prefetch(self._read(), depth=4)
+        self.bytes_read = 0  # of the file itself, before decompression
+
+    def _read(self) -> Iterator[tuple[bytes, int]]:
+        import pyarrow as pa
+
+        compression = next((name for magic, name in COMPRESSIONS.items() if self._magic.startswith(magic)), None)
+        raw = pa.OSFile(os.fspath(self.path))
+        source = pa.CompressedInputStream(raw, compression) if compression else raw
+        first = True
+        while True:
+            try:
+                chunk = source.read(BLOCK_BYTES)
+            except (OSError, pa.ArrowException):
+                raise DataError(f"{self.path} is damaged or truncated: its {compression} data is invalid.") from None
+            if first:
+                if chunk[:2] in (b"\xff\xfe", b"\xfe\xff"):
+                    raise DataError(f"{self.path} is UTF-16 text; save it as UTF-8.")
+                chunk, first = chunk.removeprefix(b"\xef\xbb\xbf"), False
+            elif not chunk:
+                return
+            yield chunk, raw.tell()
+
+    def head(self, lines: int) -> bytes:
+        """Returns the first bytes, with at least `lines` complete lines if the file has as many."""
+        head = self.next()
+        while head.count(b"\n") < lines and len(head) <= MAX_LINE_BYTES and (more := self.next()):
+            head += more
+        return head
+
+    def next(self) -> bytes:
+        """Returns the next bytes; empty at the end of the file."""
+        for chunk, bytes_read in self._chunks:
+            self.bytes_read = bytes_read
+            if chunk:
+                return chunk
+        return b""
+
+
+def _tokenizer(path: Path, schema: Schema, head: bytes) -> _JsonTokenizer | _DelimitedTokenizer:
+    suffixes = {suffix.lower() for suffix in path.suffixes}
+    is_json = bool(suffixes & {".json", ".jsonl", ".ndjson"}) or (
+        not suffixes & {".csv", ".tsv", ".txt"} and schema.names is None and head.lstrip()[:1] == b"{"
+    )
+    tokenizer: _JsonTokenizer | _DelimitedTokenizer
+    tokenizer = _JsonTokenizer(path, schema, head) if is_json else _DelimitedTokenizer(path, schema, head)
+    schema.check_roles()
+    return tokenizer
+
+
+class _DelimitedTokenizer:
+    """Tokenizes blocks of delimited text."""
+
+    def __init__(self, path: Path, schema: Schema, head: bytes) -> None:
+        self.path = path
+        first = _first_line(head)
+        delimiter = schema.delimiter or _detect_delimiter(path, first)
+        names = schema.names
+        self.skip, self.first_line = 0, 1  # bytes and lines of the header
+        if names is None or schema.rest_are_features:
+            self.skip, self.first_line = min(len(first) + 1, len(head)), 2
+        if names is None:
+            names = tuple(_split_line(first, delimiter))
+        if schema.rest_are_features:
+            names = (*names[:-1], *schema.features)
+        self.expected_fields = len(names)
+        self.delimiter = np.frombuffer(delimiter.encode(), np.uint8)
+        self.slots = len(schema.columns)
+        self.slot = np.full(len(names), -1, np.int32)
+        for slot, name in enumerate(schema.columns):
+            self.slot[column_index(path, names, name, given=schema.names is not None)] = slot
+
+    def tokenize(self, data: Array, final: bool, line: int) -> tuple[Block, int, int]:
+        """Returns (block, bytes consumed, next line number)."""
+        capacity = int(np.count_nonzero(data == 10)) + 1
+        start, stop = np.empty((capacity, self.slots), np.int32), np.empty((capacity, self.slots), np.int32)
+        record, lines = np.empty((capacity, 2), np.int64), np.empty(capacity, np.int64)
+        status, fields = np.empty(capacity, np.uint8), np.empty(capacity, np.int32)
+        rows, used, line = tokenize_delimited(
+            data, len(data), final, self.delimiter, True, self.slot, line, start, stop, record, lines, status, fields
+        )
+        block = _text_block(self.path, data, start[:rows], stop[:rows], record, lines[:rows], status[:rows])
+        return replace(block, field_count=fields[:rows], expected_fields=self.expected_fields), used, line
+
+
+class _JsonTokenizer:
+    """Tokenizes blocks of JSON lines."""
+
+    skip, first_line = 0, 1
+
+    def __init__(self, path: Path, schema: Schema, head: bytes) -> None:
+        self.path = path
+        keys = [name.encode() for name in schema.columns]
+        self.keys = np.frombuffer(b"".join(keys), np.uint8)
+        self.key_at = np.cumsum([0, *map(len, keys)]).astype(np.int64)
+        self.may_nest = np.array([name in schema.features for name in schema.columns])
+        self._check_names(schema, _first_line(head))
+
+    def _check_names(self, schema: Schema, first: bytes) -> None:
+        """Raises DataError if the first object lacks a required key: more often a wrong flag than a missing value."""
+        try:
+            names = list(json.loads(first))
+        except (ValueError, TypeError):
+            return  # rejected later, as any bad row
+        for name in (schema.user, schema.item, schema.time):
+            column_index(self.path, names, name)
+
+    def tokenize(self, data: Array, final: bool, line: int) -> tuple[Block, int, int]:
+        """Returns (block, bytes consumed, next line number)."""
+        capacity, slots = int(np.count_nonzero(data == 10)) + 1, len(self.key_at) - 1
+        start, stop = np.empty((capacity, slots), np.int32), np.empty((capacity, slots), np.int32)
+        record, lines = np.empty((capacity, 2), np.int64), np.empty(capacity, np.int64)
+        status = np.empty(capacity, np.uint8)
+        rows, used, line = tokenize_json(
+            data, len(data), final, self.keys, self.key_at, self.may_nest, line, start, stop, record, lines, status
+        )
+        block = _text_block(self.path, data, start[:rows], stop[:rows], record, lines[:rows], status[:rows])
+        return block, used, line
+
+
+def _text_block(
+    path: Path, data: Array, start: Array, stop: Array, record: Array, line: Array, status: Array
+) -> Block:
+    columns: list[ColumnValues] = [TextColumn(data, start[:, slot], stop[:, slot]) for slot in range(start.shape[1])]
+
+    def text(row: int) -> str:
+        return bytes(data[record[row, 0] : record[row, 1]]).decode(errors="backslashreplace").rstrip("\r")
+
+    return Block(os.fspath(path), columns, line, RowChecks.from_status(status), text, None, 0, 0)
+
+
+def _first_line(head: bytes) -> bytes:
+    return head.split(b"\n", 1)[0]
+
+
+def _detect_delimiter(path: Path, first: bytes) -> str:
+    """Returns the most frequent delimiter of the first line; the comma if there is none."""
+    if ".tsv" in path.suffixes:
+        return "\t"
+    return max(DELIMITERS, key=lambda delimiter: first.count(delimiter.encode()))
+
+
+def _split_line(line: bytes, delimiter: str) -> list[str]:
+    """Returns the fields of one line, as tokenize_delimited splits it."""
+    text = line.decode(errors="backslashreplace").rstrip("\r")
+    if len(delimiter) > 1:
+        return [field.strip() for field in text.split(delimiter)]
+    return [field.strip(" ") for field in next(csv.reader([text], delimiter=delimiter), [])]
