@@ -1,17 +1,27 @@
-# make demo | make test | make check | make bench: each sets up .venv by itself, once.
+# Every target sets up .venv by itself, once.
+#   make demo       every step on a small synthetic log
+#   make test       all tests
+#   make test-fast  tests not marked slow: about a minute on two cores, once the kernels are compiled
+#   make check      linter, formatter, type checker
+#   make format     fixes what the linter and the formatter can fix
+#   make bench      benchmarks of every stage on this machine
+#   make clean      removes .venv and the demo
 PYTHON ?= python3
 BIN := .venv/bin
 SETUP := .venv/.ready
 COMPILED := .venv/.compiled
 EXTRAS := dev,plots,tune
 
-.PHONY: demo test check format bench clean
+.PHONY: demo test test-fast check format bench clean
 
 demo: $(COMPILED)
 	$(BIN)/dynedge demo --out demo --force
 
 test: $(SETUP)
 	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+test-fast: $(SETUP)
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"
 
 check: $(SETUP)
 	$(BIN)/ruff check .
@@ -43,10 +53,10 @@ $(SETUP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
 	@touch $@
 
-# Kernels are compiled when they are first used, and kept: here by a short demo, so that the real one need not wait.
+# Kernels are compiled at first use and cached. A short demo compiles them here, so that the real one does not wait.
 $(COMPILED): $(SETUP)
-	@echo "compiling the kernels, once: some minutes on two cores"
+	@echo "compiling kernels, once: a few minutes on two cores"
 	@folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT \
-		&& $(BIN)/dynedge demo --out "$$folder/demo" --events 2000 >"$$folder/said" 2>&1 \
-		|| { cat "$$folder/said"; exit 1; }
+		&& $(BIN)/dynedge demo --out "$$folder/demo" --events 2000 >"$$folder/output" 2>&1 \
+		|| { cat "$$folder/output"; exit 1; }
 	@touch $@

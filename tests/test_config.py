@@ -1,4 +1,4 @@
-"""The config: dataclass to TOML and back, overrides by dotted name, and one sentence for every mistake."""
+"""Configs: dataclass to TOML and back, overrides by dotted key, and one sentence for every mistake."""
 
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -13,28 +13,28 @@ from dynedge.errors import DataError, UsageError
 
 @dataclass(frozen=True)
 class Inner:
-    dim: int = option(64, "width of a state", least=1)
-    rate: float = option(0.5, "a share", free=True)
-    deep: bool = option(False, "whether to go deep")
-    depth: int | None = option(7, "levels at most")
-    widths: tuple[int, ...] = option((3, 4), "one number a layer")
+    dim: int = option(64, "Width of a state.", least=1)
+    rate: float = option(0.5, "A share.", free=True)
+    deep: bool = option(False, "Whether to go deep.")
+    depth: int | None = option(7, "Maximum number of levels.")
+    widths: tuple[int, ...] = option((3, 4), "Width of each layer.")
     pair: tuple[str, float] = ("a", 1.0)
-    kind: str = option("gru", "the cell", choices=("gru", "rnn"))
+    kind: str = option("gru", "Recurrent cell.", choices=("gru", "rnn"))
     mood: Literal["good", "bad"] = "good"
 
 
 @dataclass(frozen=True)
 class Outer:
-    name: str = option("x", "what it is called")
+    name: str = option("x", "Name of the model.")
     note: str | None = None
     inner: Inner = Inner()
 
 
-def test_toml_carries_help_and_every_field():
+def test_toml_has_every_field_and_its_help():
     text = to_toml(Outer())
-    assert 'name = "x"     # what it is called' in text
+    assert 'name = "x"     # Name of the model.' in text
     assert "[inner]" in text
-    assert "dim = 64           # width of a state" in text
+    assert "dim = 64           # Width of a state." in text
     assert 'note = "none"' in text
     assert from_toml(Outer, text) == Outer()
 
@@ -60,18 +60,18 @@ numbers = st.floats(allow_nan=False)
         ),
     )
 )
-def test_toml_and_back_is_the_same_config(config):
+def test_configs_survive_a_round_trip_through_toml(config):
     assert from_toml(Outer(), to_toml(config)) == config
 
 
-def test_a_file_says_only_what_it_changes():
+def test_keys_that_a_file_omits_keep_their_values():
     base = Outer(inner=Inner(dim=8))
     assert from_toml(base, "[inner]\nrate = 2") == replace(base, inner=replace(base.inner, rate=2.0))
 
 
-def test_overrides_are_read_by_the_type_of_their_field():
-    settings = ["inner.dim=32", "inner.rate=1", "inner.deep=true", "inner.depth=none", "inner.widths=1,2,3"]
-    changed = override(Outer(), [*settings, "inner.pair=b,2", "name=5", "note=a=b", "inner.mood=bad"])
+def test_overrides_are_parsed_as_the_type_of_their_field():
+    assignments = ["inner.dim=32", "inner.rate=1", "inner.deep=true", "inner.depth=none", "inner.widths=1,2,3"]
+    changed = override(Outer(), [*assignments, "inner.pair=b,2", "name=5", "note=a=b", "inner.mood=bad"])
     assert changed.inner == Inner(32, 1.0, True, None, (1, 2, 3), ("b", 2.0), "gru", "bad")
     assert (changed.name, changed.note) == ("5", "a=b")
     assert type(changed.name) is str
@@ -79,7 +79,7 @@ def test_overrides_are_read_by_the_type_of_their_field():
     assert override(Outer(), ["inner.deep=off"]).inner.deep is False
 
 
-def test_flat_and_free():
+def test_keys_of_all_fields_and_of_those_that_may_change_on_resume():
     assert list(flatten(Outer()))[:3] == ["name", "note", "inner.dim"]
     assert free_keys(Outer()) == {"inner.rate"}
 
@@ -103,7 +103,7 @@ def test_flat_and_free():
         ("inner.mood=so", "inner.mood should be one of good, bad"),
     ],
 )
-def test_a_wrong_override_is_a_usage_error_that_names_the_key(setting, words):
+def test_a_wrong_override_names_the_key(setting, words):
     with pytest.raises(UsageError) as caught:
         override(Outer(), [setting])
     assert words in str(caught.value)
@@ -121,12 +121,12 @@ def test_a_wrong_override_is_a_usage_error_that_names_the_key(setting, words):
         ("[inner]\ndepth = 1.0", "inner.depth should be"),
     ],
 )
-def test_a_wrong_file_is_a_usage_error_that_names_the_key(text, words):
+def test_a_wrong_file_names_the_key(text, words):
     with pytest.raises(UsageError) as caught:
         from_toml(Outer, text, "c.toml")
     assert words in str(caught.value)
 
 
-def test_a_file_that_is_no_toml_is_bad_data():
+def test_invalid_toml_is_a_data_error():
     with pytest.raises(DataError, match=r"c.toml is not TOML"):
         from_toml(Outer, "][", "c.toml")

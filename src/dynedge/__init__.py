@@ -1,4 +1,4 @@
-"""dynedge: learn how users and items evolve from a time-stamped log, and say what comes next."""
+"""dynedge: learn how users and items evolve from a time-stamped log, and recommend what comes next."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from dynedge.data.windows import cut_windows
     from dynedge.errors import DataError, DynedgeError, UsageError
 
-# Public name -> the module it lives in. Resolved on first use, so that `import dynedge` stays light.
+# Public name -> its module. Resolved on first use, so that `import dynedge` is quick.
 _HOME = {
     "DataError": "dynedge.errors",
     "DynedgeError": "dynedge.errors",

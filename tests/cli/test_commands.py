@@ -1,4 +1,4 @@
-"""The verbs as a user meets them: output, exit codes, one sentence for every mistake."""
+"""Commands in processes of their own: output, exit codes, one sentence for every mistake."""
 
 import json
 import os
@@ -16,33 +16,35 @@ ROWS = "user_id,item_id,timestamp\nann,tea,3\nbob,tea,1\nann,jam,2\n"
 
 
 @pytest.fixture
-def file(tmp_path):
+def csv_file(tmp_path):
     (tmp_path / "events.csv").write_text(ROWS)
     return tmp_path / "events.csv"
 
 
-def test_prepare_and_info(cli_process, tmp_path, file):
-    done = cli_process("prepare", file, "--out", tmp_path / "log")
+def test_prepare_and_info(cli_process, tmp_path, csv_file):
+    done = cli_process("prepare", csv_file, "--out", tmp_path / "log")
     assert done.returncode == 0, done.stderr
     assert "times in seconds (inferred" in done.stdout
     assert "3 events, 2 users, 2 items" in done.stdout
-    card = json.loads(cli_process("info", tmp_path / "log", "--json", "--verify").stdout)
-    assert {"events", "users", "items", "rejected", "first_time", "last_time"} <= card.keys()
-    assert (card["events"], card["users"], card["rejected"], card["first_time"]) == (3, 2, 0, 1.0)
+    statistics = json.loads(cli_process("info", tmp_path / "log", "--json", "--verify").stdout)
+    assert {"events", "users", "items", "rejected", "first_time", "last_time"} <= statistics.keys()
+    assert tuple(statistics[key] for key in ("events", "users", "rejected", "first_time")) == (3, 2, 0, 1.0)
     shown = cli_process("info", tmp_path / "log", "--plot", tmp_path / "log.svg")
     assert "repeats" in shown.stdout
     assert (tmp_path / "log.svg").read_text().startswith("<?xml")
 
 
-def test_prepare_says_what_it_rejected(cli_process, tmp_path, file):
-    file.write_text(ROWS + "eve,,4\n")
-    done = cli_process("prepare", file, "--out", tmp_path / "log", "--max-bad", "30%")
+def test_prepare_lists_rejected_rows_by_reason(cli_process, tmp_path, csv_file):
+    csv_file.write_text(ROWS + "eve,,4\n")
+    done = cli_process("prepare", csv_file, "--out", tmp_path / "log", "--max-bad", "30%")
     assert "rejected  1: 1 missing value" in done.stdout
-    as_json = json.loads(cli_process("prepare", file, "--out", tmp_path / "two", "--max-bad", "0.3", "--json").stdout)
+    as_json = json.loads(
+        cli_process("prepare", csv_file, "--out", tmp_path / "two", "--max-bad", "0.3", "--json").stdout
+    )
     assert (as_json["rows_read"], as_json["events"], as_json["rejected"]) == (4, 3, 1)
 
 
-def test_a_known_data_set_warns_when_it_is_not_as_published(cli_process, tmp_path):
+def test_a_data_set_that_differs_from_the_published_one_is_a_warning(cli_process, tmp_path):
     (tmp_path / "u.data").write_text("196\t242\t3\t881250949\n")
     done = cli_process("prepare", "--dataset", "ml-100k", tmp_path, "--out", tmp_path / "log")
     assert done.returncode == 0
@@ -57,7 +59,7 @@ def test_datasets_are_listed(cli_process):
     assert len(names) == 10
 
 
-def test_synth_and_its_recipes(cli_process, tmp_path):
+def test_synth_generates_the_number_of_events_requested(cli_process, tmp_path):
     done = cli_process("synth", "lastfm-like", "--events", "3000", "--seed", "4", "--out", tmp_path / "log")
     assert done.returncode == 0, done.stderr
     assert "3,000 events" in done.stdout
@@ -87,25 +89,26 @@ def test_synth_and_its_recipes(cli_process, tmp_path):
         (["fly"], 2, "fly"),
     ],
 )
-def test_a_mistake_is_one_sentence_and_the_right_exit_code(cli_process, tmp_path, file, arguments, code, words):
+def test_mistakes_are_one_sentence_with_the_right_exit_code(cli_process, tmp_path, csv_file, arguments, code, words):
     before = sorted(os.listdir(tmp_path))
-    done = cli_process(*[word.format(file=file, tmp=tmp_path) for word in arguments])
+    done = cli_process(*[word.format(file=csv_file, tmp=tmp_path) for word in arguments])
     assert done.returncode == code, done.stderr
     assert len(done.stderr.strip().splitlines()) == 1, done.stderr
     assert words in done.stderr
     assert done.stdout == ""
     assert sorted(os.listdir(tmp_path)) == before
-    assert file.read_text() == ROWS
+    assert csv_file.read_text() == ROWS
 
 
-def test_a_reader_that_leaves_early_is_no_error(tmp_path):
+def test_a_closed_output_pipe_is_not_an_error(tmp_path):
     code = f"{sys.executable} -m dynedge datasets | head -n 1"
     done = subprocess.run(code, shell=True, capture_output=True, text=True, check=True)
     assert done.stderr == ""
 
 
-def test_killed_at_random_moments_it_leaves_the_old_log_or_the_new_or_none(tmp_path):
-    """SIGKILL at least 30 times, over the whole run: half with no log there before, half over an old one."""
+@pytest.mark.slow
+def test_prepare_killed_at_random_times_leaves_the_old_log_the_new_one_or_none(tmp_path):
+    """SIGKILL 32 times at random times of the run: half with no log before, half with an old one."""
     rng = random.Random(7)
     rows = "".join(f"u{rng.randrange(5000)},{rng.randrange(900)},{rng.randrange(10**6)}\n" for _ in range(400_000))
     (tmp_path / "old.csv").write_text(ROWS)
@@ -140,4 +143,4 @@ def test_killed_at_random_moments_it_leaves_the_old_log_or_the_new_or_none(tmp_p
             assert start("old.csv").wait() == 0
     assert {"none", "old"} <= set(outcomes), outcomes
     assert start("new.csv").wait() == 0
-    assert sorted(os.listdir(tmp_path)) == ["log", "new.csv", "old.csv"], "nothing of the killed ones is left"
+    assert sorted(os.listdir(tmp_path)) == ["log", "new.csv", "old.csv"], "killed processes leave no temporary files"

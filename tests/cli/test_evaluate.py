@@ -1,4 +1,4 @@
-"""The verbs evaluate and compare as a user meets them, with a toy model that trains in a moment."""
+"""The commands evaluate and compare, with a toy model that trains in a moment."""
 
 import json
 import shutil
@@ -34,44 +34,44 @@ def evaluated(cli_run, *arguments):
     return json.loads(out)
 
 
-def walked(run, log, protocol="full"):
+def ranks_of(run, log, protocol="full"):
     trained = load_run(run)
     return walk(trained.model, read_log(log), range(420, 600), trained.state, protocol=protocol)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_what_is_said_is_what_a_walk_from_the_end_of_training_finds(cli_run, run, log, protocol):
-    told = evaluated(cli_run, run, "--protocol", protocol)
-    ranks = walked(run, log, protocol)
+def test_metrics_are_those_of_the_ranks_from_the_end_of_training_on(cli_run, run, log, protocol):
+    metrics = evaluated(cli_run, run, "--protocol", protocol)
+    ranks = ranks_of(run, log, protocol)
     for part, these in (("valid", ranks[:60]), ("test", ranks[60:])):
-        assert told[part]["events"] == len(these)
+        assert metrics[part]["events"] == len(these)
         for name in METRICS:
-            assert told[part][name] == pytest.approx(mean(name, these), abs=1e-12)
-            low, high = told[part]["intervals"][name]
-            assert low <= told[part][name] <= high
-        assert told[part]["ci95"] == told[part]["intervals"]["mrr"]
-        groups = told[part]["breakdown"]
+            assert metrics[part][name] == pytest.approx(mean(name, these), abs=1e-12)
+            low, high = metrics[part]["intervals"][name]
+            assert low <= metrics[part][name] <= high
+        assert metrics[part]["ci95"] == metrics[part]["intervals"]["mrr"]
+        groups = metrics[part]["breakdown"]
         assert sum(groups[name]["events"] for name in ("repeat item", "new item")) == len(these)
         assert sum(groups[name]["events"] for name in ("known user", "new user")) == len(these)
-    assert told["valid"]["mrr"] == max(
+    assert metrics["valid"]["mrr"] == max(
         json.loads(line)["valid_mrr"] for line in (run / "metrics.jsonl").read_text().splitlines()
     )
 
 
-def test_the_table(cli_run, run):
+def test_table(cli_run, run):
     code, out, _ = cli_run("evaluate", run)
     assert code == 0
     for words in ("ranked among all 15 items", "MRR", "Recall@20", "mean rank", "repeat item", "decile 10 of 10"):
         assert words in out
 
 
-def test_a_second_look_needs_no_walk_and_a_new_model_does(cli_run, run, log, monkeypatch):
+def test_ranks_are_cached_until_the_model_changes(cli_run, run, log, monkeypatch):
     from dynedge.runs import evaluate_run as evaluation
 
     first = evaluated(cli_run, run)
-    monkeypatch.setattr(evaluation, "walk", lambda *_, **__: pytest.fail("walked again"))
+    monkeypatch.setattr(evaluation, "walk", lambda *_, **__: pytest.fail("evaluated again"))
     assert evaluated(cli_run, run) == first
-    assert np.array_equal(np.load(run / "ranks" / "full.npy"), walked(run, log))
+    assert np.array_equal(np.load(run / "ranks" / "full.npy"), ranks_of(run, log))
     monkeypatch.undo()
     assert cli_run("train", log, "--out", run, "--epochs", "4", "--lr", "0.5", "--force")[0] == 0
     assert not (run / "ranks").exists()
@@ -79,7 +79,7 @@ def test_a_second_look_needs_no_walk_and_a_new_model_does(cli_run, run, log, mon
 
 
 @pytest.mark.parametrize("harm", ["cut", "other", "gone", "old"])
-def test_ranks_that_are_damaged_or_stale_are_made_again(cli_run, run, log, harm):
+def test_damaged_or_stale_cached_ranks_are_computed_again(cli_run, run, log, harm):
     first = evaluated(cli_run, run)
     kept, card = run / "ranks" / "full.npy", run / "ranks" / "full.json"
     if harm == "cut":
@@ -92,10 +92,10 @@ def test_ranks_that_are_damaged_or_stale_are_made_again(cli_run, run, log, harm)
         card.write_text(json.dumps(json.loads(card.read_text()) | {"model": "another"}))
         np.save(kept, np.ones(180))
     assert evaluated(cli_run, run) == first
-    assert np.array_equal(np.load(kept), walked(run, log))
+    assert np.array_equal(np.load(kept), ranks_of(run, log))
 
 
-def test_a_folder_that_cannot_be_written_costs_no_verdict(cli_run, run, monkeypatch):
+def test_a_read_only_run_folder_is_evaluated_without_a_cache(cli_run, run, monkeypatch):
     from dynedge.runs import evaluate_run as evaluation
 
     def refuse(*_):
@@ -108,7 +108,7 @@ def test_a_folder_that_cannot_be_written_costs_no_verdict(cli_run, run, monkeypa
     assert json.loads(out)["test"]["mrr"] > 0
 
 
-def test_the_log_may_move(cli_run, run, log, tmp_path):
+def test_a_log_that_was_moved_is_passed_as_an_argument(cli_run, run, log, tmp_path):
     first = evaluated(cli_run, run)
     moved = shutil.move(log, tmp_path / "elsewhere")
     code, _, err = cli_run("evaluate", run)
@@ -118,7 +118,7 @@ def test_the_log_may_move(cli_run, run, log, tmp_path):
     assert again["test"] == first["test"]
 
 
-def test_mistakes(cli_run, run, log, tmp_path):
+def test_mistakes_are_one_sentence_with_the_right_exit_code(cli_run, run, log, tmp_path):
     def refused(code, words, *arguments):
         done, out, err = cli_run(*arguments)
         assert (done, out) == (code, ""), err
@@ -140,7 +140,7 @@ def test_mistakes(cli_run, run, log, tmp_path):
     refused(3, "has not finished training", "evaluate", run)
 
 
-def test_other_events_with_the_same_ids_are_walked_with_a_warning(cli_run, run, tmp_path):
+def test_different_events_with_the_same_ids_are_evaluated_with_a_warning(cli_run, run, tmp_path):
     other = toy.write_log(tmp_path / "other", seed=1)
     code, out, err = cli_run("evaluate", run, other, "--json")
     assert code == 0
@@ -148,20 +148,20 @@ def test_other_events_with_the_same_ids_are_walked_with_a_warning(cli_run, run, 
     assert json.loads(out)["test"]["events"] == 120
 
 
-def test_float64_runs_are_judged_in_float64(cli_run, log, tmp_path):
+def test_float64_runs_are_evaluated_in_float64(cli_run, log, tmp_path):
     run = tmp_path / "run"
     assert cli_run("train", log, "--out", run, "--precision", "float64", *FAST)[0] == 0
     best = max(json.loads(line)["valid_mrr"] for line in (run / "metrics.jsonl").read_text().splitlines())
     assert evaluated(cli_run, run)["valid"]["mrr"] == best
 
 
-def test_compare(cli_run, run, log, tmp_path):
+def test_compare_ranks_runs_and_gives_paired_differences_to_the_best(cli_run, run, log, tmp_path):
     other = tmp_path / "other"
     assert cli_run("train", log, "--out", other, "--epochs", "1", "--lr", "0", "--model", "toy-wide")[0] == 0
     code, out, err = cli_run("compare", other, run, other, "--json")
     assert code == 0, err
     found = json.loads(out)
-    ranks = {str(one): walked(one, log)[60:] for one in (run, other)}
+    ranks = {str(one): ranks_of(one, log)[60:] for one in (run, other)}
     order = sorted(ranks, key=lambda one: -mean("mrr", ranks[one]))
     assert [one["run"] for one in found["runs"]] in ([order[0], order[1], order[1]], [order[0], order[0], order[1]])
     assert found["best"] == order[0]
@@ -172,16 +172,16 @@ def test_compare(cli_run, run, log, tmp_path):
     )
     assert less["ci95"][0] <= less["mrr"] <= less["ci95"][1]
     assert evaluated(cli_run, run)["test"] == next(one["test"] for one in found["runs"] if one["run"] == str(run))
-    code, out, err = cli_run("compare", other, run, "--plot", tmp_path / "picture.png")
+    code, out, err = cli_run("compare", other, run, "--plot", tmp_path / "plot.png")
     assert code == 0, err
     first, second = (line.split() for line in out.splitlines()[3:5])
     assert first[0] == order[0]
     assert first[2].endswith("*")
     assert second[2].endswith("°")
-    assert (tmp_path / "picture.png").read_bytes()[1:4] == b"PNG"
+    assert (tmp_path / "plot.png").read_bytes()[1:4] == b"PNG"
 
 
-def test_runs_on_other_events_are_not_compared(cli_run, run, log, tmp_path):
+def test_runs_with_different_test_events_are_not_compared(cli_run, run, log, tmp_path):
     other = toy.write_log(tmp_path / "log2", seed=1)
     assert cli_run("train", other, "--out", tmp_path / "run2", *FAST)[0] == 0
     code, _, err = cli_run("compare", run, tmp_path / "run2")
@@ -200,5 +200,5 @@ def test_runs_on_other_events_are_not_compared(cli_run, run, log, tmp_path):
         ("sampled-9999", 15, "15 "),
     ],
 )
-def test_what_an_item_was_ranked_among(protocol, items, words):
+def test_candidates_of_a_protocol_in_words(protocol, items, words):
     assert describe_candidates(protocol, items).startswith(words + "items")

@@ -1,4 +1,4 @@
-"""The verb train as a user meets it: the run folder, resuming, and one sentence for every mistake."""
+"""The command train: the run folder, resuming, and one sentence for every mistake."""
 
 import json
 import os
@@ -45,8 +45,8 @@ def metrics(run):
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
-def test_a_run_folder_and_what_is_printed(tmp_path, log):
-    """As a program of its own: warnings are errors there too."""
+def test_run_folder_and_printed_summary(tmp_path, log):
+    """In a process of its own, where warnings are errors too."""
     run = tmp_path / "run"
     code, out, err = finish(start("train", log, "--out", run, *FAST))
     assert code == 0, err
@@ -67,7 +67,7 @@ def test_a_run_folder_and_what_is_printed(tmp_path, log):
     assert "dim = 4           # width of an embedding" in config
 
 
-def test_json_flags_and_settings(cli_run, tmp_path, log):
+def test_json_flags_set_and_config_file(cli_run, tmp_path, log):
     run = tmp_path / "run"
     more = ["--dim", "6", "--windows", "3", "--seed", "5", "--split", "0.5,0.25,0.25", "--set", "model.negatives=2"]
     code, out, err = cli_run("train", log, "--out", run, *FAST, *more, "--json")
@@ -84,7 +84,7 @@ def test_json_flags_and_settings(cli_run, tmp_path, log):
     assert json.loads(out)["valid_mrr"] == summary["valid_mrr"], "the config file is the whole config"
 
 
-def test_a_run_is_used_without_its_data(cli_run, tmp_path, log):
+def test_a_run_loads_without_its_log(cli_run, tmp_path, log):
     run = tmp_path / "run"
     assert cli_run("train", log, "--out", run, *FAST)[0] == 0
     data = shutil.move(log, tmp_path / "elsewhere")
@@ -100,7 +100,7 @@ def test_a_run_is_used_without_its_data(cli_run, tmp_path, log):
     assert mean("mrr", ranks) == max(line["valid_mrr"] for line in metrics(run))
 
 
-def test_resuming_a_finished_run_changes_nothing_and_more_epochs_go_on(cli_run, tmp_path, log):
+def test_resuming_a_finished_run_changes_nothing_and_more_epochs_extend_it(cli_run, tmp_path, log):
     run, whole = tmp_path / "run", tmp_path / "whole"
     assert cli_run("train", log, "--out", run, *FAST)[0] == 0
     before = (run / "model.safetensors").read_bytes(), (run / "metrics.jsonl").read_bytes()
@@ -110,13 +110,15 @@ def test_resuming_a_finished_run_changes_nothing_and_more_epochs_go_on(cli_run, 
     assert "resuming after epoch 2" in err
     assert before == ((run / "model.safetensors").read_bytes(), (run / "metrics.jsonl").read_bytes())
     assert sorted(os.listdir(run / "checkpoints")) == kept
-    assert cli_run("train", log, "--out", run, "--resume", "--epochs", "4")[0] == 0, "the rest is as it was"
+    assert cli_run("train", log, "--out", run, "--resume", "--epochs", "4")[0] == 0, (
+        "all other settings are those of the run"
+    )
     assert cli_run("train", log, "--out", whole, *FAST, "--epochs", "4")[0] == 0
     assert (run / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
     assert len(metrics(run)) == 4
 
 
-def test_resume_starts_a_run_that_is_not_there_and_force_starts_anew(cli_run, tmp_path, log):
+def test_resume_starts_a_missing_run_and_force_starts_over(cli_run, tmp_path, log):
     run = tmp_path / "run"
     assert cli_run("train", log, "--out", run, *FAST, "--resume")[0] == 0
     assert cli_run("train", log, "--out", run, *FAST, "--force", "--dim", "5")[0] == 0
@@ -124,9 +126,9 @@ def test_resume_starts_a_run_that_is_not_there_and_force_starts_anew(cli_run, tm
     assert sorted(os.listdir(tmp_path)) == ["log", "run"]
 
 
-def test_a_loss_that_is_no_number_keeps_the_last_good_checkpoint(cli_run, tmp_path, log):
+def test_a_loss_of_nan_stops_and_keeps_the_last_good_checkpoint(cli_run, tmp_path, log):
     run = tmp_path / "run"
-    explode = ["--set", "model.explode=3", "--set", "training.checkpoint_windows=2"]
+    explode = ["--set", "model.explode=3", "--checkpoint-windows", "2"]
     code, _, err = cli_run("train", log, "--out", run, *FAST, *explode)
     assert code == 3
     assert "the loss is nan in epoch 2, window 4 of 7 (events 180 to 239)" in err
@@ -136,13 +138,13 @@ def test_a_loss_that_is_no_number_keeps_the_last_good_checkpoint(cli_run, tmp_pa
     assert (now.metadata["epoch"], now.metadata["window"]) == (1, 3)
     assert all(torch.isfinite(tensor).all() for tensor in now.parts["current"].values())
     code, _, err = cli_run("train", log, "--out", run, "--resume", "--lr", "0.001")
-    assert code == 3, "a lower learning rate is allowed; this loss is beyond it"
+    assert code == 3, "a lower learning rate may be set, but does not help here"
     assert "(now 0.001)" in err
 
 
-def test_a_damaged_checkpoint_is_said_aloud_and_the_end_is_the_same(cli_run, tmp_path, log):
+def test_a_damaged_checkpoint_is_reported_and_the_result_is_the_same(cli_run, tmp_path, log):
     run = tmp_path / "run"
-    every = [*FAST, "--set", "training.checkpoint_windows=3"]
+    every = [*FAST, "--checkpoint-windows", "3"]
     assert cli_run("train", log, "--out", run, *every)[0] == 0
     before = (run / "model.safetensors").read_bytes()
     newest = max((run / "checkpoints").glob("current-*.safetensors"))
@@ -155,7 +157,7 @@ def test_a_damaged_checkpoint_is_said_aloud_and_the_end_is_the_same(cli_run, tmp
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """A finished run, to be copied and spoiled."""
+    """A finished run, for tests to copy and damage."""
     folder = tmp_path_factory.mktemp("finished")
     log = toy.write_log(folder / "log")
     code, _, err = finish(start("train", log, "--out", folder / "run", *FAST))
@@ -191,13 +193,13 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("arguments", "code", "words"), MISTAKES)
-def test_a_mistake_is_one_sentence_and_the_right_exit_code(cli_run, finished, tmp_path, arguments, code, words):
+def test_mistakes_are_one_sentence_with_the_right_exit_code(cli_run, finished, tmp_path, arguments, code, words):
     (tmp_path / "bad.toml").write_text("][")
     (tmp_path / "key.toml").write_text("[training]\nepoch = 3\n")
     places = {"tmp": tmp_path, "new": tmp_path / "new", "run": finished / "run", "log": finished / "log"}
     before = sorted(os.listdir(tmp_path))
-    found, out, err = cli_run("train", finished / "log", *[word.format(**places) for word in arguments])
-    assert found == code, err
+    exit_code, out, err = cli_run("train", finished / "log", *[word.format(**places) for word in arguments])
+    assert exit_code == code, err
     assert words in err
     assert len(err.strip().splitlines()) == 1, err
     assert out == ""
@@ -214,15 +216,15 @@ def test_a_mistake_is_one_sentence_and_the_right_exit_code(cli_run, finished, tm
         ({"seed": 1}, "it has the same number of events, but different ones"),
     ],
 )
-def test_another_log_is_refused_by_name(cli_run, finished, tmp_path, shape, words):
+def test_resuming_on_a_different_log_is_refused(cli_run, finished, tmp_path, shape, words):
     log = toy.write_log(tmp_path / "other", **shape)
     code, _, err = cli_run("train", log, "--out", finished / "run", "--resume")
     assert code == 3
     assert f"{log} is not the log of {finished / 'run'}: {words}" in err
 
 
-def test_a_spoiled_run_is_a_data_error(finished, tmp_path):
-    def spoiled(name, raw):
+def test_a_damaged_run_is_a_data_error(finished, tmp_path):
+    def damaged(name, raw):
         run = tmp_path / name
         shutil.copytree(finished / "run", run)
         (run / name).write_bytes(raw)
@@ -237,7 +239,7 @@ def test_a_spoiled_run_is_a_data_error(finished, tmp_path):
     }.items():
         shutil.rmtree(tmp_path / name.split("/")[0], ignore_errors=True)
         with pytest.raises(DataError):
-            load_run(spoiled(name, raw) if "/" not in name else _spoil_ids(finished, tmp_path, raw))
+            load_run(damaged(name, raw) if "/" not in name else _damage_ids(finished, tmp_path, raw))
     other = tmp_path / "other"
     shutil.copytree(finished / "run", other)
     text = (other / "config.toml").read_text()
@@ -246,14 +248,14 @@ def test_a_spoiled_run_is_a_data_error(finished, tmp_path):
         load_run(other)
 
 
-def _spoil_ids(finished, tmp_path, raw):
+def _damage_ids(finished, tmp_path, raw):
     run = tmp_path / "ids-run"
     shutil.copytree(finished / "run", run)
     (run / "ids" / "log.json").write_bytes(raw)
     return run
 
 
-def test_a_run_in_use_is_refused(cli_run, tmp_path, log):
+def test_a_run_in_use_by_another_process_is_refused(cli_run, tmp_path, log):
     run = tmp_path / "run"
     first = start("train", log, "--out", run, "--set", "model.pause=0.2", "--epochs", "100")
     try:
@@ -265,7 +267,7 @@ def test_a_run_in_use_is_refused(cli_run, tmp_path, log):
     finally:
         first.kill()
         first.communicate()
-    assert cli_run("train", log, "--out", run, "--force", *FAST)[0] == 0, "a lock dies with its process"
+    assert cli_run("train", log, "--out", run, "--force", *FAST)[0] == 0, "the lock ends with its process"
 
 
 def wait_for(path, process):
@@ -276,7 +278,7 @@ def wait_for(path, process):
         time.sleep(0.02)
 
 
-def test_another_number_of_threads_is_said_aloud(cli_run, tmp_path, log):
+def test_resuming_with_another_number_of_threads_is_reported(cli_run, tmp_path, log):
     run = tmp_path / "run"
     assert cli_run("train", log, "--out", run, *FAST)[0] == 0
     env = json.loads((run / "env.json").read_text())
@@ -286,8 +288,8 @@ def test_another_number_of_threads_is_said_aloud(cli_run, tmp_path, log):
     assert "was started with 77 threads and resumes with" in err
 
 
-def test_the_config_file_reads_back(finished):
+def test_the_config_of_a_run_reads_back(finished):
     config = load_run(finished / "run").config
     text = (finished / "run" / "config.toml").read_text()
     assert from_toml(config, text) == config
-    assert config.training.device in ("cpu", "cuda"), "auto is written out"
+    assert config.training.device in ("cpu", "cuda"), "auto is resolved"
