@@ -1,4 +1,4 @@
-"""EDGE in Python: fit a log, recommend, take in new events, save and load. What it saves is a run folder."""
+"""Python API: the class Edge fits a log, recommends items, applies new events, and saves and loads run folders."""
 
 from __future__ import annotations
 
@@ -14,32 +14,37 @@ from dynedge.config import set_key
 from dynedge.data.id_index import ExternalId
 from dynedge.data.log import EventLog, read_log
 from dynedge.data.timestamps import Timestamp, parse_timestamp
-from dynedge.errors import DataError, UsageError
+from dynedge.errors import UsageError
 from dynedge.inference.event_input import COLUMNS, encode_events
 from dynedge.inference.recommend import Recommendations, distinct_users, recommend
 from dynedge.inference.session import Session
 from dynedge.models.registry import default_model
 from dynedge.runs.folder import RunFolder
-from dynedge.runs.run_config import RunConfig, parse_config, recipe_config, resolve_key
+from dynedge.runs.run_config import RunConfig, parse_config, read_config_file, recipe_config, resolve_key
 from dynedge.runs.train_run import train_run
 
 
 class Edge:
-    """The default model. Edge(epochs=5, dim=32).fit(log).recommend(["ann"], k=10)
+    """A recommender with the interface fit, recommend, update, save and load.
 
-    `config` is a config.toml, as a run folder has one, or what was read from it; settings are its fields by their
-    short names, as the flags of `dynedge train`.
+        model = Edge(epochs=5, dim=32).fit("log")
+        model.recommend(["ann"], k=10)
+
+    `config` is the path of a config.toml, such as that of a run folder, or a RunConfig; by default, that of the model
+    `edge`. Keyword arguments set fields of the config by name, like the flags of `dynedge train`.
     """
 
     def __init__(self, config: RunConfig | str | os.PathLike[str] | None = None, **settings: Any) -> None:
-        told = config if isinstance(config, RunConfig) else _read(config)
+        self.config = config if isinstance(config, RunConfig) else _read_config(config)
         for name, value in settings.items():
-            told = set_key(told, resolve_key(told, name, f"setting '{name}'"), value, "Edge")
-        self.config = told
+            self.config = set_key(self.config, resolve_key(self.config, name, f"setting '{name}'"), value, "Edge")
         self._session: Session | None = None
 
     def fit(self, log: EventLog | str | os.PathLike[str], *, quiet: bool = True) -> Edge:
-        """Train on the log's training part, choose the best epoch on its validation part, then take in the rest."""
+        """Trains on a log or a log folder, and returns self.
+
+        The best epoch by validation MRR is kept; the validation and test events then update the states.
+        """
         opened = log if isinstance(log, EventLog) else read_log(log)
         folder = Path(tempfile.mkdtemp(prefix="dynedge-"))
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
@@ -56,9 +61,10 @@ class Edge:
         time: Timestamp | None = None,
         filter_seen: bool = False,
     ) -> Recommendations:
-        """The k best items for each user at `time`, or at the newest event known; unknown users get the popular list.
+        """Returns the k best items for each user; unknown users get the most popular items.
 
-        `filter_seen` leaves out what a user has had.
+        `users` are ids of the original data, `time` is the time of the request (default: that of the newest event),
+        and `filter_seen` hides items that the user has already seen.
         """
         session = self._fitted()
         requested = [users] if isinstance(users, str | int) else list(users)
@@ -66,9 +72,10 @@ class Edge:
         return recommend(session, distinct_users(session, requested), k, query_time, filter_seen=filter_seen)
 
     def update(self, events: Any, columns: tuple[str, str, str] = COLUMNS) -> Edge:
-        """New events move the states; nothing is trained. Users and items are those of the fitted log.
+        """Updates the states with new events, without training, and returns self.
 
-        `events` is a log, a frame with these columns, or three sequences: users, items and times.
+        `events` is a log, a data frame with these columns, or three sequences: users, items and times. All users and
+        items must occur in the fitted log.
         """
         session = self._fitted()
         log = encode_events(session.run_log, events, columns, session.time_unit)
@@ -76,12 +83,12 @@ class Edge:
         return self
 
     def save(self, path: str | os.PathLike[str], *, force: bool = False) -> None:
-        """A run folder, there whole or not at all; the verbs read it too."""
+        """Writes a run folder, atomically; the commands can read it too."""
         self._fitted().save(Path(path), force=force)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Edge:
-        """A run folder as `save` or `dynedge train` left it; no data is needed."""
+        """Reads a run folder that `save` or `dynedge train` wrote; the log is not needed."""
         session = Session.open(path)
         model = cls(session.config)
         model._session = session
@@ -89,15 +96,11 @@ class Edge:
 
     def _fitted(self) -> Session:
         if self._session is None:
-            raise UsageError("this model knows nothing yet: fit it to a log, or load a run.")
+            raise UsageError("this model is not fitted: call fit with a log, or load a run.")
         return self._session
 
 
-def _read(path: str | os.PathLike[str] | None) -> RunConfig:
+def _read_config(path: str | os.PathLike[str] | None) -> RunConfig:
     if path is None:
         return recipe_config(default_model())
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path} is no config.toml that can be read: {error}.") from None
-    return parse_config(text, str(path))
+    return parse_config(read_config_file(Path(path)), str(path))

@@ -1,4 +1,4 @@
-"""The verbs recommend and embed as a user meets them, with a small EDGE and no data but where --log says so."""
+"""The commands recommend and embed, with a small EDGE; the log is read only where --log names it."""
 
 import json
 import shutil
@@ -32,7 +32,7 @@ def trained(log, out, name, **settings):
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """A log, an EDGE trained on it, a rule, and the EDGE again where the log is nowhere to be found."""
+    """A folder with a log, an EDGE trained on it, and a heuristic."""
     place = tmp_path_factory.mktemp("place")
     log = synthesize("demo", place / "log", events=3000, quiet=True)
     trained(log, place / "run", "edge", epochs=1, windows=8, dim=8)
@@ -52,7 +52,7 @@ def recommended(cli_run, *arguments):
 
 
 def expected(place, log, end, users, time):
-    """Scores of all items by the contract alone: from the state at the end of training, scored forward to `end`."""
+    """Scores of all items by the model contract alone, after the events up to position `end`."""
     run = load_run(place / "run")
     with torch.no_grad():
         if end > TRAINED:
@@ -66,20 +66,20 @@ def names(log, rows):
 
 
 @pytest.mark.parametrize(("more", "end"), [([], TRAINED), (["--log", "log"], 3000)])
-def test_the_best_items_by_the_model_in_own_ids(cli_run, place, log, more, end):
+def test_recommendations_are_the_best_items_by_their_original_ids(cli_run, place, log, more, end):
     more = [place / word if word == "log" else word for word in more]
-    told = recommended(cli_run, place / "run", "--users", names(log, [3, 0]), "--k", 4, *more)
-    assert told["time"] == log.time[end - 1]
+    answer = recommended(cli_run, place / "run", "--users", names(log, [3, 0]), "--k", 4, *more)
+    assert answer["time"] == log.time[end - 1]
     scores = expected(place, log, end, [3, 0], log.time[end - 1])
-    for one, row, mine in zip(told["users"], (3, 0), scores, strict=True):
-        best = np.argsort(-mine)[:4]
+    for one, row, row_scores in zip(answer["users"], (3, 0), scores, strict=True):
+        best = np.argsort(-row_scores)[:4]
         assert one["user_id"] == log.user_ids[row]
         assert one["known"] is True
         assert [item["item_id"] for item in one["items"]] == log.item_ids.take(best)
-        assert [item["score"] for item in one["items"]] == pytest.approx(mine[best], abs=1e-4)
+        assert [item["score"] for item in one["items"]] == pytest.approx(row_scores[best], abs=1e-4)
 
 
-def test_another_time_is_another_question(cli_run, place, log):
+def test_scores_depend_on_the_time_of_the_request(cli_run, place, log):
     user, later = names(log, [3]), float(log.time[TRAINED - 1]) + 86400
     moment = datetime.fromtimestamp(later, UTC).isoformat()
     by_number, by_date, now = (
@@ -94,32 +94,32 @@ def test_another_time_is_another_question(cli_run, place, log):
     assert by_date["users"][0]["items"] != now["users"][0]["items"]
 
 
-def test_an_earlier_time_is_walked_to_from_the_beginning(cli_run, place, log):
-    """From a state that knows nothing, and with it no later event."""
+def test_a_time_in_the_past_replays_the_log_from_its_beginning(cli_run, place, log):
+    """The replay starts at the initial state, so that no later event leaks."""
     end = 1000
     moment = float(log.time[end - 1])
-    told = recommended(cli_run, place / "run", "--users", names(log, [0]), "--time", moment, "--log", place / "log")
+    answer = recommended(cli_run, place / "run", "--users", names(log, [0]), "--time", moment, "--log", place / "log")
     run = load_run(place / "run")
     state, until = run.model.start(), int(np.searchsorted(log.time, moment, "right"))
     with torch.no_grad():
         run.model.score(run.model.prepare(Window(log, range(until))), None, state)
         scores = run.model.peek(torch.tensor([0]), torch.tensor([moment], dtype=torch.float64), None, state)[0]
     best = scores.argsort(descending=True)[:10]
-    assert [item["item_id"] for item in told["users"][0]["items"]] == log.item_ids.take(best)
+    assert [item["item_id"] for item in answer["users"][0]["items"]] == log.item_ids.take(best)
 
 
 @pytest.mark.parametrize("more", [[], ["--log"]])
-def test_filter_seen_leaves_out_exactly_what_the_user_has_had(cli_run, place, log, more):
+def test_filter_seen_hides_exactly_the_items_of_the_user(cli_run, place, log, more):
     more, end = (["--log", place / "log"], 3000) if more else ([], TRAINED)
     row = int(np.bincount(log.user[:TRAINED]).argmax())
-    told = recommended(cli_run, place / "run", "--users", names(log, [row]), "--k", 5000, "--filter-seen", *more)
-    found = {item["item_id"] for item in told["users"][0]["items"]}
-    had = set(log.item_ids.take(np.unique(log.item[:end][log.user[:end] == row])))
-    assert had
-    assert found == set(log.item_ids.take(range(log.num_items))) - had
+    answer = recommended(cli_run, place / "run", "--users", names(log, [row]), "--k", 5000, "--filter-seen", *more)
+    found = {item["item_id"] for item in answer["users"][0]["items"]}
+    seen = set(log.item_ids.take(np.unique(log.item[:end][log.user[:end] == row])))
+    assert seen
+    assert found == set(log.item_ids.take(range(log.num_items))) - seen
 
 
-def test_a_model_that_does_not_remember_says_so(cli_run, place, log, tmp_path):
+def test_filter_seen_needs_a_model_that_remembers_seen_items(cli_run, place, log, tmp_path):
     out = tmp_path / "all.parquet"
     for arguments in (["--users", names(log, [0])], ["--all-users", "--out", out]):
         code, _, err = cli_run("recommend", place / "popular", *arguments, "--filter-seen")
@@ -128,20 +128,20 @@ def test_a_model_that_does_not_remember_says_so(cli_run, place, log, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_unknown_user_gets_the_popular_list_and_is_told_so(cli_run, place, log):
+def test_an_unknown_user_gets_the_most_popular_items_and_a_note(cli_run, place, log):
     code, out, err = cli_run("recommend", place / "run", "--users", "nobody at all", "--k", 3)
     assert code == 0
     assert "user 'nobody at all' is not in" in err
     assert "nobody at all (unknown user" in out
-    told = recommended(cli_run, place / "run", "--users", f'"nobody at all", {log.user_ids[0]}', "--k", 3)
-    assert [one["known"] for one in told["users"]] == [False, True]
+    answer = recommended(cli_run, place / "run", "--users", f'"nobody at all", {log.user_ids[0]}', "--k", 3)
+    assert [one["known"] for one in answer["users"]] == [False, True]
     counts = np.bincount(log.item[:TRAINED])
-    top = told["users"][0]["items"]
+    top = answer["users"][0]["items"]
     assert [item["score"] for item in top] == pytest.approx(np.sort(counts)[::-1][:3] / TRAINED)
     assert [counts[log.item_ids.find(item["item_id"])] for item in top] == np.sort(counts)[::-1][:3].tolist()
 
 
-def test_no_data_is_needed(cli_run, place, log, tmp_path):
+def test_the_log_is_not_needed(cli_run, place, log, tmp_path):
     shutil.copytree(place / "run", tmp_path / "run")
     card = json.loads((tmp_path / "run" / "ids" / "log.json").read_text())
     card["trained_on"]["path"] = str(tmp_path / "gone")
@@ -150,7 +150,7 @@ def test_no_data_is_needed(cli_run, place, log, tmp_path):
     assert recommended(cli_run, tmp_path / "run", "--users", names(log, [5]))["users"] == here["users"]
 
 
-def test_all_users_in_pieces_are_each_user_alone(cli_run, place, log, tmp_path, monkeypatch):
+def test_all_users_in_batches_equal_each_user_alone(cli_run, place, log, tmp_path, monkeypatch):
     from dynedge.inference import export as parquet
     from dynedge.inference import session
 
@@ -174,7 +174,7 @@ def test_all_users_in_pieces_are_each_user_alone(cli_run, place, log, tmp_path, 
     assert [path.name for path in tmp_path.iterdir()] == ["all.parquet"]
 
 
-def test_a_failed_write_leaves_the_old_file(cli_run, place, tmp_path, monkeypatch):
+def test_a_failed_write_keeps_the_old_file(cli_run, place, tmp_path, monkeypatch):
     from dynedge.inference import export as parquet
     from dynedge.inference.session import Session
 
@@ -194,7 +194,7 @@ def test_a_failed_write_leaves_the_old_file(cli_run, place, tmp_path, monkeypatc
     assert [path.name for path in tmp_path.iterdir()] == ["all.parquet"]
 
 
-def test_embed_writes_every_state(cli_run, place, log, tmp_path):
+def test_embed_writes_the_vectors_of_all_entities(cli_run, place, log, tmp_path):
     code, out, err = cli_run("embed", place / "run", "--out", tmp_path / "v.parquet")
     assert code == 0, err
     assert f"{log.num_users} user vectors of width 8 and {log.num_items} item vectors of width 16" in out
@@ -209,7 +209,7 @@ def test_embed_writes_every_state(cli_run, place, log, tmp_path):
         assert table[row]["vector"] == state["recurrence.user"][row].tolist()
 
 
-def test_embed_at_a_time_walks_there(cli_run, place, log, tmp_path):
+def test_embed_at_a_time_replays_events_up_to_it(cli_run, place, log, tmp_path):
     moment = log.time[2699]
     until = int(np.searchsorted(log.time, moment, "right"))
     code, _, err = cli_run(
@@ -249,7 +249,7 @@ def test_embed_at_a_time_walks_there(cli_run, place, log, tmp_path):
         (["embed", "{popular}", "--out", "{tmp}/x.parquet"], 2, "the model popular has no vectors"),
     ],
 )
-def test_a_mistake_is_one_sentence_and_the_right_exit_code(cli_run, place, tmp_path, arguments, code, words):
+def test_mistakes_are_one_sentence_with_the_right_exit_code(cli_run, place, tmp_path, arguments, code, words):
     other = tmp_path / "other"
     if "{other}" in arguments:
         synthesize("lastfm-like", other, events=300, quiet=True)
