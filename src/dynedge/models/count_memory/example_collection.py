@@ -17,7 +17,7 @@ from torch import Tensor
 
 from dynedge.models.count_memory.candidates import QUERY_FEATURES, CandidateBuffer, clear, collect_candidates
 from dynedge.models.count_memory.contexts import CONTEXT_SOURCES, ContextCounts, CountSettings, count_event
-from dynedge.models.count_memory.scoring import RESCALING_INPUTS, NetworkWeights, rescaling_inputs, source_weights
+from dynedge.models.count_memory.scoring import RESCALING_INPUTS, NetworkWeights, compute_gates, rescaling_inputs
 from dynedge.utils.arrays import Array
 from dynedge.utils.compile import compiled
 
@@ -61,7 +61,7 @@ def to_tensors(examples: Examples, like: Tensor) -> Examples:
 def collect_examples(
     counts: ContextCounts,
     settings: CountSettings,
-    weights: NetworkWeights,
+    networks: NetworkWeights,
     user: Array,
     item: Array,
     time: Array,
@@ -75,15 +75,15 @@ def collect_examples(
     `offsets` float64[m] in [0, 1) are the random starts of the systematic samples of candidates.
     """
     m, half_lives = 0, len(counts.popularity_total)
-    weight = np.zeros(len(weights.gating_logits), np.float32)
+    gates = np.zeros(len(networks.gating_logits), np.float32)
     for k in range(len(user)):
         if is_sampled[k]:
             size = collect_candidates(counts, settings, user[k], time[k], buffer)
-            source_weights(weights, buffer, half_lives, weight)
+            compute_gates(networks, buffer, half_lives, gates)
             out.query_features[m] = buffer.query_features
             out.source_mask[m, : 1 + half_lives] = True
             out.source_mask[m, 1 + half_lives :] = buffer.source_mask
-            _write_candidates(counts, buffer, size, item[k], weight, offsets[m], out, m)
+            _write_candidates(counts, buffer, size, item[k], gates, offsets[m], out, m)
             clear(buffer, size)
             m += 1
         count_event(counts, settings, user[k], item[k], time[k])
@@ -110,7 +110,7 @@ def _write_candidates(
     buffer: CandidateBuffer,
     size: int,
     true_item: int,
-    weight: Array,
+    gates: Array,
     offset: float,
     out: Examples,
     m: int,
@@ -118,7 +118,7 @@ def _write_candidates(
     """Writes the true item, the unseen items as one candidate, the top candidates and a sample of the rest."""
     _write_candidate(counts, buffer, true_item, out, m, 0, 0.0)
     mixed = np.zeros(size, np.float32)
-    _mix_candidates(counts, buffer, size, true_item, weight, out, m, mixed)
+    _mix_candidates(counts, buffer, size, true_item, gates, out, m, mixed)
     threshold = np.float32(-1)
     if size > TOP:
         threshold = np.partition(mixed, size - TOP)[size - TOP]
@@ -152,7 +152,7 @@ def _mix_candidates(
     buffer: CandidateBuffer,
     size: int,
     true_item: int,
-    weight: Array,
+    gates: Array,
     out: Examples,
     m: int,
     mixed: Array,
@@ -168,13 +168,13 @@ def _mix_candidates(
     for slot in range(size):
         item = buffer.items[slot]
         unseen[0] -= 1.0 / items
-        mixed[slot] = weight[0] / items
+        mixed[slot] = gates[0] / items
         for h in range(half_lives):
             share = counts.popularity[h, item] / max(counts.popularity_total[h], 1e-30)
             unseen[1 + h] -= share
-            mixed[slot] += weight[1 + h] * share
+            mixed[slot] += gates[1 + h] * share
         for s in range(CONTEXT_SOURCES):
-            mixed[slot] += weight[1 + half_lives + s] * buffer.probability[slot, s]
+            mixed[slot] += gates[1 + half_lives + s] * buffer.probability[slot, s]
     for h in range(1 + half_lives):
         unseen[h] = max(unseen[h], np.float32(0))
     out.log_weight[m, 1] = 0.0

@@ -17,7 +17,7 @@ from dynedge.models.count_memory.contexts import (
     CountSettings,
 )
 from dynedge.models.count_memory.hash_table import COUNT, NONE, find_entry, find_row
-from dynedge.models.count_memory.scoring import NetworkWeights, source_weights
+from dynedge.models.count_memory.scoring import NetworkWeights, compute_gates
 from dynedge.utils.arrays import Array
 from dynedge.utils.compile import compiled
 
@@ -35,7 +35,7 @@ REASON_OF_CONTEXT = {
 def explain_items(
     counts: ContextCounts,
     settings: CountSettings,
-    weights: NetworkWeights,
+    networks: NetworkWeights,
     user: int,
     time: float,
     items: Array,
@@ -46,17 +46,17 @@ def explain_items(
     """Writes out[n, M]: what each source adds to the probability; nearest[n]: the nearest recent item, or -1."""
     half_lives = len(counts.popularity_total)
     size = collect_candidates(counts, settings, user, time, buffer)
-    weight = np.zeros(len(weights.gating_logits), np.float32)
-    source_weights(weights, buffer, half_lives, weight)
+    gates = np.zeros(len(networks.gating_logits), np.float32)
+    compute_gates(networks, buffer, half_lives, gates)
     for k in range(len(items)):
         item = items[k]
-        out[k, 0] = weight[0] / counts.num_items
+        out[k, 0] = gates[0] / counts.num_items
         for h in range(half_lives):
-            out[k, 1 + h] = weight[1 + h] * counts.popularity[h, item] / max(counts.popularity_total[h], 1e-30)
+            out[k, 1 + h] = gates[1 + h] * counts.popularity[h, item] / max(counts.popularity_total[h], 1e-30)
         if buffer.slot[item] != NONE:
             for s in range(CONTEXT_SOURCES):
                 m = 1 + half_lives + s
-                out[k, m] = weight[m] * buffer.probability[buffer.slot[item], s]
+                out[k, m] = gates[m] * buffer.probability[buffer.slot[item], s]
         nearest[k] = _nearest(counts, user, item)
     clear(buffer, size)
 

@@ -1,10 +1,10 @@
 """Scores of items: the probabilities of all sources, mixed by the gating network and rescaled item by item.
 
-The gating network turns the query's features into a weight for every source; the weighted sum of the sources is a
-probability. The rescaling network then multiplies the probability of each candidate (an item that any context has
-seen) by a factor, from the candidate's features and its probability under every source; all other items keep theirs.
-Both networks are evaluated here with plain loops, event by event as the counts change; gating.py has them as torch
-modules.
+The gating network turns the query's features into a weight for every source (`gates`); the weighted sum of the
+sources is a probability. The rescaling network then multiplies the probability of each candidate (an item that any
+context has seen) by a factor, from the candidate's features and its probability under every source; all other items
+keep theirs. Both networks are evaluated here with plain loops, event by event as the counts change; gating.py has
+them as torch modules.
 
 Legend: n events or queries, C items to score given by the caller, I items, H half-lives, M = 1 + H + CONTEXT_SOURCES
 sources: uniform, popularity by half-life, contexts.
@@ -44,19 +44,19 @@ class NetworkWeights(NamedTuple):
 
 
 @compiled
-def source_weights(weights: NetworkWeights, buffer: CandidateBuffer, half_lives: int, out: Array) -> None:
+def compute_gates(networks: NetworkWeights, buffer: CandidateBuffer, half_lives: int, out: Array) -> None:
     """Evaluates the gating network into out[M]: a softmax over the sources that the mask allows."""
-    hidden = np.zeros(len(weights.gating_bias), np.float32)
+    hidden = np.zeros(len(networks.gating_bias), np.float32)
     for a in range(len(hidden)):
-        total = weights.gating_bias[a]
+        total = networks.gating_bias[a]
         for b in range(len(buffer.query_features)):
-            total += weights.gating_in[a, b] * buffer.query_features[b]
+            total += networks.gating_in[a, b] * buffer.query_features[b]
         hidden[a] = max(total, np.float32(0))
     top = np.float32(-np.inf)
     for m in range(len(out)):
-        total = weights.gating_logits[m]
+        total = networks.gating_logits[m]
         for a in range(len(hidden)):
-            total += weights.gating_out[m, a] * hidden[a]
+            total += networks.gating_out[m, a] * hidden[a]
         if m > half_lives and not buffer.source_mask[m - 1 - half_lives]:
             total = np.float32(-np.inf)
         out[m] = total
@@ -85,23 +85,23 @@ def rescaling_inputs(counts: ContextCounts, buffer: CandidateBuffer, slot: int, 
 
 
 @compiled
-def _popularity_factors(counts: ContextCounts, weight: Array) -> Array:
+def _popularity_factors(counts: ContextCounts, gates: Array) -> Array:
     """Returns float32[H]: what one unit of popularity adds to the probability of its item."""
     factor = np.zeros(len(counts.popularity_total), np.float32)
     for h in range(len(factor)):
         if counts.popularity_total[h] > 0:
-            factor[h] = weight[1 + h] / counts.popularity_total[h]
+            factor[h] = gates[1 + h] / counts.popularity_total[h]
     return factor
 
 
 @compiled
-def _mix_global_sources(counts: ContextCounts, weight: Array, out: Array) -> None:
+def _mix_global_sources(counts: ContextCounts, gates: Array, out: Array) -> None:
     """Writes out[I]: the mixture of the sources that do not depend on the context."""
-    items, factor = len(out), _popularity_factors(counts, weight)
+    items, factor = len(out), _popularity_factors(counts, gates)
     for start in range(0, items, CHUNK):  # a chunk of `out` stays in the first-level cache
         stop = min(start + CHUNK, items)
         for i in range(start, stop):
-            out[i] = weight[0] / items
+            out[i] = gates[0] / items
         for h in range(len(factor)):
             row, of_row = counts.popularity[h], factor[h]
             for i in range(start, stop):
@@ -111,38 +111,38 @@ def _mix_global_sources(counts: ContextCounts, weight: Array, out: Array) -> Non
 @compiled
 def _add_context_sources(
     counts: ContextCounts,
-    weights: NetworkWeights,
+    networks: NetworkWeights,
     buffer: CandidateBuffer,
-    weight: Array,
+    gates: Array,
     slots: Array,
     places: Array,
     out: Array,
 ) -> None:
     """Adds the context sources to out[places[j]] for the candidate in slots[j], and rescales the sum."""
-    half_lives, hidden = len(counts.popularity_total), len(weights.rescaling_bias)
+    half_lives, hidden = len(counts.popularity_total), len(networks.rescaling_bias)
     base, units = np.zeros(hidden, np.float32), np.zeros(hidden, np.float32)
     inputs = np.zeros(RESCALING_INPUTS, np.float32)
     for a in range(hidden):
-        base[a] = weights.rescaling_bias[a]
+        base[a] = networks.rescaling_bias[a]
         for b in range(len(buffer.query_features)):
-            base[a] += weights.rescaling_query[a, b] * buffer.query_features[b]
+            base[a] += networks.rescaling_query[a, b] * buffer.query_features[b]
     for j in range(len(slots)):
         slot, place = slots[j], places[j]
         probability = buffer.probability[slot]
         for s in range(CONTEXT_SOURCES):
             if probability[s] != 0:
-                out[place] += weight[1 + half_lives + s] * probability[s]
-        log_factor = weights.rescaling_seen[0] * buffer.item_features[slot, 0]
+                out[place] += gates[1 + half_lives + s] * probability[s]
+        log_factor = networks.rescaling_seen[0] * buffer.item_features[slot, 0]
         if hidden:
             rescaling_inputs(counts, buffer, slot, inputs)
             units[:] = base
             for b in range(RESCALING_INPUTS):
                 if inputs[b] != 0:  # most sources have not seen most candidates
-                    row, value = weights.rescaling_in[b], inputs[b]
+                    row, value = networks.rescaling_in[b], inputs[b]
                     for a in range(hidden):
                         units[a] += value * row[a]
             for a in range(hidden):
-                log_factor += weights.rescaling_out[a] * max(units[a], np.float32(0))
+                log_factor += networks.rescaling_out[a] * max(units[a], np.float32(0))
         if log_factor != 0:
             out[place] *= np.exp(log_factor)
 
@@ -151,18 +151,18 @@ def _add_context_sources(
 def score_all_items(
     counts: ContextCounts,
     settings: CountSettings,
-    weights: NetworkWeights,
+    networks: NetworkWeights,
     user: int,
     time: float,
     buffer: CandidateBuffer,
-    weight: Array,
+    gates: Array,
     out: Array,
 ) -> None:
-    """Writes out[I]: the unnormalised probability of every item. `weight` float32[M] is scratch."""
+    """Writes out[I]: the unnormalised probability of every item. `gates` float32[M] is scratch."""
     size = collect_candidates(counts, settings, user, time, buffer)
-    source_weights(weights, buffer, len(counts.popularity_total), weight)
-    _mix_global_sources(counts, weight, out)
-    _add_context_sources(counts, weights, buffer, weight, np.arange(size), buffer.items[:size], out)
+    compute_gates(networks, buffer, len(counts.popularity_total), gates)
+    _mix_global_sources(counts, gates, out)
+    _add_context_sources(counts, networks, buffer, gates, np.arange(size), buffer.items[:size], out)
     clear(buffer, size)
 
 
@@ -170,28 +170,28 @@ def score_all_items(
 def score_candidates(
     counts: ContextCounts,
     settings: CountSettings,
-    weights: NetworkWeights,
+    networks: NetworkWeights,
     user: int,
     time: float,
     buffer: CandidateBuffer,
-    weight: Array,
+    gates: Array,
     candidates: Array,
     out: Array,
 ) -> None:
     """Writes out[C] for the given items, as `score_all_items` does, at a cost that does not depend on I."""
     size = collect_candidates(counts, settings, user, time, buffer)
-    source_weights(weights, buffer, len(counts.popularity_total), weight)
-    factor = _popularity_factors(counts, weight)
+    compute_gates(networks, buffer, len(counts.popularity_total), gates)
+    factor = _popularity_factors(counts, gates)
     slots, places, seen = np.empty(len(out), np.int64), np.empty(len(out), np.int32), 0
     for c in range(len(out)):
         item = candidates[c]
-        out[c] = weight[0] / counts.num_items
+        out[c] = gates[0] / counts.num_items
         for h in range(len(factor)):
             out[c] += factor[h] * counts.popularity[h, item]
         if buffer.slot[item] != NONE:
             slots[seen], places[seen] = buffer.slot[item], c
             seen += 1
-    _add_context_sources(counts, weights, buffer, weight, slots[:seen], places[:seen], out)
+    _add_context_sources(counts, networks, buffer, gates, slots[:seen], places[:seen], out)
     clear(buffer, size)
 
 
@@ -199,7 +199,7 @@ def score_candidates(
 def score_and_count_events(
     counts: ContextCounts,
     settings: CountSettings,
-    weights: NetworkWeights,
+    networks: NetworkWeights,
     user: Array,
     item: Array,
     time: Array,
@@ -213,13 +213,13 @@ def score_and_count_events(
     Several threads may do so, each with its own counts. `taken` int64[n] is shared: every thread counts all events,
     and scores those that no other thread has taken.
     """
-    weight = np.zeros(len(weights.gating_logits), np.float32)
+    gates = np.zeros(len(networks.gating_logits), np.float32)
     for k in range(len(user)):
         if fetch_increment(taken, k) == 0:
             if len(candidates):
-                score_candidates(counts, settings, weights, user[k], time[k], buffer, weight, candidates[k], out[k])
+                score_candidates(counts, settings, networks, user[k], time[k], buffer, gates, candidates[k], out[k])
             else:
-                score_all_items(counts, settings, weights, user[k], time[k], buffer, weight, out[k])
+                score_all_items(counts, settings, networks, user[k], time[k], buffer, gates, out[k])
         count_event(counts, settings, user[k], item[k], time[k])
 
 
@@ -227,13 +227,13 @@ def score_and_count_events(
 def score_queries(
     counts: ContextCounts,
     settings: CountSettings,
-    weights: NetworkWeights,
+    networks: NetworkWeights,
     user: Array,
     time: Array,
     buffer: CandidateBuffer,
     out: Array,
 ) -> None:
     """Writes out[n, I] for queries; nothing is counted."""
-    weight = np.zeros(len(weights.gating_logits), np.float32)
+    gates = np.zeros(len(networks.gating_logits), np.float32)
     for k in range(len(user)):
-        score_all_items(counts, settings, weights, user[k], time[k], buffer, weight, out[k])
+        score_all_items(counts, settings, networks, user[k], time[k], buffer, gates, out[k])
