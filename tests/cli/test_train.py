@@ -64,7 +64,7 @@ def test_run_folder_and_printed_summary(tmp_path, log):
     assert "Best epoch 2: validation MRR" in text
     config = (run / "config.toml").read_text()
     assert 'name = "toy"' in config
-    assert "dim = 4           # width of an embedding" in config
+    assert "dim = 4           # Width of an embedding." in config
 
 
 def test_json_flags_set_and_config_file(cli_run, tmp_path, log):

@@ -1,4 +1,4 @@
-"""Models of the contract that are a few lines of plain Python: one event at a time, nothing learned."""
+"""Minimal models in plain Python for tests: one event at a time, nothing learned."""
 
 import torch
 
@@ -6,7 +6,7 @@ from dynedge.models.base import Loss, Model, State
 
 
 class Scorer(Model):
-    """Subclasses say in `row` what they think of all items for one event; `take` lets them remember it."""
+    """Base class; subclasses return the scores of all items for one event in `row`."""
 
     def __init__(self, users, items):
         super().__init__()
@@ -35,12 +35,12 @@ class Scorer(Model):
         return window
 
     def score(self, prepared, candidates, state):
-        found = []
+        rows = []
         for user, item, time in zip(prepared.user, prepared.item, prepared.time, strict=True):
-            found.append(self.row(int(user), float(time), state).clone())
+            rows.append(self.row(int(user), float(time), state).clone())
             state["seen"][int(item)] += 1
             state["last"][int(user)] = int(item)
-        every = torch.stack(found) if found else torch.zeros(0, self.items)
+        every = torch.stack(rows) if rows else torch.zeros(0, self.items)
         return every if candidates is None else every.gather(1, candidates)
 
     def peek(self, users, times, candidates, state):
@@ -54,21 +54,21 @@ class Constant(Scorer):
 
 
 class Popular(Scorer):
-    """Full of ties: items seen equally often, and all that were never seen."""
+    """Popularity, with many ties: items with equal counts, and all unseen items."""
 
     def row(self, user, time, state):
         return state["seen"]
 
 
 class PopularById(Scorer):
-    """The mistake: among equals, the lower id first, as a stable sort would have it."""
+    """The classic mistake: ties go to the lower id, as in a stable sort."""
 
     def row(self, user, time, state):
         return state["seen"] - 1e-3 * torch.arange(self.items)
 
 
-class Speechless(Scorer):
-    """Popularity that has no number for what it never saw."""
+class NanForUnseen(Scorer):
+    """Popularity with NaN as the score of unseen items."""
 
     def row(self, user, time, state):
         return torch.where(state["seen"] > 0, state["seen"], torch.nan)

@@ -1,11 +1,11 @@
-"""The walk against a brute-force ranker: one event at a time, plain Python, nothing shared with the code."""
+"""Ranks against a brute-force ranker in plain Python that shares no code with the package."""
 
 from collections import Counter
 
 import numpy as np
 import pytest
 import torch
-from evaluation.scorers import Constant, LastItem, Popular, PopularById, Speechless
+from evaluation.scorers import Constant, LastItem, NanForUnseen, Popular, PopularById
 from hypothesis import given
 from hypothesis import strategies as st
 from models.every_model import make_log
@@ -25,14 +25,14 @@ def log_of(rows, items=9):
 
 
 def mean_position(score, true, candidates):
-    """Where the true item stands on the mean over all orders of equal scores."""
+    """Returns the mean rank of the true item over all orders of equal scores."""
     above = [one for one in candidates if score(one) > score(true)]
     equal = [one for one in candidates if score(one) == score(true)]
     return len(above) + (1 + len(equal)) / 2
 
 
 def brute(rows, kind, candidates_of):
-    """The rank of every event's item, from what came before it."""
+    """Returns the rank of every event's item, predicted from the events before it."""
     found = []
     for k, (user, item) in enumerate(rows):
         seen = Counter(thing for _, thing in rows[:k])
@@ -40,16 +40,16 @@ def brute(rows, kind, candidates_of):
         score = {
             Constant: lambda one: 0,
             Popular: lambda one, seen=seen: seen[one],
-            Speechless: lambda one, seen=seen: seen[one],  # below all others, and what was never seen is
+            NanForUnseen: lambda one, seen=seen: seen[one],  # NaN ranks last, as a count of 0 does
             LastItem: lambda one, own=own: one in own,
         }[kind]
         found.append(mean_position(score, item, candidates_of(k, item)))
     return found
 
 
-@given(events, st.sampled_from([Constant, Popular, Speechless, LastItem]), st.integers(1, 50))
-def test_full_is_what_brute_force_finds(rows, kind, chunk):
-    """With ties everywhere, items never seen, and the last id among the candidates."""
+@given(events, st.sampled_from([Constant, Popular, NanForUnseen, LastItem]), st.integers(1, 50))
+def test_full_ranks_equal_brute_force(rows, kind, chunk):
+    """With many ties, unseen items, and the last id among the candidates."""
     log = log_of(rows)
     model = kind.of(log)
     found = walk(model, log, range(len(log)), model.start(), chunk=chunk)
@@ -57,24 +57,24 @@ def test_full_is_what_brute_force_finds(rows, kind, chunk):
 
 
 @given(events, st.integers(1, 50))
-def test_sampled_is_what_brute_force_finds_among_the_drawn(rows, chunk):
+def test_sampled_ranks_equal_brute_force_among_the_same_candidates(rows, chunk):
     log = log_of(rows, items=700)
     model = Popular.of(log)
     found = walk(model, log, range(len(log)), model.start(), protocol="sampled-499", chunk=chunk)
 
-    def drawn(k, item):
+    def sampled(k, item):
         return [item, *evaluation_negatives(range(k, k + 1), torch.tensor([item]), 700, 499)[0].tolist()]
 
-    assert found.tolist() == brute(rows, Popular, drawn)
+    assert found.tolist() == brute(rows, Popular, sampled)
 
 
-def test_the_last_id_and_a_never_seen_item_are_ranked_like_any_other():
+def test_the_last_id_and_unseen_items_are_ranked_like_any_other():
     log = log_of([(0, 1), (0, 8), (1, 8), (1, 0)])
     found = walk(Popular.of(log), log, range(4), Popular.of(log).start())
     assert found.tolist() == [5.0, 5.5, 1.5, 6.0]
 
 
-def test_with_few_items_sampled_is_full():
+def test_with_few_items_sampled_ranks_equal_full_ranks():
     log = make_log()
     ranks = [
         walk(LastItem.of(log), log, range(len(log)), LastItem.of(log).start(), protocol=name) for name in PROTOCOLS
@@ -83,29 +83,29 @@ def test_with_few_items_sampled_is_full():
 
 
 def test_sampled_candidates_are_the_same_for_every_model(monkeypatch):
-    """Whoever is asked, and in chunks of any size, is asked about the same items."""
+    """For every model and chunk size."""
     rng = np.random.default_rng(0)
     log = EventLog.from_arrays(rng.integers(0, 9, 300), rng.integers(0, 2000, 300), np.arange(300), num_items=2000)
-    asked = []
+    candidates_by_model = []
     for kind, chunk in [(Constant, 5000), (Popular, 200), (LastItem, 1)]:
-        model, met = kind.of(log), []
+        model, received = kind.of(log), []
         real = model.score
 
-        def score(prepared, candidates, state, real=real, met=met):
-            met.append(candidates.numpy().copy())
+        def score(prepared, candidates, state, real=real, received=received):
+            received.append(candidates.numpy().copy())
             return real(prepared, candidates, state)
 
         monkeypatch.setattr(model, "score", score)
         walk(model, log, range(200, 300), model.start(), protocol="sampled-499", chunk=chunk)
-        asked.append(np.concatenate(met))
-    assert asked[0].shape == (100, 500)
-    assert np.array_equal(asked[0], asked[1])
-    assert np.array_equal(asked[0], asked[2])
+        candidates_by_model.append(np.concatenate(received))
+    assert candidates_by_model[0].shape == (100, 500)
+    assert np.array_equal(candidates_by_model[0], candidates_by_model[1])
+    assert np.array_equal(candidates_by_model[0], candidates_by_model[2])
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
-@pytest.mark.parametrize("kind", [Constant, Popular, Speechless, LastItem])
-def test_chunks_of_any_size_and_a_walk_in_two_halves_give_the_same(kind, name, monkeypatch):
+@pytest.mark.parametrize("kind", [Constant, Popular, NanForUnseen, LastItem])
+def test_ranks_do_not_depend_on_chunk_size_or_on_splitting_the_events(kind, name, monkeypatch):
     log = make_log(events=300, items=40)
     found = []
     for chunk in (1, 7, 200, 5000):
@@ -113,7 +113,7 @@ def test_chunks_of_any_size_and_a_walk_in_two_halves_give_the_same(kind, name, m
         found.append(walk(model, log, range(300), model.start(), protocol=name, chunk=chunk))
     state = model.start()
     halves = [walk(model, log, part, state, protocol=name) for part in (range(130), range(130, 300))]
-    monkeypatch.setattr(protocol, "CHUNK_SCORES", 100)  # little memory: two events at once
+    monkeypatch.setattr(protocol, "CHUNK_SCORES", 100)  # two events at once
     found += [np.concatenate(halves), walk(model, log, range(300), model.start(), protocol=name)]
     for other in found[1:]:
         assert np.array_equal(found[0], other)
@@ -124,11 +124,11 @@ def renamed(log, order):
     return EventLog.from_arrays(log.user, order[log.item], log.time, num_users=log.num_users, num_items=log.num_items)
 
 
-def test_ids_break_no_tie():
-    """Ids are by first appearance: whoever prefers the lower id among equals knows which new item comes next."""
+def test_ids_do_not_break_ties():
+    """Ids are numbered by first appearance, so preferring the lower id among ties would reveal the next new item."""
     rng = np.random.default_rng(1)
     first = np.unique(np.minimum(rng.zipf(1.3, 600), 80), return_inverse=True)[1]
-    things = np.unique(first, return_index=True)[1].argsort().argsort()[first]  # numbered as they appear
+    things = np.unique(first, return_index=True)[1].argsort().argsort()[first]  # numbered by first appearance
     log = EventLog.from_arrays(rng.integers(0, 30, 600), things, np.arange(600))
     other = renamed(log, np.arange(log.num_items)[::-1].copy())
 
@@ -137,14 +137,14 @@ def test_ids_break_no_tie():
         return {name: mean(name, ranks) for name in METRICS}
 
     assert metrics(Popular, log) == metrics(Popular, other)
-    assert metrics(Speechless, log) == metrics(Speechless, other)
-    leaking, honest = metrics(PopularById, log), metrics(Popular, log)
+    assert metrics(NanForUnseen, log) == metrics(NanForUnseen, other)
+    leaking, correct = metrics(PopularById, log), metrics(Popular, log)
     assert leaking["mrr"] > metrics(PopularById, other)["mrr"]
-    assert leaking["mrr"] > honest["mrr"], "the leak pays, so it must be impossible"
+    assert leaking["mrr"] > correct["mrr"], "the leak raises the metric, so it must be impossible"
 
 
-def test_after_each_chunk_somebody_is_told():
-    log, told = make_log(), []
-    walk(Constant.of(log), log, range(100), Constant.of(log).start(), chunk=40, after=told.append)
-    assert told == [40, 40, 20]
+def test_a_callback_receives_the_events_of_each_chunk():
+    log, chunks = make_log(), []
+    walk(Constant.of(log), log, range(100), Constant.of(log).start(), chunk=40, after=chunks.append)
+    assert chunks == [40, 40, 20]
     assert per_event(walk(Constant.of(log), log, range(0), Constant.of(log).start())).shape == (0, 7)

@@ -1,4 +1,4 @@
-"""`dynedge compare LOG`: every model trained, judged and told of, whatever happens to the others or to us."""
+"""`dynedge compare LOG`: every model is trained, evaluated and listed, also after failures and kills."""
 
 import json
 import os
@@ -17,7 +17,7 @@ import pytest
 from training import toy_model as toy
 
 from dynedge.evaluation.bootstrap import confidence_intervals
-from dynedge.models.registry import BUILT_IN as MODELS  # all of them: tests here put toys in their place
+from dynedge.models.registry import BUILT_IN as MODELS  # all of them: tests here register toys instead
 from dynedge.utils.subprocess_worker import SubprocessError, run_in_subprocess
 
 KEYS = {"model", "mrr", "recall@10", "ci95", "seconds_per_epoch", "peak_mib", "parameters", "error"}
@@ -32,12 +32,12 @@ def log(tmp_path):
 
 @pytest.fixture
 def recipe(tmp_path):
-    """recipe("slow", pause=0.1) -> a config file of the toy model with that setting."""
+    """recipe("slow", pause=0.1) returns a config file of the toy model with that setting."""
 
     def write(name, **settings):
         path = tmp_path / f"{name}.toml"
-        told = "\n".join(f"{key} = {json.dumps(value)}" for key, value in settings.items())
-        path.write_text(f'name = "toy"\n[model]\n{told}\n')
+        lines = "\n".join(f"{key} = {json.dumps(value)}" for key, value in settings.items())
+        path.write_text(f'name = "toy"\n[model]\n{lines}\n')
         return path
 
     return write
@@ -49,7 +49,7 @@ def rows_of(cli_run, *arguments):
     return {row["model"]: row for row in json.loads(out)["rows"]}
 
 
-def test_rows_say_what_the_runs_are(cli_run, log, tmp_path):
+def test_leaderboard_rows_summarize_the_runs(cli_run, log, tmp_path):
     rows = rows_of(cli_run, log, "--models", "toy,toy-wide", "--seeds", "2", "--epochs", "2")
     assert list(rows) == ["toy-wide", "toy"]  # by MRR
     runs = tmp_path / "log-runs"
@@ -71,16 +71,16 @@ def test_rows_say_what_the_runs_are(cli_run, log, tmp_path):
     )
 
 
-def test_what_is_done_is_not_done_again(cli_run, log, tmp_path):
+def test_finished_runs_are_not_trained_again(cli_run, log, tmp_path):
     first = rows_of(cli_run, log, "--models", "toy", *SHORT)
-    made = (tmp_path / "log-runs" / "toy-0" / "model.safetensors").stat().st_mtime_ns
+    written = (tmp_path / "log-runs" / "toy-0" / "model.safetensors").stat().st_mtime_ns
     assert rows_of(cli_run, log, "--models", "toy", *SHORT) == first
     other = rows_of(cli_run, log, "--models", "toy", *SHORT, "--protocol", "sampled-499")
     assert other["toy"]["mrr"] is not None
-    assert (tmp_path / "log-runs" / "toy-0" / "model.safetensors").stat().st_mtime_ns == made
+    assert (tmp_path / "log-runs" / "toy-0" / "model.safetensors").stat().st_mtime_ns == written
     longer = rows_of(
         cli_run, log, "--models", "toy", "--seeds", "1", "--epochs", "3"
-    )  # goes on from the second epoch
+    )  # resumes after the second epoch
     assert longer["toy"]["seeds"][0]["valid"][:2] == first["toy"]["seeds"][0]["valid"]
     assert len(longer["toy"]["seeds"][0]["valid"]) == 3
     code, out, err = cli_run("compare", log, "--models", "toy", *SHORT)
@@ -88,7 +88,7 @@ def test_what_is_done_is_not_done_again(cli_run, log, tmp_path):
     assert "was trained with training.epochs = 3, not 2: choose another --runs" in err
 
 
-def test_a_run_from_a_machine_with_a_gpu_takes_part(cli_run, log, tmp_path):
+def test_a_run_trained_on_another_machine_is_accepted(cli_run, log, tmp_path):
     first = rows_of(cli_run, log, "--models", "toy", *SHORT)
     config = tmp_path / "log-runs" / "toy-0" / "config.toml"
     config.write_text(config.read_text().replace('"cpu"', '"cuda:7"').replace('"float32"', '"bfloat16"'))
@@ -99,7 +99,7 @@ def test_a_run_from_a_machine_with_a_gpu_takes_part(cli_run, log, tmp_path):
     assert "toy-0 was trained with training." in err
 
 
-def test_a_model_that_fails_is_a_row_and_the_others_go_on(cli_run, log, recipe, tmp_path):
+def test_a_failed_model_is_a_row_and_the_others_continue(cli_run, log, recipe, tmp_path):
     refused, huge, wild = recipe("refused", dim=13), recipe("huge", dim=10**12), recipe("wild", explode=3)
     large = recipe("large", dim=3000)
     models = ",".join(map(str, (refused, huge, wild, large, "toy")))
@@ -111,13 +111,13 @@ def test_a_model_that_fails_is_a_row_and_the_others_go_on(cli_run, log, recipe, 
     assert "the loss is nan in epoch 2, window 4 of 7" in lines[str(wild)]
     rows = rows_of(cli_run, log, "--models", f"{large},toy,{refused}", *SHORT)
     assert rows[str(refused)] == {**rows[str(refused)], "mrr": None, "error": "--dim 13 brings bad luck."}
-    # Each in a process of its own: weights, gradients and Adam's two moments of 9 million numbers are not toy's.
+    # Each in its own subprocess: toy's memory does not include the 4 × 9 million numbers of the large model.
     assert rows[f"{large} (toy)"]["peak_mib"] > rows["toy"]["peak_mib"] + 4 * 9e6 * 4 / 2**20
     check_page((tmp_path / "page" / "index.html").read_text(), "toy", "--dim 13 brings bad luck.", "-oom-")
 
 
 def check_page(text, *words):
-    """One page, well formed, that asks nobody for anything."""
+    """The page is well-formed and loads nothing from elsewhere."""
     assert not re.search(r"https?:|//|src=|url\(|@import|<script|<link", text)
     assert 'name="viewport"' in text
     assert "prefers-color-scheme: dark" in text
@@ -142,7 +142,7 @@ def check_page(text, *words):
         assert word in text
 
 
-def test_names_in_a_page_are_text(cli_run, log, recipe, tmp_path):
+def test_names_in_the_page_are_escaped(cli_run, log, recipe, tmp_path):
     name = recipe("<b>&amp;", dim=3)
     code, _, err = cli_run("compare", log, "--models", name, *SHORT, "--report", tmp_path / "page")
     assert code == 0, err
@@ -151,26 +151,28 @@ def test_names_in_a_page_are_text(cli_run, log, recipe, tmp_path):
     assert "&lt;b&gt;&amp;amp;.toml (toy)" in text
 
 
-def test_of_a_plain_entry_the_best_by_validation_is_shown(cli_run, log, tmp_path):
+def test_of_a_group_of_heuristics_the_best_by_validation_is_shown(cli_run, log, tmp_path):
     from dynedge.models import registry
 
-    every = MODELS["heuristic"]
-    heuristic = replace(every, recipes={name: every.recipes[name] for name in ("recent", "popular-unseen")})
+    all_heuristics = MODELS["heuristic"]
+    heuristic = replace(
+        all_heuristics, recipes={name: all_heuristics.recipes[name] for name in ("recent", "popular-unseen")}
+    )
     registry.use_only({**toy.MODELS, "heuristic": heuristic})
     rows = rows_of(cli_run, log, "--models", "all", "--seeds", "2", "--epochs", "2")
     assert set(rows) == {"toy", "toy-wide", "best heuristic (recent)"}
     best = rows["best heuristic (recent)"]
     assert (best["recipe"], len(best["seeds"]), len(best["seeds"][0]["valid"])) == ("recent", 1, 1)
-    kept = {path.name for path in (tmp_path / "log-runs").iterdir()}
-    assert kept == {"toy-0", "toy-1", "toy-wide-0", "toy-wide-1", "recent-0", "popular-unseen-0"}
+    folders = {path.name for path in (tmp_path / "log-runs").iterdir()}
+    assert folders == {"toy-0", "toy-1", "toy-wide-0", "toy-wide-1", "recent-0", "popular-unseen-0"}
     ranks = {name: np.load(tmp_path / "log-runs" / f"{name}-0" / "ranks" / "full.npy") for name in heuristic.recipes}
     assert np.mean(1 / ranks["recent"][:60]) > np.mean(1 / ranks["popular-unseen"][:60])
 
 
-def test_mistakes(cli_run, log, tmp_path):
+def test_usage_errors(cli_run, log, tmp_path):
     def refused(code, words, *arguments):
-        done, out, err = cli_run("compare", *arguments)
-        assert (done, out) == (code, ""), err
+        exit_code, out, err = cli_run("compare", *arguments)
+        assert (exit_code, out) == (code, ""), err
         assert words in err
         assert len(err.strip().splitlines()) == 1
 
@@ -193,21 +195,21 @@ def test_mistakes(cli_run, log, tmp_path):
     refused(3, "the same number of events, but different ones", log, "--runs", tmp_path / "other")
 
 
-def test_no_model_at_all_is_exit_3(cli_run, log, recipe):
+def test_exit_code_3_if_every_model_failed(cli_run, log, recipe):
     code, out, err = cli_run("compare", log, "--models", recipe("refused", dim=13), *SHORT)
     assert code == 3, err
     assert "brings bad luck" in out
 
 
-def test_killed_or_stopped_it_goes_on_to_the_same_table(cli_run, log, recipe, tmp_path):
+def test_a_killed_or_stopped_benchmark_resumes_to_the_same_leaderboard(cli_run, log, recipe, tmp_path):
     slow = recipe("slow", pause=0.15)
     command = [log, "--models", f"toy,{slow},toy-wide", *SHORT, "--runs", tmp_path / "runs"]
     toy_run, slow_run = (tmp_path / "runs" / f"{name}-0" for name in ("toy", _slug(slow)))
-    _stopped_in_its_first_epochs(command, slow_run, signal.SIGKILL, -9)
+    _stop_during_training(command, slow_run, signal.SIGKILL, -9)
     done = (toy_run / "model.safetensors").stat().st_mtime_ns
     assert not list((slow_run / "checkpoints").iterdir())
-    _stopped_in_its_first_epochs(command, slow_run, signal.SIGTERM, 143)
-    assert list((slow_run / "checkpoints").iterdir())  # it was let save
+    _stop_during_training(command, slow_run, signal.SIGTERM, 143)
+    assert list((slow_run / "checkpoints").iterdir())  # the signal made it write a checkpoint
     rows = rows_of(cli_run, *command)
     assert (toy_run / "model.safetensors").stat().st_mtime_ns == done
     whole = rows_of(cli_run, *command[:-1], tmp_path / "whole")
@@ -221,25 +223,25 @@ def _slug(path):
     return re.sub(r"[^\w.-]+", "_", str(path).removesuffix(".toml"))
 
 
-def _stopped_in_its_first_epochs(command, run, signum, code):
-    """The tournament gets the signal when one of its runs has been through an epoch, and lets go of that run."""
+def _stop_during_training(command, run, signum, code):
+    """Starts the benchmark and sends it a signal when the run has finished an epoch; its subprocess ends too."""
     (run / "metrics.jsonl").unlink(missing_ok=True)
     words = [sys.executable, str(Path(toy.__file__)), "compare", *map(str, command)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     with subprocess.Popen(
         words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment
-    ) as one:
+    ) as process:
         while not ((run / "metrics.jsonl").exists() and (run / "metrics.jsonl").read_text()):
-            assert one.poll() is None, one.stderr.read()
+            assert process.poll() is None, process.stderr.read()
             time.sleep(0.01)
-        one.send_signal(signum)
-        told = one.communicate(timeout=60)[1]  # the run's process has this pipe open too: it has ended by then
-        assert one.returncode == code, told
-        assert "Traceback" not in told
+        process.send_signal(signum)
+        stderr = process.communicate(timeout=60)[1]  # ends only when the subprocess, which holds the pipe, has ended
+        assert process.returncode == code, stderr
+        assert "Traceback" not in stderr
     assert not (run / "state.safetensors").exists()
 
 
-def test_work_apart_that_is_killed_says_so():
+def test_failures_in_a_subprocess_are_one_sentence():
     with pytest.raises(SubprocessError, match=r"^-oom- its process was killed"):
         run_in_subprocess(signal.raise_signal, signal.SIGKILL)
     with pytest.raises(SubprocessError, match="ended with SIGTERM"):
@@ -248,6 +250,6 @@ def test_work_apart_that_is_killed_says_so():
         run_in_subprocess(divmod, 1, 0)
 
 
-def test_every_model_can_be_sent_to_a_process():
+def test_the_registry_can_be_sent_to_a_subprocess():
     assert len(MODELS) > 3
     assert pickle.loads(pickle.dumps(MODELS)).keys() == MODELS.keys()

@@ -1,4 +1,4 @@
-"""`dynedge tune`: a search that ends with a config that trains, also when it is killed on the way."""
+"""`dynedge tune`: the search, resuming after a kill, failed trials, errors, search spaces of all models."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from training import toy_model as toy
 
 from dynedge.config import flatten
 from dynedge.experiments.search_space import search_space
-from dynedge.models.registry import BUILT_IN as MODELS  # all of them: tests here put others in their place
+from dynedge.models.registry import BUILT_IN as MODELS  # all of them: some tests replace the registry's
 from dynedge.models.registry import find_entry, use_only
 from dynedge.runs.run_config import recipe_config
 
@@ -27,25 +27,25 @@ def log(tmp_path):
 
 @pytest.fixture
 def tune(cli_run, log, tmp_path):
-    """tune(…) -> what `dynedge tune LOG --json` found, in tmp_path/search unless told otherwise."""
+    """Returns a function that runs `dynedge tune LOG --json` and returns its output."""
 
     def run(*arguments, out=tmp_path / "search", code=0):
-        done, told, err = cli_run("tune", log, "--out", out, *arguments, "--json")
-        assert done == code, err
-        return json.loads(told)
+        exit_code, stdout, stderr = cli_run("tune", log, "--out", out, *arguments, "--json")
+        assert exit_code == code, stderr
+        return json.loads(stdout)
 
     return run
 
 
-def timeless(found):
-    return [{name: value for name, value in trial.items() if name != "seconds"} for trial in found["trials"]]
+def without_seconds(output):
+    return [{name: value for name, value in trial.items() if name != "seconds"} for trial in output["trials"]]
 
 
-def test_the_best_settings_train_to_what_was_found(tune, cli_run, log, tmp_path, monkeypatch):
+def test_training_with_the_best_config_reproduces_its_validation_mrr(tune, cli_run, log, tmp_path, monkeypatch):
     found = tune(*SHORT, "--trials", "4")
     by_number = sorted(found["trials"], key=lambda trial: trial["trial"])
     assert [trial["trial"] for trial in by_number] == [0, 1, 2, 3]
-    assert by_number[0]["changed"] == {}  # the recipe as it is
+    assert by_number[0]["changed"] == {}  # the recipe's settings
     assert found["best"] == found["trials"][0]
     assert found["best"]["valid_mrr"] == max(trial["valid_mrr"] for trial in by_number) > by_number[0]["valid_mrr"]
     code, out, err = cli_run("train", log, "--config", found["config"], "--out", tmp_path / "run", "--json")
@@ -53,8 +53,10 @@ def test_the_best_settings_train_to_what_was_found(tune, cli_run, log, tmp_path,
     assert json.loads(out)["valid_mrr"] == found["best"]["valid_mrr"]
     assert not (tmp_path / "search" / "runs").exists()
     more = tune(*SHORT, "--trials", "5")
-    assert [trial for trial in timeless(more) if trial["trial"] < 4] == timeless(found)
-    monkeypatch.setattr("dynedge.experiments.tune.train_in_subprocess", lambda *_: pytest.fail("tried again"))
+    assert [trial for trial in without_seconds(more) if trial["trial"] < 4] == without_seconds(found)
+    monkeypatch.setattr(
+        "dynedge.experiments.tune.train_in_subprocess", lambda *_: pytest.fail("a finished trial was trained again")
+    )
     assert tune(*SHORT, "--trials", "5") == more
     assert tune(*SHORT, "--trials", "9", "--minutes", "0.0001") == more
     code, out, _ = cli_run("tune", log, "--out", tmp_path / "search", *SHORT, "--trials", "5")
@@ -63,32 +65,32 @@ def test_the_best_settings_train_to_what_was_found(tune, cli_run, log, tmp_path,
     assert f"--config {found['config']}" in out.splitlines()[-1]
 
 
-def test_killed_it_goes_on_to_the_same_end(tune, log, tmp_path):
+def test_a_killed_search_resumes_to_the_same_result(tune, log, tmp_path):
     out = tmp_path / "search"
     words = [sys.executable, toy.__file__, "tune", log, "--out", out, *SHORT, "--trials", "4"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen([*map(str, words)], stderr=subprocess.PIPE, text=True, env=environment) as one:
+    with subprocess.Popen([*map(str, words)], stderr=subprocess.PIPE, text=True, env=environment) as process:
         while not ((out / "trials.jsonl").exists() and list((out / "runs").glob("*/metrics.jsonl"))):
-            assert one.poll() is None, one.stderr.read()
+            assert process.poll() is None, process.stderr.read()
             time.sleep(0.005)
-        one.send_signal(signal.SIGKILL)
-        assert "Traceback" not in one.communicate(timeout=60)[1]
+        process.send_signal(signal.SIGKILL)
+        assert "Traceback" not in process.communicate(timeout=60)[1]
     before = (out / "trials.jsonl").read_text()
     assert 1 <= before.count("\n") < 4
     found = tune(*SHORT, "--trials", "4")
     assert (out / "trials.jsonl").read_text().startswith(before)
-    assert timeless(found) == timeless(tune(*SHORT, "--trials", "4", out=tmp_path / "whole"))
+    assert without_seconds(found) == without_seconds(tune(*SHORT, "--trials", "4", out=tmp_path / "whole"))
 
 
-def test_trials_that_fail_are_told_and_repeats_cost_nothing(tune, tmp_path):
+def test_failed_trials_are_reported_and_repeated_settings_are_not_trained(tune, tmp_path):
     from dynedge.models import registry
 
     config, create, restore = toy.ToyConfig, toy.create, toy.restore
     registry.use_only({"toy": registry.Entry(config, create, restore, search={"model.dim": (13,)})})
     found = tune("--epochs", "1", "--model", "toy", "--trials", "6")
-    told = {trial["settings"]["model.dim"]: trial for trial in found["trials"]}
-    assert told.keys() == {4, 13}
-    assert told[13]["error"] == "--dim 13 brings bad luck."
+    by_dim = {trial["settings"]["model.dim"]: trial for trial in found["trials"]}
+    assert by_dim.keys() == {4, 13}
+    assert by_dim[13]["error"] == "--dim 13 brings bad luck."
     assert sum(trial["seconds"] > 0 for trial in found["trials"]) == 2
     assert found["best"]["settings"] == {"model.dim": 4}
     unlucky = registry.Entry(config, create, restore, {"toy": config(dim=13)}, search={"model.dim": ()})
@@ -97,12 +99,12 @@ def test_trials_that_fail_are_told_and_repeats_cost_nothing(tune, tmp_path):
     assert not (tmp_path / "none" / "config.toml").exists()
 
 
-def test_mistakes(tune, cli_run, log, tmp_path):
+def test_usage_errors(tune, cli_run, log, tmp_path):
     from dynedge.models import registry
 
     def refused(code, words, *arguments):
-        done, out, err = cli_run("tune", log, *arguments)
-        assert (done, out) == (code, ""), err
+        exit_code, out, err = cli_run("tune", log, *arguments)
+        assert (exit_code, out) == (code, ""), err
         assert words in err
         assert len(err.strip().splitlines()) == 1
 
@@ -118,7 +120,7 @@ def test_mistakes(tune, cli_run, log, tmp_path):
     refused(2, "toy has no trainable parameters", "--out", tmp_path / "new", "--model", "toy")
 
 
-def test_whatever_a_model_states_can_be_set():
+def test_the_search_space_of_every_model_is_valid():
     use_only(MODELS)
     assert len(MODELS) > 3
     for model, entry in MODELS.items():
@@ -131,7 +133,7 @@ def test_whatever_a_model_states_can_be_set():
                 assert all(flatten(space.config({key: value}))[key] == value for value in values)
 
 
-def test_where_all_items_are_candidates_the_number_of_negatives_is_not_searched():
+def test_negatives_are_not_searched_with_a_full_softmax():
     use_only(MODELS)
     entry, recipe = find_entry("recurrence"), recipe_config("recurrence")
     few, many = (search_space(entry, recipe, items).values for items in (4096, 4097))

@@ -1,4 +1,4 @@
-"""Checkpoints: whole or not there, damage found out and said, killed at every step of writing."""
+"""Checkpoints are complete or absent, damage is detected and reported, and a kill at any step of writing is safe."""
 
 import json
 import os
@@ -24,32 +24,32 @@ def checkpoint(value, best=None):
 
 
 def value_of(folder):
-    found = Checkpoints(folder).load()
-    if found is None:
+    loaded = Checkpoints(folder).load()
+    if loaded is None:
         return None
-    assert found.parts["current"]["a"].tolist() == [found.metadata["value"]] * 3
-    return found.metadata["value"]
+    assert loaded.parts["current"]["a"].tolist() == [loaded.metadata["value"]] * 3
+    return loaded.metadata["value"]
 
 
-def test_saved_and_loaded(tmp_path):
-    kept = Checkpoints(tmp_path)
-    assert kept.load() is None
+def test_the_newest_of_several_checkpoints_is_loaded(tmp_path):
+    checkpoints = Checkpoints(tmp_path)
+    assert checkpoints.load() is None
     best = {"w": torch.arange(4, dtype=torch.bfloat16)}
     for value in range(5):
-        kept.save(checkpoint(value, best))
+        checkpoints.save(checkpoint(value, best))
     loaded = Checkpoints(tmp_path).load()
     assert loaded.metadata == {"value": 4, "third": 1 / 3}
     assert torch.equal(loaded.parts["best"]["w"], best["w"])
     assert sorted(os.listdir(tmp_path)) == [
         "000004.json",
         "000005.json",
-        "best-000001.safetensors",  # the same dict all along: written once
+        "best-000001.safetensors",  # the same dict in every checkpoint: written once
         "current-000004.safetensors",
         "current-000005.safetensors",
     ]
 
 
-def test_a_loaded_part_is_not_written_again(tmp_path):
+def test_an_unchanged_part_is_not_written_again(tmp_path):
     Checkpoints(tmp_path).save(checkpoint(1, {"w": torch.ones(2)}))
     again = Checkpoints(tmp_path)
     loaded = again.load()
@@ -60,25 +60,25 @@ def test_a_loaded_part_is_not_written_again(tmp_path):
 
 @pytest.mark.parametrize("file", ["000002.json", "current-000002.safetensors"])
 @pytest.mark.parametrize("damage", ["truncate", "alter", "remove", "empty"])
-def test_a_damaged_one_is_said_aloud_and_the_one_before_used(tmp_path, capsys, file, damage):
-    kept = Checkpoints(tmp_path)
-    kept.save(checkpoint(1))
-    kept.save(checkpoint(2))
+def test_a_damaged_checkpoint_is_reported_and_the_previous_one_used(tmp_path, capsys, file, damage):
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(checkpoint(1))
+    checkpoints.save(checkpoint(2))
     path = tmp_path / file
     raw = path.read_bytes()
     middle = raw.index(b'"value": 2') + 9 if file.endswith("json") else len(raw) - 2
     if damage == "remove":
         path.unlink()
         if file.endswith("json"):
-            assert value_of(tmp_path) == 1, "without its manifest there is no checkpoint"
+            assert value_of(tmp_path) == 1, "without its manifest a checkpoint does not exist"
             return
     else:
         altered = raw[:middle] + bytes([raw[middle] ^ 1]) + raw[middle + 1 :]
         path.write_bytes({"truncate": raw[: len(raw) // 2], "alter": altered, "empty": b""}[damage])
     assert value_of(tmp_path) == 1
-    told = capsys.readouterr().err
-    assert "checkpoint 2 is not used" in told
-    assert file in told
+    message = capsys.readouterr().err
+    assert "checkpoint 2 is not used" in message
+    assert file in message
     again = Checkpoints(tmp_path)
     again.load()
     again.save(checkpoint(3))
@@ -86,7 +86,7 @@ def test_a_damaged_one_is_said_aloud_and_the_one_before_used(tmp_path, capsys, f
     assert sorted(path.name for path in tmp_path.glob("*.json")) == ["000001.json", "000003.json"]
 
 
-def test_when_all_are_damaged_it_refuses(tmp_path):
+def test_if_all_checkpoints_are_damaged_loading_fails(tmp_path):
     Checkpoints(tmp_path).save(checkpoint(1))
     (tmp_path / "current-000001.safetensors").write_bytes(b"{}")
     with pytest.raises(DataError, match="no usable checkpoint"):
@@ -94,13 +94,13 @@ def test_when_all_are_damaged_it_refuses(tmp_path):
 
 
 @pytest.mark.parametrize("body", ["[]", "3", '{"sha256": "x"}', "[" * 100_000, '{"a": NaN', "\0"])
-def test_a_hostile_manifest_is_damage_like_any_other(tmp_path, body):
+def test_a_malformed_manifest_counts_as_damaged(tmp_path, body):
     (tmp_path / "000001.json").write_text(body)
     with pytest.raises(DataError, match="no usable checkpoint"):
         Checkpoints(tmp_path).load()
 
 
-def test_another_version_is_named(tmp_path, capsys, monkeypatch):
+def test_another_format_version_is_reported(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("dynedge.training.checkpoint.VERSION", 3)
     Checkpoints(tmp_path).save(checkpoint(1))
     monkeypatch.undo()
@@ -109,28 +109,28 @@ def test_another_version_is_named(tmp_path, capsys, monkeypatch):
     assert "has format version 3; this dynedge reads version 2" in capsys.readouterr().err
 
 
-def steps_of_saving(folder, monkeypatch):
-    """How many system calls of note a save makes."""
+def system_calls_of_save(folder, monkeypatch):
+    """Returns the fsync, replace and unlink calls of a save, in order."""
     calls = []
     for name in ("fsync", "replace", "unlink"):
         real = getattr(os, name)
         monkeypatch.setattr(os, name, lambda *a, real=real, name=name, **k: (calls.append(name), real(*a, **k))[1])
-    kept = Checkpoints(folder)
-    kept.load()
-    kept.save(checkpoint(3, {"w": torch.ones(2)}))
+    checkpoints = Checkpoints(folder)
+    checkpoints.load()
+    checkpoints.save(checkpoint(3, {"w": torch.ones(2)}))
     monkeypatch.undo()
     return calls
 
 
-def killed_at(folder, step, when):
-    """Save in a child that SIGKILLs itself right before or right after its step-th call."""
+def save_and_kill(folder, step, when):
+    """Saves in a child process that kills itself right before or right after its step-th system call."""
     child = os.fork()
     if child:
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
         return
     count = 0
 
-    def deadly(real):
+    def killing(real):
         def call(*arguments, **more):
             nonlocal count
             count += 1
@@ -144,51 +144,51 @@ def killed_at(folder, step, when):
         return call
 
     for name in ("fsync", "replace", "unlink"):
-        setattr(os, name, deadly(getattr(os, name)))
+        setattr(os, name, killing(getattr(os, name)))
     try:
-        kept = Checkpoints(folder)
-        kept.load()
-        kept.save(checkpoint(3, {"w": torch.ones(2)}))
+        checkpoints = Checkpoints(folder)
+        checkpoints.load()
+        checkpoints.save(checkpoint(3, {"w": torch.ones(2)}))
     finally:
         os._exit(0)
 
 
-def test_killed_at_every_step_of_saving_the_old_one_or_the_new_is_there(tmp_path, monkeypatch, capsys):
+def test_a_kill_at_any_step_of_saving_leaves_the_old_or_the_new_checkpoint(tmp_path, monkeypatch, capsys):
     def fresh(name):
         folder = tmp_path / name
         folder.mkdir()
-        kept = Checkpoints(folder)
-        kept.save(checkpoint(1))
-        kept.save(checkpoint(2))
+        checkpoints = Checkpoints(folder)
+        checkpoints.save(checkpoint(1))
+        checkpoints.save(checkpoint(2))
         return folder
 
-    calls = steps_of_saving(fresh("count"), monkeypatch)
+    calls = system_calls_of_save(fresh("count"), monkeypatch)
     assert calls[:3] == ["fsync", "replace", "fsync"], calls
     assert calls.count("replace") == 3, "two parts and the manifest"
-    found = []
+    values = []
     for step in range(1, len(calls) + 1):
         for when in ("before", "after"):
             folder = fresh(f"{step}-{when}")
-            killed_at(folder, step, when)
-            found.append(value_of(folder))
-            kept = Checkpoints(folder)
-            kept.load()
-            kept.save(checkpoint(4))
+            save_and_kill(folder, step, when)
+            values.append(value_of(folder))
+            checkpoints = Checkpoints(folder)
+            checkpoints.load()
+            checkpoints.save(checkpoint(4))
             assert value_of(folder) == 4
-            assert len(os.listdir(folder)) in (4, 5), "what the killed one left is gone"
-    assert found == sorted(found), "first the old one, then the new"
-    assert set(found) == {2, 3}
-    assert capsys.readouterr().err == "", "a kill is no damage"
+            assert len(os.listdir(folder)) in (4, 5), "files of the killed process are deleted"
+    assert values == sorted(values), "first the old checkpoint, then the new one"
+    assert set(values) == {2, 3}
+    assert capsys.readouterr().err == "", "a kill does not count as damage"
 
 
-def test_tensors_of_all_kinds_come_back_bit_for_bit(tmp_path):
+def test_tensors_of_all_kinds_are_restored_bit_identically(tmp_path):
     base = torch.randn(6, 4)
     tensors = {
         "scalar": torch.tensor(3),
         "empty": torch.zeros(0, 5),
         "view": base[:, 1:3],
         "tied": base,
-        "tied too": base,
+        "tied again": base,
         "bool": torch.tensor([True, False]),
         "odd": torch.tensor([float("nan"), float("inf"), -0.0]),
     }
@@ -200,7 +200,7 @@ def test_tensors_of_all_kinds_come_back_bit_for_bit(tmp_path):
         assert back[name].numpy().tobytes() == tensor.contiguous().numpy().tobytes()
 
 
-def test_a_file_may_be_read_by_whom_the_umask_lets(tmp_path):
+def test_file_permissions_follow_the_umask(tmp_path):
     old = os.umask(0o022)
     try:
         save_tensors(tmp_path / "x.safetensors", {"a": torch.ones(1)})
@@ -209,7 +209,7 @@ def test_a_file_may_be_read_by_whom_the_umask_lets(tmp_path):
     assert (tmp_path / "x.safetensors").stat().st_mode & 0o777 == 0o644
 
 
-def test_groups_of_tensors():
+def test_prefixes_of_tensor_names():
     one = torch.ones(1)
     both = with_prefixes(model={"a.b": one}, state={"c": one})
     assert list(both) == ["model.a.b", "state.c"]
@@ -219,7 +219,7 @@ def test_groups_of_tensors():
 @pytest.mark.parametrize(
     "raw", [b"", b"\xff" * 8, b"\x80" + b"\0" * 7 + b"{" * 200, (2).to_bytes(8, "little") + b"[]"]
 )
-def test_a_hostile_tensor_file_is_a_data_error(tmp_path, raw):
+def test_a_malformed_tensor_file_is_a_data_error(tmp_path, raw):
     (tmp_path / "x.safetensors").write_bytes(raw)
     with pytest.raises(DataError, match="damaged"):
         load_tensors(tmp_path / "x.safetensors")
@@ -227,7 +227,7 @@ def test_a_hostile_tensor_file_is_a_data_error(tmp_path, raw):
         load_tensors(tmp_path / "y.safetensors")
 
 
-def test_a_full_disk_is_one_sentence_and_the_old_file_stays(tmp_path, monkeypatch):
+def test_a_full_disk_is_reported_and_the_old_file_stays(tmp_path, monkeypatch):
     def full(*_):
         raise files.SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
 
@@ -240,32 +240,32 @@ def test_a_full_disk_is_one_sentence_and_the_old_file_stays(tmp_path, monkeypatc
     assert load_tensors(tmp_path / "x.safetensors")["a"].item() == 1
 
 
-def test_text_is_replaced_whole(tmp_path):
+def test_text_files_are_replaced_atomically(tmp_path):
     write_text(tmp_path / "t", "one")
     write_text(tmp_path / "t", "zwei ü")
     assert (tmp_path / "t").read_text(encoding="utf-8") == "zwei ü"
     assert os.listdir(tmp_path) == ["t"]
 
 
-def test_nothing_is_pickled_anywhere():
+def test_no_module_uses_pickle():
     forbidden = re.compile(
         r"\bimport pickle|\bpickle\.|torch\.(save|load)\(|allow_pickle=True|joblib|\bmarshal\b|\bdill\b"
     )
     sources = list(Path(dynedge.__file__).parent.rglob("*.py"))
     assert len(sources) > 30
     for path in sources:
-        assert not forbidden.search(path.read_text(encoding="utf-8")), f"{path} pickles"
+        assert not forbidden.search(path.read_text(encoding="utf-8")), f"{path} uses pickle"
 
 
-def test_the_manifest_says_where_training_stands(tmp_path):
+def test_the_manifest_holds_the_metadata(tmp_path):
     Checkpoints(tmp_path).save(checkpoint(7))
     manifest = json.loads((tmp_path / "000001.json").read_text())
     assert manifest["metadata"]["value"] == 7
     assert set(manifest["files"]["current"]) == {"file", "sha256"}
 
 
-def test_a_state_beside_another_is_where_that_one_is_and_in_its_order():
-    """Which tensor comes first says where scores are made: a file has them by name."""
+def test_a_loaded_state_takes_device_and_order_of_another():
+    """The first tensor decides where scores are computed, but a file holds tensors by name."""
     loaded = State(had=torch.ones(2), user=torch.ones(3), extra=torch.ones(1))
     placed = loaded.beside(State(user=torch.empty(3, device="meta"), had=torch.empty(0)))
     assert [(name, tensor.device.type) for name, tensor in placed.items()] == [

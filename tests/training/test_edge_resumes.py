@@ -1,4 +1,4 @@
-"""EDGE itself, by the verb: killed again and again and gone on with, it ends in the same bits as when left alone."""
+"""EDGE trained by the command, killed and resumed several times, ends bit-identical to an uninterrupted run."""
 
 import json
 import os
@@ -32,31 +32,32 @@ def contents(run):
 
 @pytest.fixture(scope="module")
 def log(tmp_path_factory):
-    """A log, trained on once: from here on everything is compiled, and a run's time says when to kill the next."""
+    """A log that was trained on once, so that everything is compiled and a run's duration is representative."""
     folder = tmp_path_factory.mktemp("compiled")
     synthesize("lastfm-like", folder / "log", events=6000, quiet=True)
-    _, said = (once := start(folder / "log", folder / "run")).communicate()
-    assert once.returncode == 0, said
+    process = start(folder / "log", folder / "run")
+    _, stderr = process.communicate()
+    assert process.returncode == 0, stderr
     return folder / "log"
 
 
 @pytest.mark.parametrize("solver", ["penalty", "augmented", "refresh"])
-def test_killed_and_resumed_ends_in_the_same_bits(tmp_path, log, solver):
-    began = time.monotonic()
+def test_a_killed_and_resumed_run_is_bit_identical(tmp_path, log, solver):
+    started = time.monotonic()
     whole = start(log, tmp_path / "whole", "--solver", solver)
-    _, said = whole.communicate()
-    assert whole.returncode == 0, said
-    lasted = time.monotonic() - began
+    _, stderr = whole.communicate()
+    assert whole.returncode == 0, stderr
+    duration = time.monotonic() - started
     kills = 0
     for at in (0.55, 0.75, 0.9):
         process = start(log, tmp_path / "broken", "--solver", solver, "--resume")
-        time.sleep(at * lasted)
+        time.sleep(at * duration)
         if process.poll() is None:
             os.kill(process.pid, signal.SIGKILL)
             kills += 1
         process.communicate()
     last = start(log, tmp_path / "broken", "--solver", solver, "--resume")
-    _, said = last.communicate()
-    assert last.returncode == 0, said
-    assert kills, "it was never killed"
+    _, stderr = last.communicate()
+    assert last.returncode == 0, stderr
+    assert kills, "no process was killed"
     assert contents(tmp_path / "broken") == contents(tmp_path / "whole")

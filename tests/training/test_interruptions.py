@@ -1,4 +1,4 @@
-"""Killed, stopped or interrupted at any moment and gone on with, a run ends bit for bit as one that never was."""
+"""A run that is killed, stopped or interrupted at any time and resumed is bit-identical to an uninterrupted run."""
 
 import json
 import os
@@ -20,38 +20,38 @@ COMMON = ["--lr", "0.02", "--set", "training.patience=0", "--set", "model.window
 EVERY = ["--set", "training.checkpoint_windows=3", *COMMON]
 
 
-class Nursery:
-    """Processes of a program that has torch loaded already, so that a life may be short."""
+class ProcessPool:
+    """Starts commands in forks of a process that has imported torch, so that each starts quickly."""
 
     def __init__(self):
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, str(Path(toy.__file__)), "nursery"]
+        command = [sys.executable, str(Path(toy.__file__)), "fork-server"]
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
         )
 
-    def run(self, *arguments, **order):
-        """The exit code; -9 where it was killed."""
-        self.process.stdin.write(json.dumps({"arguments": [*map(str, arguments), "--json"], **order}) + "\n")
+    def run(self, *arguments, **kill):
+        """Runs a command; returns its exit code, or -9 if it was killed."""
+        self.process.stdin.write(json.dumps({"arguments": [*map(str, arguments), "--json"], **kill}) + "\n")
         self.process.stdin.flush()
         while not (line := self.process.stdout.readline().strip()).lstrip("-").isdigit():
             assert line.startswith("{"), self.process.stderr.read()
         return int(line)
 
-    def end(self):
+    def close(self):
         self.process.stdin.close()
-        told = self.process.stderr.read()
-        assert self.process.wait() == 0, told
+        stderr = self.process.stderr.read()
+        assert self.process.wait() == 0, stderr
         for pipe in (self.process.stdout, self.process.stderr):
             pipe.close()
-        return told
+        return stderr
 
 
 @pytest.fixture
-def nursery():
-    one = Nursery()
-    yield one
-    assert "Traceback" not in one.end()
+def processes():
+    pool = ProcessPool()
+    yield pool
+    assert "Traceback" not in pool.close()
 
 
 @pytest.fixture
@@ -66,69 +66,71 @@ def result(run):
     return lines, (run / "model.safetensors").read_bytes(), (run / "state.safetensors").read_bytes()
 
 
-def newest_position(run):
+def checkpoint_position(run):
     manifests = sorted((run / "checkpoints").glob("*.json")) if run.exists() else []
     if not manifests:
         return (-1, 0)
-    notes = json.loads(manifests[-1].read_text())["metadata"]
-    return notes["epoch"], notes["window"]
+    metadata = json.loads(manifests[-1].read_text())["metadata"]
+    return metadata["epoch"], metadata["window"]
 
 
-def test_killed_at_random_moments_it_ends_the_same(nursery, tmp_path, log):
-    """24 SIGKILLs, from before the run folder is there to the last epochs; of as many runs as that takes.
+def test_a_run_killed_at_random_times_is_bit_identical(processes, tmp_path, log):
+    """24 SIGKILLs, from before the run folder exists to the last epochs, over as many runs as that takes.
 
-    More of them where others keep the machine so busy that they all fell alike.
+    On a busy machine all kills may hit the same position; then there are more.
     """
     whole = tmp_path / "whole"
     shape = ["--epochs", "12", "--set", "model.pause=0.02", *EVERY]
-    assert nursery.run("train", log, "--out", whole, *shape) == 0  # torch is loaded now: the next is timed
-    began = time.monotonic()
-    assert nursery.run("train", log, "--out", whole, *(word for word in shape if word != "--resume"), "--force") == 0
-    took = time.monotonic() - began
-    rng, kills, runs, everywhere, most = random.Random(3), 0, 0, set(), 24
+    assert processes.run("train", log, "--out", whole, *shape) == 0  # torch is imported now: the next run is timed
+    started = time.monotonic()
+    assert (
+        processes.run("train", log, "--out", whole, *(word for word in shape if word != "--resume"), "--force") == 0
+    )
+    duration = time.monotonic() - started
+    rng, kills, runs, all_positions, most = random.Random(3), 0, 0, set(), 24
     while kills < most:
         killed, positions, runs = tmp_path / f"killed{runs}", [], runs + 1
-        while nursery.run("train", log, "--out", killed, *shape, **_deadly(rng, took, kills < most)) != 0:
-            positions.append(newest_position(killed))
+        while processes.run("train", log, "--out", killed, *shape, **_kill(rng, duration, kills < most)) != 0:
+            positions.append(checkpoint_position(killed))
             kills += 1
-        assert positions == sorted(positions), "it never falls back"
-        everywhere |= set(positions)
+        assert positions == sorted(positions), "progress is never lost"
+        all_positions |= set(positions)
         assert result(killed) == result(whole)
         assert not list(killed.rglob("*.partial"))
-        most += 24 if kills == most < 96 and len(everywhere) < 3 else 0
-    assert len(everywhere) >= 3, "kills fell before, in the middle and late"
-    assert len(os.listdir(tmp_path)) == 2 + runs, "nothing of the killed ones is left"
+        most += 24 if kills == most < 96 and len(all_positions) < 3 else 0
+    assert len(all_positions) >= 3, "kills hit the start, the middle and the end"
+    assert len(os.listdir(tmp_path)) == 2 + runs, "killed processes leave nothing behind"
 
 
-def _deadly(rng, took, more):
-    return {"signal": 9, "after": rng.uniform(0.0, 0.25) * took} if more else {}
+def _kill(rng, duration, more):
+    return {"signal": 9, "after": rng.uniform(0.0, 0.25) * duration} if more else {}
 
 
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_signal_saves_and_ends_cleanly(nursery, tmp_path, log, signum, code):
-    """No checkpoint is due by itself here: what is there after the signal, the signal saved."""
+def test_a_signal_saves_a_checkpoint_and_exits(processes, tmp_path, log, signum, code):
+    """No checkpoint is due here, so the one after the signal was written because of it."""
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     shape = ["--epochs", "5", "--set", "model.pause=0.04", *COMMON]
-    assert nursery.run("train", log, "--out", whole, *shape) == 0
-    order = {"signal": signum, "when": str(stopped / "metrics.jsonl"), "after": 0.6}
-    assert nursery.run("train", log, "--out", stopped, *shape, **order) == code
-    assert newest_position(stopped) > (0, 0)
-    assert newest_position(stopped) < (5, 0)
-    assert nursery.run("train", log, "--out", stopped, *shape) == 0
+    assert processes.run("train", log, "--out", whole, *shape) == 0
+    kill = {"signal": signum, "when": str(stopped / "metrics.jsonl"), "after": 0.6}
+    assert processes.run("train", log, "--out", stopped, *shape, **kill) == code
+    assert checkpoint_position(stopped) > (0, 0)
+    assert checkpoint_position(stopped) < (5, 0)
+    assert processes.run("train", log, "--out", stopped, *shape) == 0
     assert result(stopped) == result(whole)
-    assert f"stopped by {signum.name}; run the same command again to continue." in nursery_told(nursery)
+    assert f"stopped by {signum.name}; run the same command again to continue." in stderr_so_far(processes)
 
 
-def nursery_told(nursery):
-    """What its processes said on stderr so far."""
-    os.set_blocking(nursery.process.stderr.fileno(), False)
-    told = nursery.process.stderr.read()
-    os.set_blocking(nursery.process.stderr.fileno(), True)
-    return told
+def stderr_so_far(processes):
+    """Returns what the commands have written to stderr."""
+    os.set_blocking(processes.process.stderr.fileno(), False)
+    stderr = processes.process.stderr.read()
+    os.set_blocking(processes.process.stderr.fileno(), True)
+    return stderr
 
 
-def test_a_signal_before_training_began_ends_at_once():
-    """While the model is made (planning may take minutes) nothing is there to be saved."""
+def test_a_signal_before_training_raises_immediately():
+    """While the model is built (planning may take minutes) there is nothing to save."""
     from dynedge.utils.signals import StoppedBySignal, StopSignal
 
     before = signal.getsignal(signal.SIGTERM)
@@ -139,7 +141,7 @@ def test_a_signal_before_training_began_ends_at_once():
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_the_second_signal_does_not_wait():
+def test_a_second_signal_raises_immediately():
     from dynedge.utils.signals import StoppedBySignal, StopSignal
 
     with StopSignal() as stop, stop.deferred():
@@ -151,8 +153,8 @@ def test_the_second_signal_does_not_wait():
             time.sleep(5)
 
 
-def test_stopped_within_validation_the_epoch_is_not_ended_twice(tmp_path, monkeypatch):
-    """The toy counts its end_epochs in a buffer: bit-identity would miss nothing of it."""
+def test_a_stop_during_validation_does_not_end_the_epoch_twice(tmp_path, monkeypatch):
+    """The toy model counts end_epoch calls in a buffer, so a second call would change its bits."""
     import torch
 
     from dynedge.evaluation import protocol
@@ -179,9 +181,10 @@ def test_stopped_within_validation_the_epoch_is_not_ended_twice(tmp_path, monkey
     with pytest.raises(StoppedBySignal):
         loop.fit(model(), log, config, checkpoints=Checkpoints(tmp_path), stop=stop)
     monkeypatch.setattr(loop, "walk", real)
-    notes = Checkpoints(tmp_path).load().metadata
-    assert (notes["epoch"], notes["window"], notes["totals"]["end_epoch_metrics"]) == (0, 7, {"ended": 1.0})
-    course = loop.fit(model(), log, config, checkpoints=Checkpoints(tmp_path))
+    metadata = Checkpoints(tmp_path).load().metadata
+    position = metadata["epoch"], metadata["window"]
+    assert (*position, metadata["totals"]["end_epoch_metrics"]) == (0, 7, {"ended": 1.0})
+    resumed = loop.fit(model(), log, config, checkpoints=Checkpoints(tmp_path))
     for name, tensor in whole.snapshot().items():
-        assert torch.equal(tensor, course.snapshot()[name]), name
-    assert [record["valid_mrr"] for record in course.history] == [record["valid_mrr"] for record in whole.history]
+        assert torch.equal(tensor, resumed.snapshot()[name]), name
+    assert [record["valid_mrr"] for record in resumed.history] == [record["valid_mrr"] for record in whole.history]

@@ -1,4 +1,4 @@
-"""The loop: it learns, validates without looking ahead, keeps the best, stops early, and draws nothing unseeded."""
+"""The training loop: learning, validation, the best epoch, early stopping, seeds, errors and log output."""
 
 import dataclasses
 import json
@@ -38,96 +38,96 @@ def without_timings(history):
     return [{name: value for name, value in record.items() if name not in TIMINGS} for record in history]
 
 
-def test_it_learns_and_records_each_epoch():
-    course = train(epochs=8)
-    first, last = course.history[0], course.history[-1]
+def test_training_reduces_the_loss_and_records_each_epoch():
+    train_state = train(epochs=8)
+    first, last = train_state.history[0], train_state.history[-1]
     assert last["loss"] < first["loss"]
     assert last["valid_mrr"] > 0.5
-    assert [record["epoch"] for record in course.history] == list(range(1, 9))
+    assert [record["epoch"] for record in train_state.history] == list(range(1, 9))
     assert {"residual", "ended", "grad_norm", "valid_recall@10", *TIMINGS} <= first.keys()
     assert last["ended"] == 8
     assert first["events"] == 420
-    assert len(first["losses"]) == 7, "seven windows: one point each"
+    assert len(first["losses"]) == 7, "seven windows: one point per window"
     assert first["seconds"] > 0
-    assert course.best.valid_mrr == max(record["valid_mrr"] for record in course.history)
+    assert train_state.best.valid_mrr == max(record["valid_mrr"] for record in train_state.history)
 
 
-def test_two_runs_are_the_same_bit_for_bit_and_another_seed_is_not():
+def test_runs_with_equal_seeds_are_bit_identical_and_other_seeds_differ():
     one, two, other = train(), train(), train(seed=1)
     assert without_timings(one.history) == without_timings(two.history)
     assert all(torch.equal(a, b) for a, b in zip(one.snapshot().values(), two.snapshot().values(), strict=True))
     assert without_timings(one.history) != without_timings(other.history)
 
 
-def test_rates_are_cooled_after_each_epoch_that_was_no_better(monkeypatch):
-    cooled = []
+def test_learning_rates_decay_after_each_epoch_without_improvement(monkeypatch):
+    factors = []
     monkeypatch.setattr(
-        "dynedge.training.optimizer.Adam.scale_learning_rate", lambda adam, factor: cooled.append(factor)
+        "dynedge.training.optimizer.Adam.scale_learning_rate", lambda adam, factor: factors.append(factor)
     )
-    course = train(epochs=6, lr=0.0, row_lr=0.0, lr_decay=0.5)
-    assert cooled == [1.0, 1.0, 0.5, 0.25, 0.125, 0.0625], "the first is the best, all sample_negatives are like it"
-    course.history = [{"valid_mrr": mrr} for mrr in (0.1, 0.3, 0.2, 0.25, 0.4, 0.4)]
-    assert course.non_improving_epochs == 3
-    course.history = [{"valid_mrr": None}] * 3
-    assert course.non_improving_epochs == 0
+    train_state = train(epochs=6, lr=0.0, row_lr=0.0, lr_decay=0.5)
+    assert factors == [1.0, 1.0, 0.5, 0.25, 0.125, 0.0625], "the first epoch is the best, all others equal it"
+    train_state.history = [{"valid_mrr": mrr} for mrr in (0.1, 0.3, 0.2, 0.25, 0.4, 0.4)]
+    assert train_state.non_improving_epochs == 3
+    train_state.history = [{"valid_mrr": None}] * 3
+    assert train_state.non_improving_epochs == 0
 
 
-def test_validation_walks_on_from_the_end_of_training_and_leaves_it_alone():
+def test_validation_starts_from_the_state_after_training_and_does_not_change_it():
     log = log_in_memory()
-    course = train(log, epochs=1)
+    train_state = train(log, epochs=1)
     state = Toy(ToyConfig(), log.num_users, log.num_items).start()
-    kept = select_prefix(course.best.tensors, "state")
-    assert kept["seen"].sum() == 420, "the kept state is that after the training events"
+    stored = select_prefix(train_state.best.tensors, "state")
+    assert stored["seen"].sum() == 420, "the stored state is that after the training events"
     for name in state:
-        state[name].copy_(kept[name])
-    model = course.model.eval()
-    assert mean("mrr", walk(model, log, range(420, 480), state)) == course.best.valid_mrr
-    assert train(log, epochs=1, validation_events=10).history[0]["valid_mrr"] != course.best.valid_mrr
+        state[name].copy_(stored[name])
+    model = train_state.model.eval()
+    assert mean("mrr", walk(model, log, range(420, 480), state)) == train_state.best.valid_mrr
+    assert train(log, epochs=1, validation_events=10).history[0]["valid_mrr"] != train_state.best.valid_mrr
 
 
-def test_it_stops_when_nothing_gets_better_and_keeps_the_best():
-    course = train(epochs=50, patience=2, lr=0.0, row_lr=0.0)
-    assert len(course.history) == 3, "equal is not better"
-    assert course.best.epoch == 0
-    assert select_prefix(course.best.tensors, "model")["ended"] == 1
+def test_training_stops_early_and_returns_the_best_epoch():
+    train_state = train(epochs=50, patience=2, lr=0.0, row_lr=0.0)
+    assert len(train_state.history) == 3, "equal is not better"
+    assert train_state.best.epoch == 0
+    assert select_prefix(train_state.best.tensors, "model")["ended"] == 1
 
 
-def test_without_validation_events_the_last_epoch_is_kept():
-    course = train(split="0.9,0,0.1", patience=1)
-    assert course.history[0]["valid_mrr"] is None
-    assert (len(course.history), course.best.epoch) == (4, 3)
+def test_without_validation_events_the_last_epoch_is_the_best():
+    train_state = train(split="0.9,0,0.1", patience=1)
+    assert train_state.history[0]["valid_mrr"] is None
+    assert (len(train_state.history), train_state.best.epoch) == (4, 3)
 
 
 @pytest.mark.parametrize(
     "changes", [{"max_grad_norm": math.inf}, {"precision": "float64"}, {"precision": "bfloat16"}]
 )
-def test_settings_of_the_arithmetic(changes):
-    course = train(**changes)
-    assert course.model.item.dtype == (torch.float64 if "float64" in changes.values() else torch.float32)
-    assert course.history[-1]["loss"] < course.history[0]["loss"]
+def test_precision_and_clipping_settings(changes):
+    train_state = train(**changes)
+    assert train_state.model.item.dtype == (torch.float64 if "float64" in changes.values() else torch.float32)
+    assert train_state.history[-1]["loss"] < train_state.history[0]["loss"]
 
 
-def test_a_model_with_nothing_to_learn_is_walked_all_the_same():
+def test_a_model_without_parameters_to_learn_is_validated():
     class Counts(Toy):
         def loss(self, prepared, state, step):
             self._advance(*prepared, state)
             return Loss(torch.zeros(()), {})
 
     log = log_in_memory()
-    course = fit(Counts(ToyConfig(), log.num_users, log.num_items), log, FAST)
-    assert course.history[0]["loss"] == 0
-    assert course.history[0]["valid_mrr"] > 0
+    train_state = fit(Counts(ToyConfig(), log.num_users, log.num_items), log, FAST)
+    assert train_state.history[0]["loss"] == 0
+    assert train_state.history[0]["valid_mrr"] > 0
 
 
-def test_a_loss_that_is_no_number_names_window_and_events():
+def test_a_loss_of_nan_is_reported_with_its_window_and_events():
     with pytest.raises(DataError) as caught:
         train(model=ToyConfig(explode=3))
-    told = str(caught.value)
-    assert "loss is nan in epoch 2, window 4 of 7 (events 180 to 239)" in told
-    assert "lower --lr (now 0.02)" in told
+    message = str(caught.value)
+    assert "loss is nan in epoch 2, window 4 of 7 (events 180 to 239)" in message
+    assert "lower --lr (now 0.02)" in message
 
 
-def test_a_gradient_that_is_no_number_stops_before_it_spoils_the_parameters():
+def test_an_infinite_gradient_stops_training_before_the_parameters_change():
     class Steep(Toy):
         def loss(self, prepared, state, step):
             loss = super().loss(prepared, state, step)
@@ -140,33 +140,33 @@ def test_a_gradient_that_is_no_number_stops_before_it_spoils_the_parameters():
     assert all(torch.isfinite(parameter).all() for parameter in model.parameters())
 
 
-def test_no_events_to_train_on():
+def test_a_split_without_training_events_is_an_error():
     with pytest.raises(DataError, match="no events to train on"):
         train(split="0,0.5,0.5")
 
 
-def test_more_windows_than_events():
-    course = train(log_in_memory(count=30, users=3, items=4), ToyConfig(windows=40), split="1,0,0", epochs=2)
-    assert course.history[0]["events"] == 30
+def test_more_windows_than_events_are_allowed():
+    train_state = train(log_in_memory(count=30, users=3, items=4), ToyConfig(windows=40), split="1,0,0", epochs=2)
+    assert train_state.history[0]["events"] == 30
 
 
-def test_no_epochs():
-    course = train(epochs=0)
-    assert (course.history, course.best) == ([], None)
+def test_zero_epochs_leave_an_empty_history():
+    train_state = train(epochs=0)
+    assert (train_state.history, train_state.best) == ([], None)
 
 
-def test_a_window_without_a_number_of_its_own_does_not_count_in_its_mean():
-    tally = EpochTotals()
-    tally.add(10, 1.0, {"loss": 2.0, "residual": 4.0})
-    tally.add(30, 1.0, {"loss": 6.0})
-    assert tally.means() == {"loss": 5.0, "residual": 4.0}
-    assert tally.loss_curve() == [2.0, 6.0]
+def test_a_window_without_a_metric_does_not_count_in_its_mean():
+    totals = EpochTotals()
+    totals.add(10, 1.0, {"loss": 2.0, "residual": 4.0})
+    totals.add(30, 1.0, {"loss": 6.0})
+    assert totals.means() == {"loss": 5.0, "residual": 4.0}
+    assert totals.loss_curve() == [2.0, 6.0]
     for _ in range(98):
-        tally.add(1, 0, {"loss": 1.0})
-    assert len(tally.loss_curve()) == 10
+        totals.add(1, 0, {"loss": 1.0})
+    assert len(totals.loss_curve()) == 10
 
 
-def test_recipes_and_unknown_names():
+def test_recipe_configs_and_unknown_model_names():
     assert recipe_config("toy").model == ToyConfig()
     wide = recipe_config("toy-wide")
     assert (wide.model.dim, wide.training.lr) == (8, 0.5)
@@ -175,14 +175,14 @@ def test_recipes_and_unknown_names():
 
 
 @pytest.mark.parametrize("device", ["tpu!", "meta", "cuda"])
-def test_a_device_that_is_not_there(device):
+def test_an_unavailable_device_is_a_usage_error(device):
     if device == "cuda" and torch.cuda.is_available():
-        pytest.skip("there is one")
+        pytest.skip("a GPU is available")
     with pytest.raises(UsageError, match="--device"):
         resolve_config(RunConfig("toy", ToyConfig(), TrainingConfig(device=device)), log_in_memory())
 
 
-def test_lines_on_stderr_and_strict_json(tmp_path, capsys):
+def test_epoch_lines_on_stderr_and_strict_json_in_metrics(tmp_path, capsys):
     logger = TrainingLogger(tmp_path)
     logger.start([], 1, 100)
     logger.log_window(0, 50, {"loss": 2.0})
@@ -196,7 +196,7 @@ def test_lines_on_stderr_and_strict_json(tmp_path, capsys):
     assert json.loads((tmp_path / "metrics.jsonl").read_text())["residual"] is None
 
 
-def test_tensorboard_gets_every_number_or_says_what_to_install(tmp_path, monkeypatch):
+def test_tensorboard_gets_every_metric_and_a_missing_package_is_a_usage_error(tmp_path, monkeypatch):
     import sys
     import types
 
@@ -215,32 +215,34 @@ def test_tensorboard_gets_every_number_or_says_what_to_install(tmp_path, monkeyp
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", types.SimpleNamespace(SummaryWriter=Writer))
     log = log_in_memory()
     config = resolve_config(RunConfig("toy", ToyConfig(), dataclasses.replace(FAST, epochs=1)), log).training
-    course: TrainState = fit(
+    train_state: TrainState = fit(
         build_model(RunConfig("toy", ToyConfig(), config), log),
         log,
         config,
         logger=TrainingLogger(tmp_path, tensorboard=True),
     )
     assert seen[0] == str(tmp_path / "tensorboard")
-    assert ("valid_mrr", course.history[0]["valid_mrr"], 1) in seen
+    assert ("valid_mrr", train_state.history[0]["valid_mrr"], 1) in seen
     assert seen[-1] == "closed"
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(UsageError, match="dynedge\\[track\\]"):
         TrainingLogger(tmp_path, tensorboard=True)
 
 
-def test_a_model_that_runs_on_no_gpu_is_not_sent_to_one(monkeypatch):
+def test_device_auto_is_the_first_device_a_model_supports(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     config = RunConfig("toy", ToyConfig(), TrainingConfig())
     for devices in (("cuda", "cpu"), ("cpu", "cuda"), ("cpu",)):
         use_only({"toy": dataclasses.replace(MODELS["toy"], devices=devices)})
-        assert resolve_config(config, log_in_memory()).training.device == devices[0], "the faster one first"
-    asked = dataclasses.replace(config, training=TrainingConfig(device="cuda"))
+        assert resolve_config(config, log_in_memory()).training.device == devices[0], (
+            "models list the faster device first"
+        )
+    on_gpu = dataclasses.replace(config, training=TrainingConfig(device="cuda"))
     with pytest.raises(UsageError, match="the model toy runs on cpu only"):
-        resolve_config(asked, log_in_memory())
+        resolve_config(on_gpu, log_in_memory())
 
 
-def test_small_windows_are_trained_on_one_thread_and_large_ones_on_all():
+def test_small_windows_use_one_thread_and_large_windows_use_all():
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:

@@ -1,4 +1,4 @@
-"""The optimiser against torch's own Adam, dense and by rows; clipping over both; its state, bit for bit."""
+"""The optimizer against torch.optim.Adam, for dense and sparse gradients; clipping; exact restoring of its state."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ def sparse(rows, values, size):
     return torch.sparse_coo_tensor(torch.tensor([rows]), values, size)
 
 
-def test_dense_parameters_move_as_under_torch_adam():
+def test_dense_parameters_follow_torch_adam():
     torch.manual_seed(0)
     ours, theirs = nn.Parameter(torch.randn(5, 3)), nn.Parameter(torch.zeros(5, 3))
     theirs.data.copy_(ours.data)
@@ -25,8 +25,8 @@ def test_dense_parameters_move_as_under_torch_adam():
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)  # 20 steps of float32 rounding
 
 
-def test_each_row_of_a_table_is_an_adam_of_its_own():
-    """Row r gets gradient in some steps only: it ends where Adam on that row alone, in those steps, ends."""
+def test_each_table_row_follows_an_adam_of_its_own():
+    """A row with gradients in some steps only ends where Adam on that row alone, in those steps, ends."""
     torch.manual_seed(1)
     start = torch.randn(6, 4)
     table = nn.Parameter(start.clone())
@@ -44,8 +44,8 @@ def test_each_row_of_a_table_is_an_adam_of_its_own():
     assert torch.equal(table[5], start[5])
 
 
-def test_cooled_it_moves_by_that_share_of_every_rate():
-    """Adam's first step is as long as the rate; what is cooled twice is cooled from what was told."""
+def test_scaled_learning_rates_scale_every_step():
+    """Adam's first step equals the learning rate; each factor applies to the configured rate, not the scaled one."""
     for factors in ([], [0.5], [0.3, 0.5]):
         whole, table = nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(3, 1))
         whole.lr_scale = 10.0
@@ -60,7 +60,7 @@ def test_cooled_it_moves_by_that_share_of_every_rate():
             assert table[row].item() == pytest.approx(-0.2 * (factor or 1), rel=1e-5)
 
 
-def test_a_row_first_met_late_moves_by_the_learning_rate():
+def test_the_first_update_of_a_row_late_in_training_is_the_learning_rate():
     table = nn.Parameter(torch.zeros(2, 1))
     adam = Adam([("t", table)], 1.0, 0.1)
     for row in [0] * 500 + [1]:
@@ -69,35 +69,35 @@ def test_a_row_first_met_late_moves_by_the_learning_rate():
     assert table[1].item() == pytest.approx(-0.1, rel=1e-5)
 
 
-def test_gradients_of_an_embedding_arrive_by_rows():
+def test_only_embedding_rows_with_gradients_change():
     table = nn.Embedding(1000, 8, sparse=True)
     before = table.weight.detach().clone()
     adam = Adam(table.named_parameters(), 1.0, 0.1)
     functional.embedding(torch.tensor([3, 7, 3]), table.weight, sparse=True).sum().backward()
     adam.clip(1.0)
     adam.step()
-    moved = (table.weight != before).any(1).nonzero().flatten()
-    assert moved.tolist() == [3, 7]
+    changed = (table.weight != before).any(1).nonzero().flatten()
+    assert changed.tolist() == [3, 7]
 
 
-def test_the_norm_is_over_dense_and_sparse_together_and_over_summed_rows():
+def test_the_gradient_norm_covers_dense_and_coalesced_sparse_gradients():
     dense, table = nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(5, 1))
     adam = Adam([("d", dense), ("t", table)], 0.1, 0.1)
     dense.grad = torch.tensor([3.0, 0.0])
     table.grad = sparse([1, 1], torch.tensor([[1.0], [3.0]]), (5, 1))
-    for most, scale in ((1.0, 0.2), (10.0, 1.0), (torch.inf, 1.0)):  # a small gradient is left alone
+    for max_norm, scale in ((1.0, 0.2), (10.0, 1.0), (torch.inf, 1.0)):  # a small gradient is not scaled
         adam.load({})
-        assert adam.clip(most).item() == pytest.approx(5.0)
+        assert adam.clip(max_norm).item() == pytest.approx(5.0)
         adam.step()
         assert adam.tensors()["d.mean"][0].item() == pytest.approx(0.1 * 3 * scale, rel=1e-5)
         assert adam.tensors()["t.mean"][1].item() == pytest.approx(0.1 * 4 * scale, rel=1e-5)
     adam.load({})
     adam.step()
-    assert adam.tensors()["d.mean"][0].item() == pytest.approx(0.3, rel=1e-5), "a clip is for one step"
+    assert adam.tensors()["d.mean"][0].item() == pytest.approx(0.3, rel=1e-5), "clipping applies to one step"
 
 
 @pytest.mark.parametrize("order", [("dense", "sparse"), ("sparse", "dense")])
-def test_a_gradient_may_come_dense_in_one_window_and_sparse_in_the_next(order):
+def test_gradients_may_alternate_between_dense_and_sparse(order):
     table = nn.Parameter(torch.zeros(3, 1))
     adam = Adam([("t", table)], 0.1, 0.1)
     for layout in order:
@@ -108,14 +108,14 @@ def test_a_gradient_may_come_dense_in_one_window_and_sparse_in_the_next(order):
     torch.testing.assert_close(table.detach(), torch.tensor([[0.0], [-0.2], [0.0]]))
 
 
-def test_without_gradients_nothing_happens():
+def test_a_step_without_gradients_changes_nothing():
     adam = Adam([("d", nn.Parameter(torch.zeros(2)))], 0.1, 0.1)
     assert adam.clip(1.0).item() == 0
     adam.step()
     assert adam.tensors() == {}
 
 
-def test_it_goes_on_from_its_tensors_bit_for_bit():
+def test_restored_optimizer_continues_bit_identically():
     def parameters():
         return {"a": nn.Parameter(torch.ones(3)), "a.b": nn.Parameter(torch.ones(4, 2))}
 

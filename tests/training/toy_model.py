@@ -1,9 +1,10 @@
-"""A small model of the contract, for tests of the loop: popularity, the user's last item, and embeddings.
+"""A small model for tests of training: popularity, the user's last item, and embeddings.
 
-It has all that can go wrong on resuming: a table with sparse gradients, dense parameters, dropout that draws from
-torch's global generator, draws from the step's own, a buffer that end_epoch changes, and a state.
+It has everything that could be lost on resuming: a table with sparse gradients, dense parameters, dropout that uses
+torch's global generator, sampling with the step's generator, a buffer that end_epoch changes, and a state.
 
-Run as a program, it is `dynedge` with this model in the registry: python tests/training/toy.py train LOG --out RUN
+Run as a program, it is `dynedge` with this model in the registry:
+python tests/training/toy_model.py train LOG --out RUN
 """
 
 import json
@@ -30,11 +31,11 @@ from dynedge.models.registry import Entry, use_only
 
 @dataclass(frozen=True)
 class ToyConfig:
-    dim: int = option(4, "width of an embedding", least=1)
-    windows: int = option(7, "windows an epoch", least=1)
-    negatives: int = option(5, "items each event's own is told from", least=1)
-    pause: float = option(0.0, "seconds to sleep in each window")
-    explode: int | None = option(None, "the window of the second epoch whose loss is not a number")
+    dim: int = option(4, "Width of an embedding.", least=1)
+    windows: int = option(7, "Number of windows per epoch.", least=1)
+    negatives: int = option(5, "Number of negative samples per event.", least=1)
+    pause: float = option(0.0, "Seconds to sleep in each window.")
+    explode: int | None = option(None, "Window of the second epoch whose loss is NaN.")
 
 
 class Toy(Model):
@@ -67,11 +68,11 @@ class Toy(Model):
     def loss(self, prepared, state, step):
         user, item = prepared
         time.sleep(self.config.pause)
-        others = torch.randint(0, self.items, (len(user), self.config.negatives), generator=step.generator())
-        candidates = torch.cat([item[:, None], others], 1)
+        negatives = torch.randint(0, self.items, (len(user), self.config.negatives), generator=step.generator())
+        candidates = torch.cat([item[:, None], negatives], 1)
         table = functional.embedding(candidates, self.item, sparse=True)
         query = self.mix(self.dropout(functional.embedding(user, self.user, sparse=True) + 0.1))
-        scores = torch.einsum("nd,ncd->nc", query, table) + self._known(user, candidates, state)
+        scores = torch.einsum("nd,ncd->nc", query, table) + self._state_scores(user, candidates, state)
         total = -scores.log_softmax(1)[:, 0].mean() if len(user) else scores.sum()
         if (step.epoch, step.window) == (1, self.config.explode):
             total = total * torch.nan
@@ -95,9 +96,9 @@ class Toy(Model):
         if candidates is None:
             candidates = torch.arange(self.items).expand(len(users), -1)
         query = self.mix(self.dropout(self.user[users] + 0.1))
-        return torch.einsum("nd,ncd->nc", query, self.item[candidates]) + self._known(users, candidates, state)
+        return torch.einsum("nd,ncd->nc", query, self.item[candidates]) + self._state_scores(users, candidates, state)
 
-    def _known(self, user, candidates, state):
+    def _state_scores(self, user, candidates, state):
         return torch.log1p(state["seen"][candidates]) + self.repeat * (candidates == state["last"][user][:, None])
 
     def _advance(self, user, item, state):
@@ -128,7 +129,7 @@ MODELS = {"toy": Entry(ToyConfig, create, restore, RECIPES, training={"toy-wide"
 
 
 def events(count=600, users=20, items=15, seed=0):
-    """Users mostly return to their favourites, so that there is something to learn."""
+    """Returns users and items; 70 % of the events are of the user's favourite item, which can be learned."""
     rng = np.random.default_rng(seed)
     user = rng.integers(0, users, count)
     item = np.where(rng.random(count) < 0.7, user * 7 % items, rng.integers(0, items, count))
@@ -158,16 +159,16 @@ def write_log(out: Path, features=0, **shape):
 
 
 def register():
-    """Make the toys all the models there are; tests/conftest.py puts the others back after a file's tests."""
+    """Makes the toy models the only ones; tests/conftest.py restores the registry after each test file."""
     use_only(MODELS)
 
 
-def nursery():
+def fork_server():
     """Forks a process for each line of stdin and prints its exit code.
 
-    {"arguments": […], "signal": 9, "after": seconds, "when": a file is there}: the last three are optional.
-    What a run imports is imported once, not once a process. Nothing is computed before the fork: autograd would not
-    survive it.
+    {"arguments": […], "signal": 9, "after": seconds, "when": file}: sends the signal `after` seconds after the file
+    exists; these three are optional. Imports happen once, in this process. Nothing is computed before a fork, because
+    autograd does not survive one.
     """
     from dynedge.cli import compare, data, demo, embed, evaluate, plan, recommend, train  # noqa: F401
     from dynedge.runs import train_run as _  # noqa: F401
@@ -175,12 +176,12 @@ def nursery():
     register()
 
     for line in sys.stdin:
-        order = json.loads(line)
+        command = json.loads(line)
         child = os.fork()
         if not child:
-            sys.argv[1:] = order["arguments"]
+            sys.argv[1:] = command["arguments"]
             run_as_program()
-        when, after = Path(order.get("when", "/")), order.get("after", math.inf)
+        when, after = Path(command.get("when", "/")), command.get("after", math.inf)
         deadline = time.monotonic() + after if when.exists() else None
         while True:
             if deadline is None and when.exists():
@@ -189,7 +190,7 @@ def nursery():
             if done:
                 break
             if deadline is not None and time.monotonic() >= deadline:
-                os.kill(child, order["signal"])
+                os.kill(child, command["signal"])
                 deadline = math.inf
             time.sleep(0.002)
         print(os.waitstatus_to_exitcode(status), flush=True)
@@ -204,7 +205,7 @@ def run_as_program():
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["nursery"]:
-        nursery()
+    if sys.argv[1:] == ["fork-server"]:
+        fork_server()
     else:
         run_as_program()
