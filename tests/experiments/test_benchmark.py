@@ -78,9 +78,7 @@ def test_finished_runs_are_not_trained_again(cli_run, log, tmp_path):
     other = rows_of(cli_run, log, "--models", "toy", *SHORT, "--protocol", "sampled-499")
     assert other["toy"]["mrr"] is not None
     assert (tmp_path / "log-runs" / "toy-0" / "model.safetensors").stat().st_mtime_ns == written
-    longer = rows_of(
-        cli_run, log, "--models", "toy", "--seeds", "1", "--epochs", "3"
-    )  # resumes after the second epoch
+    longer = rows_of(cli_run, log, "--models", "toy", "--seeds", "1", "--epochs", "3")  # resumes
     assert longer["toy"]["seeds"][0]["valid"][:2] == first["toy"]["seeds"][0]["valid"]
     assert len(longer["toy"]["seeds"][0]["valid"]) == 3
     code, out, err = cli_run("compare", log, "--models", "toy", *SHORT)
