@@ -1,4 +1,4 @@
-"""The page in a real browser: Debian's chromium, driven by Playwright; skipped, with a word, where there is none."""
+"""The page in a real browser: Debian's chromium, driven by Playwright; skipped where it is not installed."""
 
 import json
 import shutil
@@ -12,13 +12,13 @@ from cli.test_serve import serving
 from playwright.sync_api import expect, sync_playwright
 from serving.small_run import make_events, make_run
 
-from dynedge.serving import drift as traces
+from dynedge.serving import drift
 
 CHROMIUM = shutil.which("chromium")
-TOKEN = "a token of this test"
-NASTY_USER, NASTY_ITEM = '<img src="x" onerror="alert(1)">', "<b>bold</b> & 50% / 'it'?#"
+TOKEN = "a test token"
+MARKUP_USER, MARKUP_ITEM = '<img src="x" onerror="alert(1)">', "<b>bold</b> & 50% / 'it'?#"
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium is installed: apt-get install chromium")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: apt-get install chromium")
 
 
 class Service:
@@ -26,14 +26,14 @@ class Service:
         self.address, self.events = address, events
         self.user, self.item = events[-1].user, events[-1].item
 
-    def ask(self, path, body=None):
+    def request(self, path, body=None):
         headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
         data = None if body is None else json.dumps(body).encode()
         return json.load(urlopen(Request(self.address + path, data, headers)))
 
     def send(self, *events):
         keys = "user_id", "item_id", "timestamp"
-        return self.ask("/events", {"events": [dict(zip(keys, event[:3], strict=True)) for event in events]})
+        return self.request("/events", {"events": [dict(zip(keys, event[:3], strict=True)) for event in events]})
 
 
 @pytest.fixture(scope="module")
@@ -41,12 +41,12 @@ def service(runs_folder, tmp_path_factory):
     run = make_run(runs_folder, "edge")
     data = tmp_path_factory.mktemp("page") / "data"
     with serving(run, "--data", data, DYNEDGE_TOKEN=TOKEN) as (address, _):
-        found = Service(address, make_events(runs_folder, 60, new=0, late=0))
-        found.send(*found.events[:-10])
-        for event in found.events[-10:]:  # one by one, so that their moves are seen one by one
-            found.send(event)
-            time.sleep(traces.PAUSE)
-        yield found
+        service = Service(address, make_events(runs_folder, 60, new=0, late=0))
+        service.send(*service.events[:-10])
+        for event in service.events[-10:]:  # one by one, so that each state update is recorded
+            service.send(event)
+            time.sleep(drift.PAUSE)
+        yield service
 
 
 @pytest.fixture(scope="module")
@@ -59,126 +59,128 @@ def browser():
 
 @contextmanager
 def opened(browser, service, where="", token=TOKEN, width=1280, **more):
-    """A page at #/`where`; `page.wrong` collects whatever a browser complains of."""
+    """Opens #/`where`; `page.problems` collects errors, warnings, dialogs, and requests to other hosts."""
     context = browser.new_context(viewport={"width": width, "height": 800}, reduced_motion="reduce", **more)
     context.set_default_timeout(10_000)
     if token:
         context.add_init_script(f"sessionStorage.setItem('dynedge token', {json.dumps(token)})")
     page = context.new_page()
-    page.wrong = []
-    page.on("console", lambda told: page.wrong.append(told.text) if told.type in ("error", "warning") else None)
-    page.on("pageerror", lambda error: page.wrong.append(str(error)))
-    page.on("dialog", lambda dialog: (page.wrong.append(dialog.message), dialog.dismiss()))
-    page.on("request", lambda told: None if told.url.startswith(service.address) else page.wrong.append(told.url))
-    page.on("response", lambda told: page.wrong.append(f"{told.status} {told.url}") if told.status >= 400 else None)
+    page.problems = []
+    page.on(
+        "console",
+        lambda message: page.problems.append(message.text) if message.type in ("error", "warning") else None,
+    )
+    page.on("pageerror", lambda error: page.problems.append(str(error)))
+    page.on("dialog", lambda dialog: (page.problems.append(dialog.message), dialog.dismiss()))
+    page.on("request", lambda sent: None if sent.url.startswith(service.address) else page.problems.append(sent.url))
+    page.on("response", lambda got: page.problems.append(f"{got.status} {got.url}") if got.status >= 400 else None)
     page.goto(f"{service.address}/#/{where}")
     yield page
     context.close()
 
 
-def at(side, own):
-    return f"{side}/{quote(own, safe='')}"
+def at(side, external_id):
+    return f"{side}/{quote(external_id, safe='')}"
 
 
 @pytest.mark.parametrize(("width", "scheme", "paper"), [(1280, "light", 255), (360, "dark", 20)])
-def test_every_view_loads_quietly_and_fits(browser, service, width, scheme, paper):
+def test_every_view_loads_without_errors_and_fits_the_screen(browser, service, width, scheme, paper):
     views = {
         "": "Send an event",
-        at("users", service.user): "Its way on a map",
-        at("items", service.item): "Neighbours",
+        at("users", service.user): "Trajectory",
+        at("items", service.item): "Similar items",
         "run": "dynedge evaluate edge",
     }
     with opened(browser, service, width=width, color_scheme=scheme) as page:
-        for where, words in views.items():
+        for where, text in views.items():
             page.evaluate(f"location.hash = {json.dumps('#/' + where)}")
-            expect(page.locator("main")).to_contain_text(words)
+            expect(page.locator("main")).to_contain_text(text)
             expect(page.locator(".rate strong").first).not_to_have_text("–")
             assert page.evaluate("document.documentElement.scrollWidth") <= width
-            drawn = page.locator("main .chart svg, .session .chart svg").all()
-            assert len(drawn) >= 2
-            assert all(picture.locator("polyline, circle").count() for picture in drawn)
+            charts = page.locator("main .chart svg, .activity .chart svg").all()
+            assert len(charts) >= 2
+            assert all(chart.locator("polyline, circle").count() for chart in charts)
         assert page.evaluate("getComputedStyle(document.body).backgroundColor").startswith(f"rgb({paper},")
-        assert page.wrong == []
+        assert page.problems == []
 
 
 def test_search_by_keyboard(browser, service):
     with opened(browser, service) as page:
         page.locator("main h1").wait_for()
         page.keyboard.press("/")
-        field = page.get_by_role("combobox", name="Search a user or an item")
+        field = page.get_by_role("combobox", name="Search users and items")
         expect(field).to_be_focused()
         page.keyboard.type(service.user[:-1].lower())
         expect(page.get_by_role("option", name=service.user)).to_be_visible()
         page.keyboard.press("ArrowDown")
-        marked = page.locator(f"#{field.get_attribute('aria-activedescendant')}")
-        expect(marked).to_have_attribute("aria-selected", "true")
+        highlighted = page.locator(f"#{field.get_attribute('aria-activedescendant')}")
+        expect(highlighted).to_have_attribute("aria-selected", "true")
         page.keyboard.press("ArrowUp")
         page.keyboard.press("Escape")
-        expect(marked).to_be_hidden()
+        expect(highlighted).to_be_hidden()
         page.keyboard.type(service.user[-1])
-        page.keyboard.press("Enter")  # before the list is there: what fits best is taken all the same
+        page.keyboard.press("Enter")  # before the results are there: the best match is chosen all the same
         expect(page.locator("main h1")).to_contain_text(service.user)
         page.keyboard.press("/")
         page.keyboard.type("zzz")
-        expect(page.get_by_text("No id begins with “zzz”.")).to_be_visible()
-        assert page.wrong == []
+        expect(page.get_by_text("No id starts with “zzz”.")).to_be_visible()
+        assert page.problems == []
 
 
-def test_why_and_what_if_of_which_nothing_is_stored(browser, service):
-    before = service.ask("/live")
+def test_explanations_and_what_if_which_stores_nothing(browser, service):
+    before = service.request("/activity")
     with opened(browser, service, at("users", service.user)) as page:
         rows = page.locator(".recommended .ranked li")
         expect(rows).to_have_count(10)
-        told = service.ask(f"/users/{quote(service.user)}/recommendations?k=10&why=true")["items"]
-        assert rows.locator(".name").all_inner_texts() == [item["item_id"] for item in told]
-        share = max(told[0]["why"]["shares"].values())
-        expect(rows.first.locator(".why small")).to_contain_text(f"{round(100 * share)}\u202f%")
+        items = service.request(f"/users/{quote(service.user)}/recommendations?k=10&explain=true")["items"]
+        assert rows.locator(".name").all_inner_texts() == [item["item_id"] for item in items]
+        share = max(items[0]["explanation"]["shares"].values())
+        expect(rows.first.locator(".explanation small")).to_contain_text(f"{round(100 * share)}\u202f%")
         assert rows.first.locator(".shares i").count() > 1
-        page.get_by_role("combobox", name="What if").fill(told[9]["item_id"])
+        page.get_by_role("combobox", name="What if").fill(items[9]["item_id"])
         page.keyboard.press("Enter")
-        expect(page.locator(".outcome")).to_contain_text(f"After {told[9]['item_id']}")
+        expect(page.locator(".outcome")).to_contain_text(f"After {items[9]['item_id']}")
         expect(page.locator(".what-if")).to_contain_text("nothing was stored")
         names = [page.locator(".sides ol").nth(k).locator(".name").all_inner_texts() for k in (0, 1)]
-        supposed = service.ask(f"/users/{quote(service.user)}/what-if", {"item_id": told[9]["item_id"]})
-        assert names == [[item["item_id"] for item in supposed[side]] for side in ("before", "after")]
+        comparison = service.request(f"/users/{quote(service.user)}/what-if", {"item_id": items[9]["item_id"]})
+        assert names == [[item["item_id"] for item in comparison[side]] for side in ("before", "after")]
         assert names[0] != names[1]
         page.get_by_role("button", name="Clear").click()
         expect(page.locator(".sides")).to_have_count(0)
         assert rows.locator(".name").all_inner_texts() == names[0]
-        page.get_by_label("leave out what they have had").check()
+        page.get_by_label("Hide items already seen").check()
         expect(rows.locator(".name").first).not_to_have_text("")
-        assert page.wrong == []
-    after = service.ask("/live")
-    assert [after[key] for key in ("events", "accepted", "newest")] == [
-        before[key] for key in ("events", "accepted", "newest")
-    ]
+        assert page.problems == []
+    after = service.request("/activity")
+    for key in ("journal_events", "accepted", "newest_event_time"):
+        assert after[key] == before[key]
 
 
-def test_it_follows_events_and_ids_are_never_markup(browser, service):
-    newest = service.ask("/live")["newest"]
-    service.send((NASTY_USER, service.item, newest))
-    with opened(browser, service, at("users", NASTY_USER)) as page:
-        expect(page.locator("main h1")).to_contain_text(NASTY_USER)
-        expect(page.locator(".timeline li")).to_have_count(1)
-        service.send((NASTY_USER, NASTY_ITEM, newest + 60))
-        expect(page.locator(".timeline li")).to_have_count(2, timeout=15_000)
-        page.locator(".timeline li a").first.click()
-        expect(page.locator("main h1")).to_contain_text(NASTY_ITEM)
-        expect(page.locator("main")).to_contain_text("met once")
+def test_views_follow_new_events_and_ids_are_never_markup(browser, service):
+    newest = service.request("/activity")["newest_event_time"]
+    service.send((MARKUP_USER, service.item, newest))
+    with opened(browser, service, at("users", MARKUP_USER)) as page:
+        expect(page.locator("main h1")).to_contain_text(MARKUP_USER)
+        expect(page.locator(".history li")).to_have_count(1)
+        service.send((MARKUP_USER, MARKUP_ITEM, newest + 60))
+        expect(page.locator(".history li")).to_have_count(2, timeout=15_000)
+        page.locator(".history li a").first.click()
+        expect(page.locator("main h1")).to_contain_text(MARKUP_ITEM)
+        expect(page.locator("main")).to_contain_text("1 event.")
         assert page.locator("main img, main h1 b").count() == 0
-        assert page.wrong == []
+        assert page.problems == []
 
 
-def test_what_goes_wrong_is_a_sentence(browser, service):
+def test_errors_are_shown_as_sentences(browser, service):
     with opened(browser, service, at("users", "nobody at all"), token=None) as page:
-        page.get_by_role("textbox", name="Token").fill("not it")
+        page.get_by_role("textbox", name="Token").fill("another token")
         page.keyboard.press("Enter")
-        expect(page.get_by_text("That was not it.")).to_be_visible()
+        expect(page.get_by_text("This token is not valid.")).to_be_visible()
         page.get_by_role("textbox", name="Token").fill(TOKEN)
         page.keyboard.press("Enter")
-        expect(page.locator(".head .wrong")).to_have_text("Nobody knows the user 'nobody at all'.")
-        expect(page.locator(".ranked li")).to_have_count(10)  # the popular list
-        page.route("**/live", lambda route: route.abort())
-        expect(page.get_by_role("alert").filter(has_text="does not answer")).to_be_visible()
-        page.unroute("**/live")
-        expect(page.get_by_role("alert").filter(has_text="does not answer")).to_be_hidden()
+        expect(page.locator(".head .error")).to_have_text("No user has the id 'nobody at all'.")
+        expect(page.locator(".ranked li")).to_have_count(10)  # the most popular items
+        page.route("**/activity", lambda route: route.abort())
+        expect(page.get_by_role("alert").filter(has_text="does not respond")).to_be_visible()
+        page.unroute("**/activity")
+        expect(page.get_by_role("alert").filter(has_text="does not respond")).to_be_hidden()

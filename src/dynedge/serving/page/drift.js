@@ -1,63 +1,72 @@
-// Where a state went: how far from where it was first seen, and its way on a map.
+// Embedding drift: distance of a state from its first recorded value, and its trajectory in two dimensions.
 
-import { Problem } from "./ask.js";
-import { card, draw, make, note, wrong } from "./make.js";
-import { axes, chart, dot, line, margin, scale } from "./plot.js";
-import { clock, day, fixed, many, moment, short } from "./words.js";
+import { ApiError } from "./api.js";
+import { axes, chart, dot, leftMargin, line, scale } from "./charts.js";
+import { card, errorNote, html, note, svg } from "./dom.js";
+import { clock, date, dateTime, fixed, plural, significant } from "./format.js";
 
+const TITLE = "Embedding drift";
 const HEIGHT = 180;
-const MARKED = 60; // moves; of more, only the way
+const MAX_DOTS = 60; // longer trajectories are drawn without dots
 
-/** `found`: the answer of …/drift, or its Problem. */
-export function drift(found, whose) {
-  if (found instanceof Problem) return card("Drift", {}, wrong(found));
-  const path = found.path;
-  if (!path.length) {
-    const words = [`The state of this ${whose} has not moved since the service started. `, "It moves with each event."];
-    return card("Drift", {}, note(...words));
+/** `drift`: the response of …/drift, or its ApiError; `side`: "user" or "item". */
+export function driftCard(drift, side) {
+  if (drift instanceof ApiError) return card(TITLE, {}, errorNote(drift));
+  const { points } = drift;
+  if (!points.length) {
+    const text = `No updates of this ${side}'s state since the service started. Each event updates it.`;
+    return card(TITLE, {}, note(text));
   }
-  if (path.length === 1) {
-    return card("Drift", {}, note(`One move seen so far, at ${moment(path[0].time)}; the next event begins a way.`));
+  if (points.length === 1) {
+    const text = `One state update so far, at ${dateTime(points[0].time)}. The next event starts the trajectory.`;
+    return card(TITLE, {}, note(text));
   }
-  const last = path.at(-1);
-  const words =
-    `${many(path.length, "move")} seen since the service started, ${short(last.from_first)} away from the first; ` +
-    `the latest step was ${short(last.step)}, the state is ${short(last.norm)} long.`;
-  const far = figure("Distance from the first, over time", distance(path));
-  return card("Drift", {}, note(words), make("div", { class: "two" }, far, figure("Its way on a map", map(path))));
+  const last = points.at(-1);
+  const summary =
+    `${plural(points.length, "state update")} recorded since the service started. ` +
+    `Distance from the first: ${significant(last.distance_from_first)}, last step: ${significant(last.step)}, ` +
+    `norm: ${significant(last.norm)}.`;
+  const distance = figure("Distance from the first recorded state", distanceChart(points));
+  const trajectory = figure("Trajectory (first two principal components)", trajectoryChart(points));
+  return card(TITLE, {}, note(summary), html("div", { class: "two" }, distance, trajectory));
 }
 
-const figure = (caption, picture) => make("figure", {}, make("figcaption", {}, caption), picture);
+const figure = (caption, picture) => html("figure", {}, html("figcaption", {}, caption), picture);
 
-/** In steps: a state stays where it is until its next event. */
-function distance(path) {
-  return chart("Distance of the state from where it was first seen, over time", HEIGHT, (width) => {
-    const y = scale(0, Math.max(...path.map((point) => point.from_first)) * 1.08 || 1, HEIGHT - 24, 8);
-    const x = scale(path[0].time, path.at(-1).time, margin(y), width - 8);
-    const points = path.flatMap(({ time, from_first: far }, k) => {
-      const before = path[Math.max(k - 1, 0)].from_first;
-      return [[x(time), y(before)], [x(time), y(far)]];
+/** A step chart: a state is constant between events. */
+function distanceChart(points) {
+  return chart("Distance of the state from its first recorded value, over time", HEIGHT, (width) => {
+    const farthest = Math.max(...points.map((point) => point.distance_from_first));
+    const y = scale(0, farthest * 1.08 || 1, HEIGHT - 24, 8);
+    const x = scale(points[0].time, points.at(-1).time, leftMargin(y), width - 8);
+    const steps = points.flatMap(({ time, distance_from_first: distance }, k) => {
+      const before = points[Math.max(k - 1, 0)].distance_from_first;
+      return [[x(time), y(before)], [x(time), y(distance)]];
     });
-    const [px, py] = points.at(-1);
-    const name = width > 300 ? moment : day(x.low) === day(x.high) ? clock : day;
-    const now = dot(px, py, "first", told(path.at(-1)));
-    return [axes(x, y, { below: [x.low, x.high], name }), line(points, "second"), now];
+    const [px, py] = steps.at(-1);
+    const format = width > 300 ? dateTime : date(x.low) === date(x.high) ? clock : date;
+    const current = dot(px, py, "first", tooltip(points.at(-1)));
+    return [axes(x, y, { below: [x.low, x.high], format }), line(steps, "second"), current];
   });
 }
 
-/** The two directions in which states differ most; one unit is as long upwards as sideways. */
-function map(path) {
-  return chart("The way of the state in the two directions in which states differ most", HEIGHT, (width) => {
-    const [x, y] = ["x", "y"].map((key) => extent(path.map((one) => one[key])));
+/** Both axes have the same unit. */
+function trajectoryChart(points) {
+  return chart("Trajectory of the state in its first two principal components", HEIGHT, (width) => {
+    const [x, y] = ["x", "y"].map((key) => extent(points.map((point) => point[key])));
     const unit = Math.min((width - 32) / x.length, (HEIGHT - 32) / y.length);
-    const points = path.map((one) => [width / 2 + (one.x - x.middle) * unit, HEIGHT / 2 - (one.y - y.middle) * unit]);
-    const marks = path.length > MARKED ? [] : path.map((one, k) => dot(...points[k], "step", told(one), 2.5));
+    const pixels = points.map((point) => [
+      width / 2 + (point.x - x.middle) * unit,
+      HEIGHT / 2 - (point.y - y.middle) * unit,
+    ]);
+    const dots =
+      points.length > MAX_DOTS ? [] : points.map((point, k) => dot(...pixels[k], "step", tooltip(point), 2.5));
     return [
-      draw("rect", { class: "frame", x: 0.5, y: 0.5, width: width - 1, height: HEIGHT - 1 }),
-      line(points, "second"),
-      marks,
-      dot(...points[0], "start", `first: ${told(path[0])}`),
-      dot(...points.at(-1), "first", `now: ${told(path.at(-1))}`),
+      svg("rect", { class: "frame", x: 0.5, y: 0.5, width: width - 1, height: HEIGHT - 1 }),
+      line(pixels, "second"),
+      dots,
+      dot(...pixels[0], "start", `first: ${tooltip(points[0])}`),
+      dot(...pixels.at(-1), "first", `now: ${tooltip(points.at(-1))}`),
     ];
   });
 }
@@ -67,5 +76,5 @@ function extent(values) {
   return { middle: (low + high) / 2, length: high - low || 1e-6 };
 }
 
-const told = ({ time, from_first: far, step }) =>
-  `${moment(time)}: ${fixed(far, 2)} from the first, step ${fixed(step, 2)}`;
+const tooltip = ({ time, distance_from_first: distance, step }) =>
+  `${dateTime(time)}: distance ${fixed(distance, 2)}, step ${fixed(step, 2)}`;

@@ -1,61 +1,61 @@
-// An item: how often it was met, which items lie near it, where its state went.
+// Item view: number of events, similar items, embedding drift.
 
-import { ask, at, Problem, tried } from "./ask.js";
-import { drift } from "./drift.js";
-import { card, itemLink, make, note, replace, wrong } from "./make.js";
-import { fixed, many } from "./words.js";
+import { ApiError, entityPath, request, tryRequest } from "./api.js";
+import { card, errorNote, html, itemLink, note, replaceChildren } from "./dom.js";
+import { driftCard } from "./drift.js";
+import { fixed, plural } from "./format.js";
 
 export async function itemView(id, signal) {
-  const head = make("div", { class: "head" });
-  const near = make("div");
-  const path = make("div");
+  const head = html("div", { class: "head" });
+  const similarPart = html("div");
+  const driftPart = html("div");
   let events = null;
 
   async function load() {
-    const [about, similar, moved] = await Promise.all(
-      ["", "/similar?k=10", "/drift"].map((rest) => tried(at("items", id, rest), { signal })),
+    const [item, similar, drift] = await Promise.all(
+      ["", "/similar?k=10", "/drift"].map((rest) => tryRequest(entityPath("items", id, rest), { signal })),
     );
-    events = about.events;
-    replace(head, heading(id, about));
-    if (about instanceof Problem) return;
-    replace(near, card("Neighbours", {}, neighbours(similar)));
-    replace(path, drift(moved, "item"));
+    events = item.events;
+    replaceChildren(head, heading(id, item));
+    if (item instanceof ApiError) return;
+    replaceChildren(similarPart, card("Similar items", {}, similarItems(similar)));
+    replaceChildren(driftPart, driftCard(drift, "item"));
   }
 
   async function refresh() {
-    if ((await ask(at("items", id), { signal })).events !== events) await load();
+    if ((await request(entityPath("items", id), { signal })).events !== events) await load();
   }
 
   await load();
-  const element = make("div", {}, head, make("div", { class: "columns even" }, near, path));
+  const element = html("div", {}, head, html("div", { class: "columns even" }, similarPart, driftPart));
   return { title: String(id), element, refresh: events === undefined ? null : refresh };
 }
 
-function heading(id, about) {
-  const title = make("h1", { tabindex: "-1" }, make("small", {}, "item"), String(id));
-  if (about instanceof Problem) return [title, wrong(about), note("Search above by how its id begins.")];
-  const since = about.new ? "Came after the run was trained" : "Known from training";
-  return [title, note(`${since}; met ${about.events === 1 ? "once" : many(about.events, "time")}.`)];
+function heading(id, item) {
+  const title = html("h1", { tabindex: "-1" }, html("small", {}, "Item"), String(id));
+  if (item instanceof ApiError) return [title, errorNote(item), note("Search for ids by their first letters.")];
+  const origin = item.in_training_log ? "In the training log" : "Added after training";
+  return [title, note(`${origin}. ${plural(item.events, "event")}.`)];
 }
 
-function neighbours(similar) {
-  if (similar instanceof Problem) return wrong(similar);
-  if (!similar.items.length) return note("There is no other item.");
+function similarItems(similar) {
+  if (similar instanceof ApiError) return errorNote(similar);
+  if (!similar.items.length) return note("There are no other items.");
   return [
-    note("Items whose vectors point the same way, by cosine: 1 is the same direction."),
-    make("ol", { class: "ranked near" }, similar.items.map((item, k) => neighbour(item, k + 1))),
+    note("Items with the most similar vectors, by cosine similarity (1: same direction)."),
+    html("ol", { class: "ranked similar" }, similar.items.map((item, k) => similarItem(item, k + 1))),
   ];
 }
 
-function neighbour(item, rank) {
-  const bar = make("i");
+function similarItem(item, rank) {
+  const bar = html("i");
   bar.style.width = `${100 * Math.max(0, item.score)}%`;
-  return make(
+  return html(
     "li",
     {},
-    make("span", { class: "rank" }, String(rank)),
-    make("span", { class: "name" }, itemLink(item.item_id)),
-    make("span", { class: "meter", "aria-hidden": "true" }, bar),
-    make("span", { class: "score" }, fixed(item.score, 3)),
+    html("span", { class: "rank" }, String(rank)),
+    html("span", { class: "name" }, itemLink(item.item_id)),
+    html("span", { class: "meter", "aria-hidden": "true" }, bar),
+    html("span", { class: "score" }, fixed(item.score, 3)),
   );
 }

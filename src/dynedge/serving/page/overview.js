@@ -1,43 +1,43 @@
-// Where to begin: what this is, and some ids to look at.
+// Overview: what the page offers, and some ids to start from.
 
-import { Problem, tried } from "./ask.js";
-import { card, itemLink, make, note, userLink, wrong } from "./make.js";
+import { ApiError, tryRequest } from "./api.js";
+import { card, errorNote, html, itemLink, note, userLink } from "./dom.js";
 
-const SHOWN = 18;
+const LISTED = 18;
 
 export async function overview(_, signal) {
-  const some = (side) => tried(`/search?side=${side}&limit=${SHOWN}`, { signal });
-  const [users, items] = await Promise.all([some("users"), some("items")]);
-  const words =
-    "Search a user to see what to recommend and why, what one more event would change, and where their state went; " +
-    "an item, to see its neighbours.";
-  const element = make(
+  const listIds = (side) => tryRequest(`/search?side=${side}&limit=${LISTED}`, { signal });
+  const [users, items] = await Promise.all([listIds("users"), listIds("items")]);
+  const introduction =
+    "Select a user for recommendations with explanations, what-if analysis, history and embedding drift; select an " +
+    "item for similar items and its drift.";
+  const element = html(
     "div",
     {},
-    make("div", { class: "head" }, make("h1", { tabindex: "-1" }, "States that move with every event"), note(words)),
-    make("div", { class: "columns even" }, begun("Users", users, userLink), begun("Items", items, itemLink)),
+    html("div", { class: "head" }, html("h1", { tabindex: "-1" }, "Recommendation service"), note(introduction)),
+    html("div", { class: "columns even" }, idList("Users", users, userLink), idList("Items", items, itemLink)),
     card(
       "Send an event",
       {},
-      note("States move as soon as it is on the disk; the plots above show it."),
-      make("pre", { tabindex: "0" }, command(first(users, "ann"), first(items, "A New Song"))),
+      note("The states of its user and item are updated as soon as the event is stored; the charts above show it."),
+      html("pre", { tabindex: "0" }, curlCommand(firstId(users, "ann"), firstId(items, "A New Song"))),
     ),
   );
   return { title: "Overview", element };
 }
 
-const first = (found, other) => (found instanceof Problem ? other : (found.ids[0] ?? other));
+const firstId = (list, fallback) => (list instanceof ApiError ? fallback : (list.ids[0] ?? fallback));
 
-function begun(title, found, link) {
-  if (found instanceof Problem) return card(title, {}, wrong(found));
-  if (!found.ids.length) return card(title, {}, note("Nobody yet: send an event."));
-  const chips = make("ul", { class: "chips" }, found.ids.map((id) => make("li", {}, link(id))));
-  const rest = found.ids.length === SHOWN && note("The first by their ids; the search finds every other.");
-  return card(title, {}, chips, rest);
+function idList(title, list, link) {
+  if (list instanceof ApiError) return card(title, {}, errorNote(list));
+  if (!list.ids.length) return card(title, {}, note(`No ${title.toLowerCase()} yet. Send an event to add one.`));
+  const chips = html("ul", { class: "chips" }, list.ids.map((id) => html("li", {}, link(id))));
+  const more = list.ids.length === LISTED && note(`The first ${LISTED} by id. Use the search for others.`);
+  return card(title, {}, chips, more);
 }
 
-/** As a shell takes it, whatever the ids are. */
-function command(user, item) {
+/** A curl command, quoted for a shell. */
+function curlCommand(user, item) {
   const event = { user_id: user, item_id: item, timestamp: `${new Date().toISOString().slice(0, 19)}Z` };
   const body = JSON.stringify({ events: [event] }).replaceAll("'", "'\\''");
   return `curl -X POST ${location.origin}/events \\\n  -H 'Content-Type: application/json' \\\n  -d '${body}'`;

@@ -1,11 +1,11 @@
-// The run that is served: how good it is, how it learned, how deep its windows were.
+// Run view: metrics, learning curve, loss, longest paths, d-node residuals, config.
 
-import { Problem, tried } from "./ask.js";
-import { card, draw, make, note, wrong } from "./make.js";
-import { dot, legend, lines, rule, scale } from "./plot.js";
-import { fixed, many, short } from "./words.js";
+import { ApiError, tryRequest } from "./api.js";
+import { dot, legend, lineChart, rule, scale } from "./charts.js";
+import { card, errorNote, html, note, svg } from "./dom.js";
+import { fixed, plural, significant } from "./format.js";
 
-const NAMES = {
+const METRICS = {
   mrr: "MRR",
   "recall@1": "Recall@1",
   "recall@5": "Recall@5",
@@ -14,155 +14,158 @@ const NAMES = {
   "ndcg@10": "NDCG@10",
   mean_rank: "Mean rank",
 };
-const PARTS = { test: "test", valid: "validation" };
+const PARTS = { test: "Test", valid: "Validation" };
 const DECILE = "decile";
 const HEIGHT = 190;
 
 export async function runView(_, signal) {
-  const run = await tried("/run", { signal });
-  const title = make("h1", { tabindex: "-1" }, make("small", {}, "run"), run.run ?? "The run");
-  if (run instanceof Problem) return { title: "The run", element: make("div", {}, title, wrong(run)) };
-  const told = [
-    `A trained ${run.model}`,
-    run.parameters && many(run.parameters, "parameter"),
-    many(run.users, "user"),
-    many(run.items, "item"),
-    run.features.length > 0 && many(run.features.length, "event feature"),
+  const run = await tryRequest("/run", { signal });
+  const title = html("h1", { tabindex: "-1" }, html("small", {}, "Run"), run.run ?? "Run");
+  if (run instanceof ApiError) return { title: "Run", element: html("div", {}, title, errorNote(run)) };
+  const summary = [
+    `Model: ${run.model}`,
+    run.parameters && plural(run.parameters, "parameter"),
+    plural(run.users, "user"),
+    plural(run.items, "item"),
+    run.features.length > 0 && plural(run.features.length, "event feature"),
   ];
-  const tiles = [
-    learning(run.curve),
-    losses(run.curve),
-    paths(run),
-    residuals(run.curve),
-    ages(run.metrics),
-    settings(run.config),
+  const cards = [
+    learningCurve(run.learning_curve),
+    lossCurve(run.learning_curve),
+    longestPaths(run),
+    residuals(run.learning_curve),
+    accuracyOverTime(run.metrics),
+    configuration(run.config),
   ];
-  const head = make("div", { class: "head" }, title, note(told.filter(Boolean).join(" · ")));
-  const element = make("div", {}, head, verdict(run), make("div", { class: "tiles" }, tiles));
+  const head = html("div", { class: "head" }, title, note(summary.filter(Boolean).join(" · ")));
+  const element = html("div", {}, head, metricsCard(run), html("div", { class: "tiles" }, cards));
   return { title: `Run ${run.run}`, element };
 }
 
-// ---- how good it is
+// ---- metrics
 
-function verdict({ metrics, run }) {
-  const title = "How good it is";
+function metricsCard({ metrics, run }) {
+  const title = "Metrics";
   if (!metrics) {
-    const command = make("code", {}, `dynedge evaluate ${run}`);
-    const reload = make("code", {}, "POST /reload");
-    const words = ["This run has not been evaluated, or its log is gone. ", command, " ranks its validation and test "];
-    return card(title, {}, note(...words, "events; then ", reload, " shows them here."));
+    const evaluate = html("code", {}, `dynedge evaluate ${run}`);
+    const reload = html("code", {}, "POST /reload");
+    const reason = "This run has not been evaluated, or its log no longer exists. Run ";
+    return card(title, {}, note(reason, evaluate, ", then ", reload, ", to show its metrics here."));
   }
   const parts = Object.keys(PARTS).filter((part) => metrics[part]);
-  const found = parts.map((part) => metrics[part]);
-  const heads = parts.map((part) => {
-    const of = `${many(metrics[part].events, "event")} of ${many(metrics[part].users, "user")}`;
-    return make("th", { scope: "col" }, PARTS[part], make("small", {}, of));
+  const summaries = parts.map((part) => metrics[part]);
+  const headers = parts.map((part) => {
+    const counts = `${plural(metrics[part].events, "event")}, ${plural(metrics[part].users, "user")}`;
+    return html("th", { scope: "col" }, PARTS[part], html("small", {}, counts));
   });
-  const rows = Object.entries(NAMES).map(([key, name]) => measured(name, key, found));
-  const kinds = new Set(found.flatMap(({ breakdown }) => met(breakdown)).filter((kind) => !kind.startsWith(DECILE)));
-  const split = [...kinds].map((kind) =>
-    measured(`MRR, ${kind}`, "mrr", found.map((one) => one.breakdown?.[kind]), "sub"),
-  );
+  const rows = Object.entries(METRICS).map(([key, name]) => metricRow(name, key, summaries));
+  const groups = new Set(summaries.flatMap(({ breakdown }) => groupsWithEvents(breakdown)));
+  const groupRows = [...groups]
+    .filter((group) => !group.startsWith(DECILE))
+    .map((group) => metricRow(`MRR, ${group}`, "mrr", summaries.map((one) => one.breakdown?.[group]), "sub"));
   return card(
     title,
     {},
     note(
-      "Each event's item is ranked among all items, as of just before the event. ",
-      "Intervals hold 95\u202f% of the means when users are drawn again.",
+      "The item of each event is ranked among all items, given only earlier events. ",
+      "95\u202f% bootstrap confidence intervals over users.",
     ),
-    make(
+    html(
       "div",
       { class: "scroll" },
-      make("table", {}, make("thead", {}, make("tr", {}, make("td"), heads)), make("tbody", {}, rows, split)),
+      html("table", {}, html("thead", {}, html("tr", {}, html("td"), headers)), html("tbody", {}, rows, groupRows)),
     ),
   );
 }
 
-/** Kinds of events that there were any of. */
-const met = (breakdown = {}) => Object.keys(breakdown).filter((kind) => Number.isFinite(breakdown[kind].mrr));
+const groupsWithEvents = (breakdown = {}) =>
+  Object.keys(breakdown).filter((group) => Number.isFinite(breakdown[group].mrr));
 
-function measured(name, key, found, kind = "") {
+function metricRow(name, key, summaries, style = "") {
   const digits = key === "mean_rank" ? 1 : 3;
-  const cells = found.map((one) => {
-    if (!Number.isFinite(one?.[key])) return make("td", {}, "–");
-    const range = one.intervals?.[key];
-    const words = range ? `${fixed(range[0], digits)} to ${fixed(range[1], digits)}` : "";
-    const picture = range && key !== "mean_rank" ? whisker(one[key], range) : make("i");
-    return make("td", {}, make("div", {}, fixed(one[key], digits), make("small", {}, words), picture));
+  const cells = summaries.map((summary) => {
+    if (!Number.isFinite(summary?.[key])) return html("td", {}, "–");
+    const interval = summary.intervals?.[key];
+    const range = interval ? `${fixed(interval[0], digits)} – ${fixed(interval[1], digits)}` : "";
+    const picture = interval && key !== "mean_rank" ? intervalBar(summary[key], interval) : html("i");
+    return html("td", {}, html("div", {}, fixed(summary[key], digits), html("small", {}, range), picture));
   });
-  return make("tr", { class: kind }, make("th", { scope: "row" }, name), cells);
+  return html("tr", { class: style }, html("th", { scope: "row" }, name), cells);
 }
 
-function whisker(value, [low, high]) {
+function intervalBar(value, [low, high]) {
   const x = scale(0, 1, 4, 156);
   const parts = [rule(4, 8, 156, 8), rule(x(low), 8, x(high), 8, "second"), dot(x(value), 8, "second", null, 2.5)];
-  return draw("svg", { viewBox: "0 0 160 16", width: 160, height: 16, "aria-hidden": "true" }, parts);
+  return svg("svg", { viewBox: "0 0 160 16", width: 160, height: 16, "aria-hidden": "true" }, parts);
 }
 
-// ---- how it learned
+// ---- training
 
-/** A card with lines in it and what they are. */
-function plotted(title, words, label, series, more) {
-  const named = legend(series.map((one) => [one.kind, one.name]));
-  return card(title, {}, note(words), lines(label, HEIGHT, series, more), named);
+/** A card with a line chart and its legend. */
+function chartCard(title, description, label, series, options) {
+  const names = legend(series.map((one) => [one.style, one.name]));
+  return card(title, {}, note(description), lineChart(label, HEIGHT, series, options), names);
 }
 
-function learning(curve) {
+function learningCurve(curve) {
+  const title = "Learning curve";
   const series = [
-    { name: "MRR", kind: "first", values: column(curve, "valid_mrr") },
-    { name: "Recall@10", kind: "second", values: column(curve, "valid_recall@10") },
+    { name: "MRR", style: "first", values: column(curve, "valid_mrr") },
+    { name: "Recall@10", style: "second", values: column(curve, "valid_recall@10") },
   ].filter((one) => one.values.length);
-  if (!series.length) return card("Learning curve", {}, note("Nothing was validated while this model learned."));
+  if (!series.length) return card(title, {}, note("This model was trained without validation."));
   const best = 1 + series[0].values.indexOf(Math.max(...series[0].values));
-  const words = `Validation events after each epoch; epoch ${best} was kept.`;
-  return plotted("Learning curve", words, "Validation MRR and Recall@10 by epoch", series);
+  const description = `Validation metrics by epoch. Best epoch: ${best}.`;
+  return chartCard(title, description, "Validation MRR and Recall@10 by epoch", series);
 }
 
-function losses(curve) {
+function lossCurve(curve) {
   const series = [
-    { name: "recurrence", kind: "second", values: column(curve, "loss") },
-    { name: "memory", kind: "first", values: column(curve, "memory_loss") },
+    { name: "recurrence", style: "second", values: column(curve, "loss") },
+    { name: "count memory", style: "first", values: column(curve, "memory_loss") },
   ].filter((one) => one.values.some(Boolean));
-  if (!series.length) return card("Loss", {}, note("This model counts; it has no loss."));
+  if (!series.length) return card("Training loss", {}, note("This model has no loss."));
   if (series.length === 1) series[0].name = "loss";
-  return plotted("Loss", "Of the training events, by epoch.", "Training loss by epoch", series);
+  return chartCard("Training loss", "Mean loss of the training events by epoch.", "Training loss by epoch", series);
 }
 
-/** Steps that must wait for each other, in each training window. */
-function paths({ longest_path: found, dnodes }) {
-  if (!found.with.length) return card("Longest path", {}, note("This model's training has no chain of states to cut."));
-  const [before, after] = [mean(found.without), mean(found.with)];
-  const cut = `${short(mean(dnodes))} d-nodes a window cut it from ${short(before)} to ${short(after)} steps`;
+/** Number of sequential steps of each training window. */
+function longestPaths({ longest_path: paths, dnodes }) {
+  const title = "Longest path";
+  if (!paths.with_dnodes.length) return card(title, {}, note("Training of this model has no sequential steps."));
+  const [before, after] = [mean(paths.without_dnodes), mean(paths.with_dnodes)];
+  const description =
+    `Sequential steps per training window: ${significant(before)} on average without d-nodes, ` +
+    `${significant(after)} with ${significant(mean(dnodes))} d-nodes per window (${significant(before / after)} times fewer).`;
   const series = [
-    { name: "without d-nodes", kind: "other", values: found.without },
-    { name: "with them", kind: "second", values: found.with },
+    { name: "without d-nodes", style: "other", values: paths.without_dnodes },
+    { name: "with d-nodes", style: "second", values: paths.with_dnodes },
   ];
   const label = "Longest path of each training window, without and with d-nodes";
-  const more = { unit: "window", dots: false };
-  return plotted("Longest path", `${cut} on average: ${short(before / after)} times shorter.`, label, series, more);
+  return chartCard(title, description, label, series, { unit: "window", dots: false });
 }
 
 function residuals(curve) {
   const values = column(curve, "residual");
   if (!values.length) return card("D-node residuals", {}, note("This run has no d-nodes."));
-  const words = "How far the vectors read at d-nodes are from the states they stand for, on average, by epoch.";
-  const series = [{ name: "mean ‖φ − state‖", kind: "second", values }];
-  return plotted("D-node residuals", words, "D-node residual by epoch", series);
+  const description = "Mean distance between the vectors of d-nodes and the states that they replace, by epoch.";
+  const series = [{ name: "mean ‖φ − state‖", style: "second", values }];
+  return chartCard("D-node residuals", description, "D-node residual by epoch", series);
 }
 
-/** The states live on after training, the parameters stay: does it hold? */
-function ages(metrics) {
-  const found = metrics?.test?.breakdown;
-  const values = met(found).filter((kind) => kind.startsWith(DECILE)).map((kind) => found[kind].mrr);
-  if (!values.length) return null;
-  const words = "In each tenth of the test events, the earliest first: states live on, parameters stay.";
-  const series = [{ name: "MRR, test events", kind: "first", values }];
-  return plotted("Accuracy over time", words, "MRR in each tenth of the test events", series, { unit: "tenth" });
+/** Test MRR over time: states are updated with every event, parameters are not. */
+function accuracyOverTime(metrics) {
+  const breakdown = metrics?.test?.breakdown;
+  const deciles = groupsWithEvents(breakdown).filter((group) => group.startsWith(DECILE));
+  if (!deciles.length) return null;
+  const description = "MRR by decile of the test events in time order. States are updated, parameters are fixed.";
+  const series = [{ name: "MRR, test events", style: "first", values: deciles.map((group) => breakdown[group].mrr) }];
+  return chartCard("Accuracy over time", description, "MRR by decile of the test events", series, { unit: "decile" });
 }
 
-function settings(config) {
-  const text = make("pre", { class: "config", tabindex: "0" }, config);
-  return card("Settings", {}, note("As the run's config.toml has them."), text);
+function configuration(config) {
+  const text = html("pre", { class: "config", tabindex: "0" }, config);
+  return card("Configuration", {}, note("The run's config.toml."), text);
 }
 
 const column = (curve, key) => curve.map((row) => row[key]).filter((value) => Number.isFinite(value));

@@ -1,110 +1,112 @@
-// A field that finds ids by how they begin, for mouse and keyboard alike.
+// Search field (ARIA combobox) that finds ids by prefix, for mouse and keyboard.
 
-import { ask, Problem } from "./ask.js";
-import { make, say } from "./make.js";
-import { many } from "./words.js";
+import { ApiError, request } from "./api.js";
+import { announce, html } from "./dom.js";
+import { plural } from "./format.js";
 
-const WAIT = 120; // milliseconds after a key
-const SHOWN = 8; // ids of each side
-const ONE = { users: "user", items: "item" };
+const DELAY_MS = 120; // after a key press
+const LISTED = 8; // ids per side
+const SINGULAR = { users: "user", items: "item" };
 let fields = 0;
 
-/** `sides`: where to look. `chosen(side, id)` hears what was taken. The field is `.field` of what comes back. */
-export function finder(label, hint, sides, chosen) {
-  const name = `found-${(fields += 1)}`;
-  const field = make("input", {
-    type: "search", role: "combobox", placeholder: hint, "aria-label": label, autocomplete: "off", spellcheck: "false",
+/** Returns an element with the input as `.field`. `select(side, id)` is called with the chosen id. */
+export function searchField(label, placeholder, sides, select) {
+  const name = `results-${(fields += 1)}`;
+  const field = html("input", {
+    type: "search", role: "combobox", placeholder, "aria-label": label, autocomplete: "off", spellcheck: "false",
     autocapitalize: "off", "aria-autocomplete": "list", "aria-expanded": "false", "aria-controls": name,
   });
-  const list = make("ul", { id: name, role: "listbox", "aria-label": label, hidden: true });
+  const list = html("ul", { id: name, role: "listbox", "aria-label": label, hidden: true });
   let active = -1;
   let timer = 0;
-  let listed = null; // the text that the list is of
-  let asking = new AbortController();
+  let listedPrefix = null;
+  let controller = new AbortController();
 
   const options = () => [...list.querySelectorAll("[role=option]")];
 
-  function show(open) {
+  function toggle(open) {
     list.hidden = !open;
     field.setAttribute("aria-expanded", String(open));
-    if (!open) mark(-1);
+    if (!open) highlight(-1);
   }
 
-  function mark(place) {
-    active = place;
-    options().forEach((option, k) => option.setAttribute("aria-selected", String(k === place)));
-    const option = options()[place];
+  function highlight(index) {
+    active = index;
+    options().forEach((option, k) => option.setAttribute("aria-selected", String(k === index)));
+    const option = options()[index];
     if (option) field.setAttribute("aria-activedescendant", option.id);
     else field.removeAttribute("aria-activedescendant");
     option?.scrollIntoView({ block: "nearest" });
   }
 
-  function take(option) {
-    show(false);
+  function choose(option) {
+    toggle(false);
     field.value = "";
-    chosen(option.side, option.own);
+    select(option.side, option.externalId);
   }
 
-  async function look() {
+  async function search() {
     clearTimeout(timer);
-    asking.abort();
-    asking = new AbortController();
+    controller.abort();
+    controller = new AbortController();
     const prefix = field.value.trim();
-    const path = (side) => `/search?side=${side}&limit=${SHOWN}&prefix=${encodeURIComponent(prefix)}`;
+    const path = (side) => `/search?side=${side}&limit=${LISTED}&prefix=${encodeURIComponent(prefix)}`;
     try {
-      const found = await Promise.all(sides.map((side) => ask(path(side), { signal: asking.signal })));
-      const rows = sides.flatMap((side, k) => found[k].ids.map((id) => [side, id]));
-      list.replaceChildren(...rows.map(([side, id], k) => row(side, id, prefix, `${name}-${k}`)));
-      if (!rows.length) list.append(make("li", { class: "none" }, `No id begins with “${prefix}”.`));
-      say(rows.length ? `${many(rows.length, "id")} found; arrow keys choose.` : `No id begins with ${prefix}.`);
+      const results = await Promise.all(sides.map((side) => request(path(side), { signal: controller.signal })));
+      const matches = sides.flatMap((side, k) => results[k].ids.map((id) => [side, id]));
+      list.replaceChildren(...matches.map(([side, id], k) => listOption(side, id, prefix, `${name}-${k}`)));
+      if (!matches.length) list.append(html("li", { class: "none" }, `No id starts with “${prefix}”.`));
+      const count = `${plural(matches.length, "result")}; use the arrow keys.`;
+      announce(matches.length ? count : `No id starts with ${prefix}.`);
     } catch (error) {
       if (error.name === "AbortError") return;
-      if (!(error instanceof Problem)) throw error;
-      list.replaceChildren(make("li", { class: "none" }, error.message));
+      if (!(error instanceof ApiError)) throw error;
+      list.replaceChildren(html("li", { class: "none" }, error.message));
     }
-    listed = prefix;
-    mark(-1);
-    if (document.activeElement === field) show(true);
+    listedPrefix = prefix;
+    highlight(-1);
+    if (document.activeElement === field) toggle(true);
   }
 
-  function row(side, id, prefix, key) {
+  function listOption(side, id, prefix, key) {
     const text = String(id);
-    const option = make(
+    const option = html(
       "li",
-      { role: "option", id: key, "aria-selected": "false", onclick: () => take(option) },
-      make("span", {}, make("b", {}, text.slice(0, prefix.length)), text.slice(prefix.length)),
-      sides.length > 1 && make("small", {}, ONE[side]),
+      { role: "option", id: key, "aria-selected": "false", onclick: () => choose(option) },
+      html("span", {}, html("b", {}, text.slice(0, prefix.length)), text.slice(prefix.length)),
+      sides.length > 1 && html("small", {}, SINGULAR[side]),
     );
-    return Object.assign(option, { side, own: id });
+    return Object.assign(option, { side, externalId: id });
   }
 
-  async function enter() {
-    while (listed !== field.value.trim()) await look();
+  /** Chooses the highlighted or the first result, after waiting for the results of the current text. */
+  async function confirm() {
+    while (listedPrefix !== field.value.trim()) await search();
     const option = options()[Math.max(active, 0)];
-    if (!list.hidden && option) take(option);
+    if (!list.hidden && option) choose(option);
   }
 
-  function key(event) {
+  function onKey(event) {
     const last = options().length - 1;
     if (event.key === "Escape") {
       if (list.hidden) field.value = "";
-      show(false);
+      toggle(false);
     } else if (event.key === "ArrowDown" || event.key === "ArrowUp") {
-      if (list.hidden) look();
-      else if (event.key === "ArrowDown") mark(active < last ? active + 1 : 0);
-      else mark(active > 0 ? active - 1 : last);
-    } else if (event.key === "Enter") enter();
+      if (list.hidden) search();
+      else if (event.key === "ArrowDown") highlight(active < last ? active + 1 : 0);
+      else highlight(active > 0 ? active - 1 : last);
+    } else if (event.key === "Enter") confirm();
     else return;
     event.preventDefault();
   }
 
   field.addEventListener("input", () => {
     clearTimeout(timer);
-    timer = setTimeout(look, WAIT);
+    timer = setTimeout(search, DELAY_MS);
   });
-  field.addEventListener("click", look);
-  field.addEventListener("blur", () => show(false));
-  field.addEventListener("keydown", key);
+  field.addEventListener("click", search);
+  field.addEventListener("blur", () => toggle(false));
+  field.addEventListener("keydown", onKey);
   list.addEventListener("mousedown", (event) => event.preventDefault()); // the field keeps the focus until the click
-  return Object.assign(make("div", { class: "finder" }, field, list), { field });
+  return Object.assign(html("div", { class: "search-field" }, field, list), { field });
 }

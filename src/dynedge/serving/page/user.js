@@ -1,127 +1,132 @@
-// A user: what to recommend and why, what one more event would change, what they did, where their state went.
+// User view: recommendations with explanations, what-if, history, embedding drift.
 
-import { ask, at, Problem, tried } from "./ask.js";
-import { drift } from "./drift.js";
-import { card, itemLink, make, note, replace, wrong } from "./make.js";
-import { reasonLegend, reasons } from "./why.js";
-import { whatIf } from "./whatif.js";
-import { clock, day, exact, fixed, many, moment } from "./words.js";
+import { ApiError, entityPath, request, tryRequest } from "./api.js";
+import { card, errorNote, html, itemLink, note, replaceChildren } from "./dom.js";
+import { driftCard } from "./drift.js";
+import { explanationBar, explanationLegend } from "./explanation.js";
+import { clock, date, dateTime, exactTime, fixed, plural } from "./format.js";
+import { whatIfCard } from "./what_if.js";
 
-const SHOWN = 50;
+const MAX_EVENTS = 50;
 
 export async function userView(id, signal) {
-  const head = make("div", { class: "head" });
-  const best = make("div");
-  const events = card("Timeline", { class: "timeline" });
-  const path = make("div");
-  const seen = make("input", { type: "checkbox", onchange: () => load() });
-  const supposed = whatIf(id, () => load());
-  let last = null;
+  const head = html("div", { class: "head" });
+  const list = html("div");
+  const historyCard = card("User history", { class: "history" });
+  const driftPart = html("div");
+  const hideSeen = html("input", { type: "checkbox", onchange: () => load() });
+  const whatIf = whatIfCard(id, () => load());
+  let lastEvent = null;
   let loads = 0;
 
-  /** Everything at once, so that the lists are of one moment; an answer that was overtaken is dropped. */
+  /** Loads all parts at once, so that they agree with each other; a response that was overtaken is dropped. */
   async function load() {
-    const mine = (loads += 1);
-    const list = `/recommendations?k=10&why=true&filter_seen=${seen.checked}`;
-    const paths = ["", list, `/timeline?limit=${SHOWN}`, "/drift"];
-    const [about, found, timeline, moved, answer] = await Promise.all([
-      ...paths.map((rest) => tried(at("users", id, rest), { signal })),
-      supposed.ask(seen.checked, signal),
+    const number = (loads += 1);
+    const query = `/recommendations?k=10&explain=true&filter_seen=${hideSeen.checked}`;
+    const paths = ["", query, `/history?limit=${MAX_EVENTS}`, "/drift"];
+    const [user, recommendations, history, drift, comparison] = await Promise.all([
+      ...paths.map((rest) => tryRequest(entityPath("users", id, rest), { signal })),
+      whatIf.request(hideSeen.checked, signal),
     ]);
-    if (mine !== loads) return about;
-    last = JSON.stringify(about.last);
-    replace(head, heading(id, about));
-    replace(best, recommended(found, (item) => supposed.suppose(item)));
-    const scrolled = fromEnd(events);
-    replace(events, make("h2", {}, "Timeline"), timelineOf(timeline));
-    scrolled();
-    replace(path, about instanceof Problem ? null : drift(moved, "user"));
-    supposed.show(answer);
-    return about;
+    if (number !== loads) return user;
+    lastEvent = JSON.stringify(user.last_event);
+    replaceChildren(head, heading(id, user));
+    replaceChildren(list, recommendationList(recommendations, (item) => whatIf.select(item)));
+    const restoreScroll = keepScroll(historyCard);
+    replaceChildren(historyCard, html("h2", {}, "User history"), historyList(history));
+    restoreScroll();
+    replaceChildren(driftPart, user instanceof ApiError ? null : driftCard(drift, "user"));
+    whatIf.show(comparison);
+    return user;
   }
 
   async function refresh() {
-    if (supposed.item !== null) return; // who compares two lists wants them to stand still
-    const about = await ask(at("users", id), { signal });
-    if (JSON.stringify(about.last) !== last && supposed.item === null) await load();
+    if (whatIf.item !== null) return; // a comparison stays as it is until it is cleared
+    const user = await request(entityPath("users", id), { signal });
+    if (JSON.stringify(user.last_event) !== lastEvent && whatIf.item === null) await load();
   }
 
-  const about = await load();
-  const isKnown = !(about instanceof Problem);
-  const filter = make("label", { class: "check" }, seen, "leave out what they have had");
-  const lists = card("Recommendations", { class: "recommended" }, isKnown && filter, best);
-  const sides = [make("div", {}, lists, isKnown && supposed.element), isKnown && make("div", {}, events, path)];
-  const element = make("div", {}, head, make("div", { class: "columns" }, sides));
+  const isKnown = !((await load()) instanceof ApiError);
+  const filter = html("label", { class: "check" }, hideSeen, "Hide items already seen");
+  const recommended = card("Recommendations", { class: "recommended" }, isKnown && filter, list);
+  const right = isKnown && html("div", {}, historyCard, driftPart);
+  const columns = [html("div", {}, recommended, isKnown && whatIf.element), right];
+  const element = html("div", {}, head, html("div", { class: "columns" }, columns));
   return { title: String(id), element, refresh: isKnown ? refresh : null };
 }
 
-function heading(id, about) {
-  const title = make("h1", { tabindex: "-1" }, make("small", {}, "user"), String(id));
-  if (about instanceof Problem) return [title, wrong(about)];
-  const since = about.new ? "Came after the run was trained" : "Known from training";
-  if (!about.last) return [title, note(`${since}; no event here yet.`)];
-  return [title, note(`${since}; last event here: `, itemLink(about.last.item_id), `, ${moment(about.last.time)}.`)];
+function heading(id, user) {
+  const title = html("h1", { tabindex: "-1" }, html("small", {}, "User"), String(id));
+  if (user instanceof ApiError) return [title, errorNote(user)];
+  const origin = user.in_training_log ? "In the training log" : "Added after training";
+  if (!user.last_event) return [title, note(`${origin}. No events since the service started.`)];
+  const { item_id: item, time } = user.last_event;
+  return [title, note(`${origin}. Last event: `, itemLink(item), `, ${dateTime(time)}.`)];
 }
 
-const KNOWN = "The ten best items as of the newest event. Scores order them; only their differences mean something.";
-const UNKNOWN = "Whoever is unknown gets the popular list; a score is the item's share of all events.";
+const KNOWN_USER = "Top 10 at the time of the newest event. Only differences between scores are meaningful.";
+const UNKNOWN_USER = "Unknown user: the most popular items, with their shares of all events as scores.";
 
-function recommended(found, suppose) {
-  if (found instanceof Problem) return wrong(found);
-  if (!found.items.length) return note("Nothing is left to recommend.");
-  const explained = found.items.some((item) => item.why);
+function recommendationList(recommendations, selectWhatIf) {
+  if (recommendations instanceof ApiError) return errorNote(recommendations);
+  const { known, items } = recommendations;
+  if (!items.length) return note("There are no items left to recommend.");
+  const explained = items.some((item) => item.explanation);
   return [
-    note(found.known ? KNOWN : UNKNOWN),
-    found.known && explained && reasonLegend(found.items),
-    make("ol", { class: "ranked" }, found.items.map((item, k) => entry(item, k + 1, found, suppose))),
+    note(known ? KNOWN_USER : UNKNOWN_USER),
+    known && explained && explanationLegend(items),
+    html("ol", { class: "ranked" }, items.map((item, k) => recommendation(item, k + 1, known, selectWhatIf))),
   ];
 }
 
-function entry(item, rank, found, suppose) {
-  const more = {
+function recommendation(item, rank, known, selectWhatIf) {
+  const button = {
     class: "quiet",
     "data-key": `what if ${item.item_id}`,
     "aria-label": `What if the next event were with ${item.item_id}?`,
-    onclick: () => suppose(item.item_id),
+    title: "What would change if this were the user's next event?",
+    onclick: () => selectWhatIf(item.item_id),
   };
-  return make(
+  return html(
     "li",
     {},
-    make("span", { class: "rank" }, String(rank)),
-    make("span", { class: "name" }, itemLink(item.item_id)),
-    make("span", { class: "score", title: String(item.score) }, fixed(item.score, found.known ? 2 : 4)),
-    reasons(item.why),
-    found.known && make("button", more, "what if"),
+    html("span", { class: "rank" }, String(rank)),
+    html("span", { class: "name" }, itemLink(item.item_id)),
+    html("span", { class: "score", title: String(item.score) }, fixed(item.score, known ? 2 : 4)),
+    explanationBar(item.explanation),
+    known && html("button", button, "What if"),
   );
 }
 
-/** Under each day what was met, the newest first. */
-function timelineOf(timeline) {
-  if (timeline instanceof Problem) return wrong(timeline);
-  const events = timeline.events;
+/** Events grouped by day, newest first. */
+function historyList(history) {
+  if (history instanceof ApiError) return errorNote(history);
+  const { events } = history;
   if (!events.length) {
-    const ways = [make("code", {}, "POST /events"), " brings some, or ", make("code", {}, "--replay LOG"), "."];
-    return note("No events of this user since the service began; earlier ones are in the run's log. ", ...ways);
+    const sources = [html("code", {}, "POST /events"), " or ", html("code", {}, "--replay LOG"), "."];
+    const reason = "No events since the service started; earlier ones are in the training log. Add some with ";
+    return note(reason, ...sources);
   }
   const days = new Map();
-  for (const event of events) days.set(day(event.time), [...(days.get(day(event.time)) ?? []), event]);
-  const all = events.length < SHOWN;
-  const parts = [...days].flatMap(([name, own]) => [make("h3", {}, name), make("ul", {}, own.map(happened))]);
+  for (const event of events) days.set(date(event.time), [...(days.get(date(event.time)) ?? []), event]);
+  const complete = events.length < MAX_EVENTS;
+  const dayGroup = ([day, group]) => [html("h3", {}, day), html("ul", {}, group.map(historyEntry))];
+  const groups = [...days].flatMap(dayGroup);
   return [
-    note(all ? `${many(events.length, "event")} since the service began.` : `The latest ${SHOWN} events.`),
-    make("div", { class: "days", tabindex: "0", role: "group", "aria-label": "Events, the newest first" }, parts),
+    note(complete ? `${plural(events.length, "event")} since the service started.` : `Latest ${MAX_EVENTS} events.`),
+    html("div", { class: "days", tabindex: "0", role: "group", "aria-label": "Events, newest first" }, groups),
   ];
 }
 
-/** Call what comes back once the list has changed: whoever had scrolled down sees the same events as before. */
-function fromEnd(events) {
-  const old = events.querySelector(".days");
-  const left = old?.scrollTop ? old.scrollHeight - old.scrollTop : null;
+/** Returns a function that restores the scroll position relative to the end, once the list has changed. */
+function keepScroll(historyCard) {
+  const old = historyCard.querySelector(".days");
+  const fromEnd = old?.scrollTop ? old.scrollHeight - old.scrollTop : null;
   return () => {
-    const list = events.querySelector(".days");
-    if (left !== null && list) list.scrollTop = list.scrollHeight - left;
+    const list = historyCard.querySelector(".days");
+    if (fromEnd !== null && list) list.scrollTop = list.scrollHeight - fromEnd;
   };
 }
 
-const happened = (event) =>
-  make("li", {}, make("time", { title: exact(event.time) }, clock(event.time)), itemLink(event.item_id));
+const historyEntry = (event) =>
+  html("li", {}, html("time", { title: exactTime(event.time) }, clock(event.time)), itemLink(event.item_id));
