@@ -134,6 +134,12 @@ function longestPaths({ longest_path: paths, dnodes }) {
   const title = "Longest path";
   if (!paths.with_dnodes.length) return card(title, {}, note("Training of this model has no sequential steps."));
   const [before, after] = [mean(paths.without_dnodes), mean(paths.with_dnodes)];
+  const label = "Longest path of each training window";
+  const options = { unit: "window", dots: false };
+  if (!dnodes.some(Boolean)) {
+    const steps = `Sequential steps per training window: ${significant(before)} on average. This run has no d-nodes.`;
+    return chartCard(title, steps, label, [{ name: "steps", style: "second", values: paths.with_dnodes }], options);
+  }
   const description =
     `Sequential steps per training window: ${significant(before)} on average without d-nodes, ` +
     `${significant(after)} with ${significant(mean(dnodes))} d-nodes per window (${significant(before / after)} times fewer).`;
@@ -141,13 +147,12 @@ function longestPaths({ longest_path: paths, dnodes }) {
     { name: "without d-nodes", style: "other", values: paths.without_dnodes },
     { name: "with d-nodes", style: "second", values: paths.with_dnodes },
   ];
-  const label = "Longest path of each training window, without and with d-nodes";
-  return chartCard(title, description, label, series, { unit: "window", dots: false });
+  return chartCard(title, description, label, series, options);
 }
 
 function residuals(curve) {
   const values = column(curve, "residual");
-  if (!values.length) return card("D-node residuals", {}, note("This run has no d-nodes."));
+  if (!values.some(Boolean)) return card("D-node residuals", {}, note("This run has no d-nodes."));
   const description = "Mean distance between the vectors of d-nodes and the states that they replace, by epoch.";
   const series = [{ name: "mean ‖φ − state‖", style: "second", values }];
   return chartCard("D-node residuals", description, "D-node residual by epoch", series);

@@ -95,7 +95,7 @@ function summary(right) {
 function departure(rank) {
   if (rank <= TOP) return null;
   const title = rank ? `Rank after: ${rank}` : `Not in the top ${MAX_RANK} after`;
-  return html("small", { class: "down", title }, rank ? `▼ ${rank}` : "removed");
+  return html("small", { class: "down", title }, rank ? `→ ${rank}` : "removed");
 }
 
 function change(before, now) {
