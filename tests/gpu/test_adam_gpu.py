@@ -1,4 +1,4 @@
-"""Adam's rows on a GPU that does other work at the same time. Skipped without a GPU."""
+"""adam's row step on a GPU that runs other work at the same time. Skipped without a GPU."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a G
 ROWS, D = 4000, 64
 
 
-def test_rows_move_alike_beside_other_work() -> None:
-    """Where warps drift apart, one may not read what another has already written."""
+def test_row_step_is_correct_under_concurrent_work() -> None:
+    """Where warps run at different times, one must not read what another has already written."""
     from dynedge.ops.adam import reference
     from dynedge.ops.adam.triton import row_step
 
@@ -21,17 +21,17 @@ def test_rows_move_alike_beside_other_work() -> None:
     lr, scale = torch.tensor(0.01, device="cuda").double(), torch.ones((), device="cuda").double()
 
     def step(compute: object, device: str) -> list[torch.Tensor]:
-        found = [value.clone(), torch.zeros_like(value), torch.zeros_like(value)]
-        parts = [part.to(device) for part in (*found, torch.zeros(ROWS, dtype=torch.int32), rows, grad, lr, scale)]
-        moved, mean, square, steps, named, by, rate, factor = parts
-        compute(moved, named, by, mean, square, steps, rate, factor)  # type: ignore[operator]
-        return [part.cpu() for part in (moved, mean, square, steps)]
+        tensors = [value.clone(), torch.zeros_like(value), torch.zeros_like(value)]
+        parts = [part.to(device) for part in (*tensors, torch.zeros(ROWS, dtype=torch.int32), rows, grad, lr, scale)]
+        updated, mean, square, steps, row_numbers, row_grads, lr_scalar, scale_scalar = parts
+        compute(updated, row_numbers, row_grads, mean, square, steps, lr_scalar, scale_scalar)  # type: ignore[operator]
+        return [part.cpu() for part in (updated, mean, square, steps)]
 
-    right = step(reference.row_step, "cpu")
-    beside, other = torch.cuda.Stream(), torch.randn(2000, 2000, device="cuda")  # type: ignore[no-untyped-call]
+    expected = step(reference.row_step, "cpu")
+    side_stream, matrix = torch.cuda.Stream(), torch.randn(2000, 2000, device="cuda")  # type: ignore[no-untyped-call]
     for _ in range(200):
-        with torch.cuda.stream(beside):
+        with torch.cuda.stream(side_stream):
             for _ in range(4):
-                other = (other @ other).tanh()
-        for found, expected in zip(step(row_step, "cuda"), right, strict=True):
-            torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+                matrix = (matrix @ matrix).tanh()
+        for got, right in zip(step(row_step, "cuda"), expected, strict=True):
+            torch.testing.assert_close(got, right, rtol=1e-5, atol=1e-6)

@@ -1,16 +1,16 @@
-"""Compiles, without a GPU, every Triton kernel that training and ranking would launch on one.
+"""Compiles every Triton kernel that training and ranking launch, without a GPU.
 
-    python tests/ops/compiling.py       # some minutes; after any change of a kernel that no GPU has run yet
+    python tests/ops/compile_triton.py       # a few minutes; after any change to a kernel that has not run on a GPU
 
-The interpreter takes what the compiler refuses (a constant assigned twice, a shape that changes in a branch), so
-that a kernel that passes there may still not run. Nothing is launched here: what a kernel would have written stays
-nought.
+The interpreter accepts what the compiler refuses (a constant assigned twice, a shape that changes in a branch), so
+that a kernel that passes there may still not run. Nothing is launched here: what a kernel would write stays zero.
 """
 
 from __future__ import annotations
 
 import time
 from dataclasses import replace
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from triton.runtime.jit import JITFunction
 
 from dynedge.data.log import EventLog
 from dynedge.data.windows import Window
-from dynedge.models import window_index as prepared
+from dynedge.models import window_index
 from dynedge.models.base import Step
 from dynedge.models.edge import recurrence, repeat_bonus
 from dynedge.models.edge.config import PAPER, RecurrenceConfig
@@ -39,17 +39,20 @@ TYPES = {
     torch.int64: "i64",
     torch.bool: "i1",
 }
-ON_A_GPU = {"rounded": "ieee"}  # what the interpreter needs instead
+ON_A_GPU = {"rounded": "ieee"}  # precisions that only the interpreter needs
 compiled: dict[Any, float] = {}
 
 
-def compile_instead(kernel: JITFunction, *args: Any, grid: Any, warmup: bool = False, **kwargs: Any) -> None:
+def compile_only(kernel: JITFunction, *args: Any, grid: Any, warmup: bool = False, **kwargs: Any) -> None:
+    """Takes the place of JITFunction.run: compiles the kernel for these arguments and launches nothing."""
     names = [parameter.name for parameter in kernel.params]
-    told = dict(zip(names, args, strict=False)) | {name: kwargs.pop(name) for name in list(kwargs) if name in names}
-    constants = {p.name: told[p.name] for p in kernel.params if p.is_constexpr}
+    arguments = dict(zip(names, args, strict=False)) | {
+        name: kwargs.pop(name) for name in list(kwargs) if name in names
+    }
+    constants = {p.name: arguments[p.name] for p in kernel.params if p.is_constexpr}
     if "PRECISION" in constants:
         constants["PRECISION"] = ON_A_GPU.get(constants["PRECISION"], constants["PRECISION"])
-    signature = {p.name: "constexpr" if p.is_constexpr else _type(told[p.name]) for p in kernel.params}
+    signature = {p.name: "constexpr" if p.is_constexpr else _type(arguments[p.name]) for p in kernel.params}
     key = kernel.__name__, kernel.__module__, str(signature), str(constants), str(kwargs)
     if key not in compiled:
         began = time.perf_counter()
@@ -64,7 +67,7 @@ def _type(value: Any) -> str:
 
 
 def make_log() -> EventLog:
-    """Windows with wide levels and narrow ones; features."""
+    """A log with wide and narrow levels, and features."""
     rng = np.random.default_rng(0)
     users, items = rng.zipf(1.3, 6000) % 3000, rng.integers(0, 200, 6000)
     features = rng.standard_normal((6000, 2))
@@ -80,9 +83,9 @@ CONFIGS = {
 
 
 def main() -> None:
-    JITFunction.run = compile_instead
+    JITFunction.run = compile_only
     Tensor.new_empty, torch.empty, torch.empty_like = Tensor.new_zeros, torch.zeros, torch.zeros_like
-    for module in (prepared, recurrence):
+    for module in (window_index, recurrence):
         module.uses_triton = lambda tensor: True
     for package, table, function in (
         (read_states, "BY_DEVICE", "read_states"),
@@ -95,8 +98,8 @@ def main() -> None:
         (adam, "COALESCE_BY_DEVICE", "coalesce"),
         (adam, "SQUARES_BY_DEVICE", "sum_of_squares"),
     ):
-        by_triton = __import__(f"{package.__name__}.triton", fromlist=[function])
-        getattr(package, table)["cpu"] = getattr(by_triton, function)
+        module = import_module(f"{package.__name__}.triton")
+        getattr(package, table)["cpu"] = getattr(module, function)
     log = make_log()
     for name, config in CONFIGS.items():
         model = recurrence.create(config, log, len(log), 0)

@@ -1,4 +1,4 @@
-"""What tests of operators share."""
+"""Fixtures shared by the tests of operators."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import torch
 
 @pytest.fixture
 def poisoned() -> Iterator[None]:
-    """Whatever torch.empty gives is NaN, so that a number nobody wrote shows; and threads as they were."""
+    """Fills the memory of torch.empty with NaN, so that unwritten numbers show; restores the number of threads."""
     yield from _poisoned(warn_only=False)
 
 
 @pytest.fixture
 def poisoned_anywhere() -> Iterator[None]:
-    """The same where a reference may run on a GPU, by operators that have no fixed order there."""
+    """The same where the reference may run on a GPU, by torch operators that are not deterministic there."""
     yield from _poisoned(warn_only=True)
 
 

@@ -1,4 +1,4 @@
-"""adam on a CPU against plain torch, number by number."""
+"""adam on a CPU against the reference."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ def make(shape, dtype, seed=0):
 
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.float64, 1e-14), (torch.float32, 1e-6)])
 @pytest.mark.parametrize("shape", [(), (1,), (37,), (5, 13), (2, 3, 65)])
-def test_a_dense_step(shape, dtype, bound):
+def test_dense_step(shape, dtype, bound):
     scale = torch.tensor(0.3, dtype=torch.float64)
     results = []
     for module in (cpu, reference):
@@ -29,7 +29,7 @@ def test_a_dense_step(shape, dtype, bound):
 
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.float64, 1e-14), (torch.float32, 1e-6)])
 @pytest.mark.parametrize(("shape", "rows"), [((9, 7), [8, 2, 3]), ((4, 1), []), ((6,), [5, 0]), ((3, 2, 5), [1])])
-def test_a_step_of_some_rows(shape, rows, dtype, bound):
+def test_row_step(shape, rows, dtype, bound):
     scale, rows = torch.tensor(0.7, dtype=torch.float64), torch.tensor(rows, dtype=torch.long)
     results = []
     for module in (cpu, reference):
@@ -41,7 +41,7 @@ def test_a_step_of_some_rows(shape, rows, dtype, bound):
         torch.testing.assert_close(one, other, rtol=bound, atol=bound)
 
 
-def test_the_sum_of_squares_is_exact_enough_and_knows_a_nan():
+def test_sum_of_squares_is_exact_and_propagates_nan():
     grads = [torch.randn(1000), torch.randn(3, 5), torch.randn(()), torch.zeros(0)]
     right = sum((grad.double() ** 2).sum() for grad in grads)
     for module in (cpu, reference):
@@ -51,7 +51,7 @@ def test_the_sum_of_squares_is_exact_enough_and_knows_a_nan():
 
 
 @pytest.mark.parametrize("rows", [[3, 1, 3, 0, 3], [2], []])
-def test_rows_named_twice_are_summed(rows):
+def test_coalesce_sums_repeated_rows(rows):
     values = torch.randn(len(rows), 4, dtype=torch.float64)
     grad = torch.sparse_coo_tensor(torch.tensor([rows], dtype=torch.long), values, (6, 4), check_invariants=True)
     got, right = cpu.coalesce(grad), reference.coalesce(grad)

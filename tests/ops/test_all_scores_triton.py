@@ -1,4 +1,4 @@
-"""all_scores' Triton kernels against the reference; and rows_before on a device against the schedule's own."""
+"""all_scores' Triton kernels against the reference; and rows_and_moves on a device against the schedule's rows."""
 
 from __future__ import annotations
 
@@ -20,15 +20,18 @@ from dynedge.plan.schedule import build_schedule
 @pytest.mark.parametrize("ids", [False, True], ids=["states", "ids"])
 @pytest.mark.parametrize(("n", "items", "d"), [(1, 3, 5), (90, 20, 16), (70, 130, 65), (0, 4, 8)])
 def test_all_scores(n: int, items: int, d: int, ids: bool) -> None:
-    """Items move often, also twice in a row; some events give theirs no state."""
+    """Items are updated often, also twice in a row; some events update nothing."""
     torch.manual_seed(0)
-    wanted, states, arena = torch.randn(n, 2 * d if ids else d), torch.randn(items, d), torch.randn(n + 3, d)
-    own = torch.randn(items, d + 1) if ids else None
-    item, row = torch.randint(max(1, items // 2), (n,)), torch.randperm(n + 3)[:n]
-    row[torch.rand(n) < 0.2] = -1
-    right = reference.all_scores(wanted, states, own, item, row, arena)
-    inputs = (tensor if tensor is None else tensor.to(DEVICE) for tensor in (wanted, states, own, item, row, arena))
-    torch.testing.assert_close(all_scores(*inputs).cpu(), right, rtol=1e-5, atol=1e-4)
+    query, states, arena = torch.randn(n, 2 * d if ids else d), torch.randn(items, d), torch.randn(n + 3, d)
+    id_embeddings = torch.randn(items, d + 1) if ids else None
+    item, row_after = torch.randint(max(1, items // 2), (n,)), torch.randperm(n + 3)[:n]
+    row_after[torch.rand(n) < 0.2] = -1
+    expected = reference.all_scores(query, states, id_embeddings, item, row_after, arena)
+    inputs = (
+        tensor if tensor is None else tensor.to(DEVICE)
+        for tensor in (query, states, id_embeddings, item, row_after, arena)
+    )
+    torch.testing.assert_close(all_scores(*inputs).cpu(), expected, rtol=1e-5, atol=1e-4)
 
 
 @pytest.mark.parametrize("active", [0.0, 0.3, 1.0])
@@ -39,10 +42,10 @@ def test_rows_before(active: float) -> None:
     schedule = build_schedule(user, item, linker(user, item), np.zeros(0, np.int64))
     log = EventLog.from_arrays(user, item, np.arange(60.0), num_users=8, num_items=14)
     past = Linker(np.zeros(8, bool), np.zeros(14, bool))(user, item)
-    ready = index(Window(log, range(60)), schedule, past, True, torch.zeros(1))
+    indexed = index(Window(log, range(60)), schedule, past, True, torch.zeros(1))
     items, events = rng.integers(0, 14, (60, 5)), np.arange(60)
-    found, moves = rows_and_moves(ready, torch.from_numpy(items), torch.from_numpy(events))
-    assert np.array_equal(found.numpy(), schedule.rows_before(items, events[:, None]))
-    for (k, c), move in np.ndenumerate(moves.numpy()):
-        own = np.flatnonzero((item[k:] == items[k, c]) & ~linker.active_item[items[k, c] % 10])
-        assert move == (k + own[0] if len(own) else NEVER)
+    rows, first_updates = rows_and_moves(indexed, torch.from_numpy(items), torch.from_numpy(events))
+    assert np.array_equal(rows.numpy(), schedule.rows_before(items, events[:, None]))
+    for (k, c), move in np.ndenumerate(first_updates.numpy()):
+        id_embeddings = np.flatnonzero((item[k:] == items[k, c]) & ~linker.active_item[items[k, c] % 10])
+        assert move == (k + id_embeddings[0] if len(id_embeddings) else NEVER)

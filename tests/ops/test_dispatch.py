@@ -1,4 +1,4 @@
-"""A GPU that Triton or bfloat16 does not run on, pretended: one line says so, and plain torch goes on."""
+"""GPUs on which Triton or bfloat16 does not run, simulated: one warning, and plain PyTorch instead."""
 
 from __future__ import annotations
 
@@ -16,15 +16,17 @@ from dynedge.training.precision import autocast
 
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
-    """What is said once is said again, and what was found is forgotten."""
-    for known in (dispatch.triton_is_usable, dispatch.warn_once):
-        known.cache_clear()
+    """Clears what is cached per process."""
+    for cached in (dispatch.triton_is_usable, dispatch.warn_once):
+        cached.cache_clear()
     yield
-    for known in (dispatch.triton_is_usable, dispatch.warn_once):
-        known.cache_clear()
+    for cached in (dispatch.triton_is_usable, dispatch.warn_once):
+        cached.cache_clear()
 
 
-def test_without_triton(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_triton_falls_back_to_torch(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def absent(name: str) -> Any:
         if name == "triton":
             raise ImportError(name)
@@ -37,7 +39,7 @@ def test_without_triton(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     )
 
 
-def test_an_old_gpu(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_old_gpu_falls_back_to_torch(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (7, 5))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "an old GPU")
     assert not dispatch.triton_is_usable()
@@ -47,7 +49,9 @@ def test_an_old_gpu(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtu
     assert dispatch.triton_is_usable()
 
 
-def test_without_bfloat16(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_bfloat16_falls_back_to_float32(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: False)
     for _ in range(2):
         with autocast(TrainingConfig(device="cuda", precision="bfloat16")):

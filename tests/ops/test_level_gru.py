@@ -1,4 +1,4 @@
-"""level_gru on a CPU against the two references: states, every gradient, odd sizes, poisoned memory, same bits."""
+"""level_gru on a CPU against both references: states, every gradient, odd sizes, poisoned memory, same bits."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ NO_DNODES = np.zeros(0, np.int64)
 pytestmark = pytest.mark.usefixtures("poisoned")
 
 
-class Window:
-    """Random events and inputs. Weights of size 1/√d, as they are learned: states neither die nor explode."""
+class RandomWindow:
+    """Random events and inputs. Weights of size 1/√d, as learned ones: states neither vanish nor explode."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Window:
         return written.detach(), *torch.autograd.grad(written, self.inputs, self.grad, materialize_grads=True)
 
     def event_by_event(self) -> Tensor:
-        """The states by the loop over events, in the order of the schedule's rows."""
+        """The states by a loop over events, in the order of the schedule's rows."""
         roots, pre, *weights = self.inputs
         s, codes = self.schedule, 2 * self.schedule.event + sides(self.schedule)
         start = [
@@ -109,7 +109,7 @@ WINDOWS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", WINDOWS)
 def test_states_and_gradients_equal_both_references_in_float64(name: str) -> None:
-    window = Window(**WINDOWS[name])
+    window = RandomWindow(**WINDOWS[name])
     written, *grads = window.gradients()
     torch.testing.assert_close(written, window.event_by_event().detach(), rtol=0, atol=1e-10)
     states, *expected = window.gradients(reference.level_gru)
@@ -118,8 +118,8 @@ def test_states_and_gradients_equal_both_references_in_float64(name: str) -> Non
         torch.testing.assert_close(grad, right, rtol=1e-9, atol=1e-9)
 
 
-def test_windows_cover_what_they_are_meant_to() -> None:
-    made = {name: Window(**settings) for name, settings in WINDOWS.items()}
+def test_windows_cover_all_cases() -> None:
+    made = {name: RandomWindow(**settings) for name, settings in WINDOWS.items()}
     widths = {name: np.diff(window.schedule.blocks[::2]) for name, window in made.items()}
     assert made["one long chain"].schedule.depth == 300
     assert widths["one wide level"].max() >= 2 * thread_pool.MIN_ROWS
@@ -137,12 +137,12 @@ def test_windows_cover_what_they_are_meant_to() -> None:
 )
 def test_gradcheck(settings: dict[str, Any]) -> None:
     """Against finite differences, in every input: entry, ψ and φ rows, pre, weights, biases."""
-    window = Window(n=12, users=4, items=3, seed=1, **{"d": 3, **settings})
+    window = RandomWindow(n=12, users=4, items=3, seed=1, **{"d": 3, **settings})
     assert torch.autograd.gradcheck(lambda *inputs: level_gru(*inputs, window.schedule), window.inputs)
 
 
-def test_gradcheck_of_the_sequential_reference() -> None:
-    window = Window(n=8, users=3, items=3, d=2, active=0.3, limit={"max_dnodes": 2})
+def test_gradients_of_the_event_by_event_reference() -> None:
+    window = RandomWindow(n=8, users=3, items=3, d=2, active=0.3, limit={"max_dnodes": 2})
     torch.testing.assert_close(
         torch.autograd.grad(window.event_by_event(), window.inputs, window.grad),
         window.gradients()[1:],
@@ -153,8 +153,8 @@ def test_gradcheck_of_the_sequential_reference() -> None:
 
 @pytest.mark.parametrize("n", [0, 30])
 def test_windows_that_write_nothing(n: int) -> None:
-    """No events, or all between active entities: nothing is written, and every gradient is nought."""
-    window = Window(n=n, active=1.0)
+    """No events, or all between active entities: nothing is written, and every gradient is zero."""
+    window = RandomWindow(n=n, active=1.0)
     written, *grads = window.gradients()
     assert written.shape == (0, 3)
     for grad, tensor in zip(grads, window.inputs, strict=True):
@@ -164,12 +164,12 @@ def test_windows_that_write_nothing(n: int) -> None:
 @pytest.mark.parametrize("name", ["plain", "active and d-nodes", "narrow and wide levels"])
 @pytest.mark.parametrize("d", [7, 64])
 def test_float32_stays_within_bounds_of_float64(name: str, d: int) -> None:
-    """A row adds 2d products and three activations, each wrong by up to 3e-7 (float32's unit is 6e-8), and a state
-    passes it on damped by z < 1, over some ten levels: 1e-5 leaves a factor of about five. A gradient adds up to W
-    such rows: 1e-4 of its greatest number."""
+    """A row adds 2d products and three activations, each with an error of up to 3e-7 (float32's unit is 6e-8), and a
+    state passes it on damped by z < 1, over about ten levels: 1e-5 leaves a factor of about five. A gradient adds up
+    to W such rows: 1e-4 of its greatest number."""
     settings = {**WINDOWS[name], "d": d}
-    right = Window(**settings)
-    window = Window(**settings, dtype=torch.float32)
+    right = RandomWindow(**settings)
+    window = RandomWindow(**settings, dtype=torch.float32)
     window.inputs = [tensor.detach().float().requires_grad_() for tensor in right.inputs]
     window.grad = right.grad.float()
     for i, (got, expected) in enumerate(zip(window.gradients(), right.gradients(), strict=True)):
@@ -179,13 +179,13 @@ def test_float32_stays_within_bounds_of_float64(name: str, d: int) -> None:
 
 
 def test_float32_activations() -> None:
-    """tanh within 3.5e-7 of the truth, never past 1, and a NaN stays one: seen through a state of one number."""
+    """tanh within 3.5e-7, never above 1, and a NaN stays a NaN: seen through a state of width 1."""
     x = torch.cat((torch.linspace(-12, 12, 20_001), torch.tensor([torch.inf, -torch.inf, torch.nan])))
-    window = Window(n=len(x), users=100_000, items=100_000, d=1, dtype=torch.float32, limit={"max_depth": 1})
+    window = RandomWindow(n=len(x), users=100_000, items=100_000, d=1, dtype=torch.float32, limit={"max_depth": 1})
     pre = torch.full((window.written, 3), -100.0)  # z = 0: the new state is n
     pre[: len(x), 2] = x
-    nought = [torch.zeros_like(tensor) for tensor in window.inputs]
-    written = level_gru(nought[0], pre, *nought[2:], window.schedule)[: len(x), 0]
+    zeros = [torch.zeros_like(tensor) for tensor in window.inputs]
+    written = level_gru(zeros[0], pre, *zeros[2:], window.schedule)[: len(x), 0]
     assert written[-1].isnan()
     assert written[:-1].abs().max() <= 1
     torch.testing.assert_close(written.double(), x.double().tanh(), rtol=3.5e-7, atol=0, equal_nan=True)
@@ -193,23 +193,21 @@ def test_float32_activations() -> None:
 
 @pytest.mark.parametrize("d", [7, 64])
 @pytest.mark.parametrize("name", ["active and d-nodes", "narrow and wide levels", "one wide level"])
-def test_same_bits_every_time_and_with_any_number_of_threads(
-    name: str, d: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also whether levels are taken as narrow or as wide, and so however rows share a block."""
-    window = Window(**{**WINDOWS[name], "d": d}, dtype=torch.float32)
+def test_bits_do_not_depend_on_the_number_of_threads(name: str, d: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor on whether levels run as narrow or as wide ones, and so on which rows share a block."""
+    window = RandomWindow(**{**WINDOWS[name], "d": d}, dtype=torch.float32)
     torch.set_num_threads(1)
     first = window.gradients()
-    for threads, wide in ((1, thread_pool.MIN_ROWS), (2, thread_pool.MIN_ROWS), (2, 1), (3, 1), (2, 1_000_000)):
+    for threads, min_rows in ((1, thread_pool.MIN_ROWS), (2, thread_pool.MIN_ROWS), (2, 1), (3, 1), (2, 1_000_000)):
         torch.set_num_threads(threads)
-        monkeypatch.setattr(thread_pool, "MIN_ROWS", wide)
-        monkeypatch.setattr(thread_pool, "ROWS_PER_PART", min(wide, 64))
-        for name_of, got, expected in zip(("written", *NAMES), window.gradients(), first, strict=True):
-            assert torch.equal(got, expected), (threads, wide, name_of)
+        monkeypatch.setattr(thread_pool, "MIN_ROWS", min_rows)
+        monkeypatch.setattr(thread_pool, "ROWS_PER_PART", min(min_rows, 64))
+        for tensor_name, got, expected in zip(("written", *NAMES), window.gradients(), first, strict=True):
+            assert torch.equal(got, expected), (threads, min_rows, tensor_name)
 
 
 def test_inputs_need_not_be_contiguous() -> None:
-    window = Window(active=0.3, limit={"max_dnodes": 5})
+    window = RandomWindow(active=0.3, limit={"max_dnodes": 5})
     expected = window.gradients()
     window.inputs = [
         torch.stack((tensor.detach(), torch.full_like(tensor, torch.nan)), -1)[..., 0].requires_grad_()
@@ -221,8 +219,8 @@ def test_inputs_need_not_be_contiguous() -> None:
         assert torch.equal(got, right)
 
 
-def test_only_the_gradients_asked_for() -> None:
-    window = Window(active=0.3, limit={"max_dnodes": 5})
+def test_only_requested_gradients_are_returned() -> None:
+    window = RandomWindow(active=0.3, limit={"max_dnodes": 5})
     _, *expected = window.gradients()
     for i, right in enumerate(expected):
         inputs = [tensor.detach().requires_grad_(i == j) for j, tensor in enumerate(window.inputs)]
@@ -230,8 +228,8 @@ def test_only_the_gradients_asked_for() -> None:
         assert torch.equal(got, right)
 
 
-def test_backward_twice_gives_the_same_and_inputs_are_left_alone() -> None:
-    window = Window(active=0.3, d=16)
+def test_a_second_backward_pass_is_equal_and_inputs_are_unchanged() -> None:
+    window = RandomWindow(active=0.3, d=16)
     before = [tensor.detach().clone() for tensor in window.inputs]
     written = level_gru(*window.inputs, window.schedule)
     first = torch.autograd.grad(written, window.inputs, window.grad, retain_graph=True)
@@ -240,8 +238,8 @@ def test_backward_twice_gives_the_same_and_inputs_are_left_alone() -> None:
     assert all(torch.equal(one, two) for one, two in zip(before, window.inputs, strict=True))
 
 
-def test_what_does_not_fit_is_refused_by_name() -> None:
-    window = Window()
+def test_wrong_shapes_and_types_are_refused_by_name() -> None:
+    window = RandomWindow()
     roots, pre, w_own, w_other, b_own = (tensor.detach() for tensor in window.inputs)
     with pytest.raises(ValueError, match=r"pre should be \[80, 9\] for this schedule, not \[79, 9\]"):
         level_gru(roots, pre[1:], w_own, w_other, b_own, window.schedule)

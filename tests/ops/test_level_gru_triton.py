@@ -22,7 +22,7 @@ FLOAT32, BFLOAT16 = 1e-4, 2e-2  # relative to the greatest number
 pytestmark = pytest.mark.usefixtures("poisoned_anywhere")
 
 
-class Window:
+class RandomWindow:
     """Random events, their schedule, and random inputs."""
 
     def __init__(
@@ -99,7 +99,7 @@ WINDOWS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", WINDOWS)
 def test_states_and_gradients(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(triton, "MAX_SOLO_BYTES", 0)  # all by the kernels with a barrier
-    Window(**WINDOWS[name]).check()
+    RandomWindow(**WINDOWS[name]).check()
 
 
 @pytest.mark.parametrize("name", ["active and d-nodes", "one event", "one long chain", "d = 7"])
@@ -108,18 +108,18 @@ def test_narrow_levels_are_computed_by_one_program(name: str, rows: int, monkeyp
     """Also next to levels that are too wide for it."""
     monkeypatch.setattr(triton, "MAX_SOLO_ROWS", rows)
     monkeypatch.setattr(triton, "MIN_SOLO_LEVELS", 0)
-    Window(**WINDOWS[name]).check()
+    RandomWindow(**WINDOWS[name]).check()
 
 
 @pytest.mark.parametrize("name", [name for name in WINDOWS if name != "d = 1"])  # whose sums cancel to few bits
 def test_states_and_gradients_in_bfloat16(name: str) -> None:
-    Window(**WINDOWS[name]).check(bfloat16=True)
+    RandomWindow(**WINDOWS[name]).check(bfloat16=True)
 
 
 @pytest.mark.parametrize("n", [0, 20])
 def test_windows_that_write_nothing(n: int) -> None:
     """No events, or all between active entities."""
-    window = Window(n=n, active=(1.0, 1.0))
+    window = RandomWindow(n=n, active=(1.0, 1.0))
     arena, roots, *other_grads = window.run()
     assert torch.equal(arena, window.inputs[0]) and torch.equal(roots, window.grad)
     assert not any(grad.any() for grad in other_grads)
@@ -129,7 +129,7 @@ def test_several_levels_in_one_launch(monkeypatch: pytest.MonkeyPatch) -> None:
     """With one side written, one program can compute all levels, even where programs cannot wait for each other."""
     monkeypatch.setattr(triton, "MAX_SOLO_BYTES", 0)
     monkeypatch.setattr(triton, "_one_level_per_launch", lambda runs, fits_one_program, reverse: runs)
-    window = Window(n=60, users=5, items=7, active=(0.0, 1.0))
+    window = RandomWindow(n=60, users=5, items=7, active=(0.0, 1.0))
     assert [run[1] for run in window.levels.runs] == [window.schedule.depth] and window.schedule.depth > 5
     window.check()
 
@@ -138,7 +138,7 @@ def test_wide_levels_get_their_own_launches(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(triton, "MAX_SOLO_ROWS", 0)
     monkeypatch.setattr(triton, "MIDDLE", triton.LaunchShape(2, 64, 1, 8))
     monkeypatch.setattr(triton, "WIDE", triton.LaunchShape(4, 64, 4, 8))
-    window = Window(n=50, users=12, items=12)
+    window = RandomWindow(n=50, users=12, items=12)
     kinds = [rows >= 4 for _, _, rows in window.levels.runs]
     assert any(kinds) and not all(kinds)
     assert all(last - first == 1 for first, last, rows in window.levels.runs if rows >= 4)
@@ -159,6 +159,6 @@ def test_short_runs_of_narrow_levels_join_their_neighbours() -> None:
 
 
 def test_same_bits_every_time() -> None:
-    window = Window(n=15, active=(0.2, 0.2), limit={"max_dnodes": 5})
+    window = RandomWindow(n=15, active=(0.2, 0.2), limit={"max_dnodes": 5})
     first, second = window.run(bfloat16=True), window.run(bfloat16=True)
     assert all(torch.equal(one, two) for one, two in zip(first, second, strict=True))

@@ -117,7 +117,7 @@ def test_gradcheck(name):
         assert torch.autograd.gradcheck(lambda *most: run(*most, tensors[3].detach()), tensors[:3])
 
 
-def test_float32_is_near_float64():
+def test_float32_is_close_to_float64():
     """Scores of some ±10 add 2d products; exp and the sum of a softmax lose a few units of 6e-8 each."""
     for name in ("sampled, ids", "full, ids"):
         tensors, columns, true = make(**{**CASES[name], "d": 16})
@@ -145,13 +145,13 @@ def test_extreme_and_nan_scores():
 
 
 @pytest.mark.parametrize("name", ["many chunks", "full, ids"])
-def test_same_bits_with_any_number_of_threads(name, monkeypatch):
+def test_bits_do_not_depend_on_the_number_of_threads(name, monkeypatch):
     made = make(**CASES[name], dtype=torch.float32)
     torch.set_num_threads(1)
     first = gradients(sampled_softmax, *made)
-    for threads, wide, at_once in ((2, 1, cpu.BUFFER), (3, 1, cpu.BUFFER), (2, 1, 1), (1, 1, 1)):
+    for threads, min_rows, at_once in ((2, 1, cpu.BUFFER), (3, 1, cpu.BUFFER), (2, 1, 1), (1, 1, 1)):
         torch.set_num_threads(threads)
-        monkeypatch.setattr(thread_pool, "MIN_ROWS", wide)
+        monkeypatch.setattr(thread_pool, "MIN_ROWS", min_rows)
         monkeypatch.setattr(cpu, "BUFFER", at_once)
         assert all(
             torch.equal(one, other) for one, other in zip(gradients(sampled_softmax, *made), first, strict=True)

@@ -1,4 +1,4 @@
-"""Import this before any Triton kernel: without a GPU, kernels run in Triton's interpreter."""
+"""Import this before any Triton kernel: without a GPU, kernels then run in Triton's interpreter."""
 
 import os
 
