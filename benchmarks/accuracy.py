@@ -263,7 +263,7 @@ def less(ours: list[np.ndarray], theirs: list[np.ndarray], user: np.ndarray) -> 
 
 def picture(args: argparse.Namespace) -> None:
     """The paper's ablation figure for these logs."""
-    from dynedge.report.style import BLUE, GREY, ORANGE, figure, save, tidy
+    from dynedge.report.style import BLUE, GREY, ORANGE, figure, save, style_axes
 
     found = [row for row in rows(args.runs) if row["what"] == "cuts" and row["log"] in args.names.split(",")]
     logs = list(dict.fromkeys(row["log"] for row in found))
@@ -277,7 +277,7 @@ def picture(args: argparse.Namespace) -> None:
         axis.bar(range(len(of)), seconds, color=colors, alpha=0.75)
         axis.set_xticks(range(len(of)), [name.replace(", n*=", "\n") for name in of], fontsize=8)
         axis.set_xlabel("d-nodes a window; events from which users/items are active")
-        tidy(axis, f"{log}: edge-paper", ylabel="seconds an epoch (bars)")
+        style_axes(axis, f"{log}: edge-paper", ylabel="seconds an epoch (bars)")
         right = axis.twinx()
         for place, some in enumerate(hits):
             right.plot([place] * len(some), some, "o", color=ORANGE, markersize=4)

@@ -31,7 +31,7 @@ from dynedge.plan.dnodes.longest_path import cut_longest_paths
 from dynedge.plan.levels import longest_path
 from dynedge.plan.links import Linker, active_mask
 from dynedge.report.plan import METHOD_STYLES
-from dynedge.report.style import figure, log_scales, save, tidy
+from dynedge.report.style import figure, log_scales, save, style_axes
 from dynedge.utils.arrays import Array
 
 Threshold = tuple[int | None, int | None]
@@ -303,7 +303,7 @@ def _draw(rows: list[dict[str, Any]], path: Path) -> None:
             if points:
                 x, y = zip(*sorted(points), strict=True)
                 axes.plot(x, y, color=color, marker=marker, linestyle=dashes, markersize=5, label=method)
-        tidy(axes, label)
+        style_axes(axes, label)
         log_scales(axes)
     for axes in panels[len(labels) :]:
         axes.set_visible(False)

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from dynedge.report.style import BLUE, GREEN, GREY, ORANGE, figure, log_scales, save, tidy
+from dynedge.report.style import BLUE, GREEN, GREY, ORANGE, figure, log_scales, save, style_axes
 
 Rows = list[dict[str, str]]
 
@@ -22,9 +22,9 @@ def main() -> None:
     fig = figure(11, 3.6)
     events, width, dnodes = fig.subplots(1, 3)
     _curve(events, [row for row in rows if row["sweep"] == "events"], "training", 1e6)
-    tidy(events, "events", xlabel="training events, millions", ylabel="seconds an epoch")
+    style_axes(events, "events", xlabel="training events, millions", ylabel="seconds an epoch")
     _curve(width, [row for row in rows if row["sweep"] == "dim"], "dim")
-    tidy(width, "width of a state", xlabel="d", ylabel="seconds an epoch")
+    style_axes(width, "width of a state", xlabel="d", ylabel="seconds an epoch")
     _dnodes(dnodes, [row for row in rows if row["sweep"] == "dnodes"])
     save(fig, target)
 
@@ -47,7 +47,7 @@ def _dnodes(axes: Any, rows: Rows) -> None:
     rows = sorted(rows, key=lambda row: int(row["dnodes"]))
     names = [row["dnodes"] for row in rows]
     axes.bar(names, [float(row["seconds"]) for row in rows], color=BLUE)
-    tidy(axes, "d-nodes a window", xlabel="K", ylabel="seconds an epoch")
+    style_axes(axes, "d-nodes a window", xlabel="K", ylabel="seconds an epoch")
     beside = axes.twinx()
     beside.plot(names, [float(row["recall@10"]) for row in rows], "o-", color=ORANGE)
     beside.set(ylabel="Recall@10", ylim=(0, None))

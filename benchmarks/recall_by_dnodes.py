@@ -19,7 +19,7 @@ from dynedge.data.log import EventLog
 from dynedge.data.synthetic import synthesize
 from dynedge.models.edge import recurrence
 from dynedge.models.edge.config import PAPER
-from dynedge.report.style import BLUE, ORANGE, figure, save, tidy
+from dynedge.report.style import BLUE, ORANGE, figure, save, style_axes
 from dynedge.training.config import TrainingConfig
 from dynedge.training.loop import fit
 
@@ -63,7 +63,7 @@ def draw(rows: list[Row], path: Path) -> None:
     fig = figure(6, 3.4)
     axes, names = fig.subplots(), [str(row["dnodes"]) for row in rows]
     axes.bar(names, [row["path"] for row in rows], color=BLUE)
-    tidy(axes, "d-nodes a window", xlabel="K", ylabel="mean longest path")
+    style_axes(axes, "d-nodes a window", xlabel="K", ylabel="mean longest path")
     beside = axes.twinx()
     recalls = [row["recall"] for row in rows]
     beside.plot(names, recalls, "o-", color=ORANGE)

@@ -24,7 +24,7 @@ from dynedge.data.synthetic import synthesize
 from dynedge.models.edge.config import RecurrenceConfig
 from dynedge.models.edge.dnode_constraint import SOLVERS
 from dynedge.models.edge.recurrence import create
-from dynedge.report.style import BLUE, GREEN, GREY, ORANGE, RED, figure, save, tidy
+from dynedge.report.style import BLUE, GREEN, GREY, ORANGE, RED, figure, save, style_axes
 from dynedge.training.config import TrainingConfig
 from dynedge.training.loop import fit
 
@@ -79,8 +79,8 @@ def draw(found: dict[str, list[dict[str, Any]]], path: Path) -> None:
         left.plot(epochs, [record["valid_mrr"] for record in records], color=COLORS[who], marker="o", label=who)
         if who != "exact":
             right.plot(epochs, [record["residual"] for record in records], color=COLORS[who], marker="o", label=who)
-    tidy(left, "MRR of validation events", xlabel="epoch")
-    tidy(right, "Residual: mean ‖φ − state‖", xlabel="epoch")
+    style_axes(left, "MRR of validation events", xlabel="epoch")
+    style_axes(right, "Residual: mean ‖φ − state‖", xlabel="epoch")
     for axes in (left, right):
         axes.set_ylim(bottom=0)
         axes.legend(frameon=False)

@@ -135,7 +135,7 @@ def test_mistakes_are_one_sentence_with_the_right_exit_code(cli_run, run, log, t
     refused(2, "must be one of: full, sampled-499, sampled-9999", "evaluate", run, "--protocol", "half")
     refused(2, "two run folders or more", "compare", run)
     refused(2, "is a log; compare takes runs", "compare", run, log)
-    refused(2, "should end in one of", "compare", run, run, "--plot", tmp_path / "x.doc")
+    refused(2, "must end in one of", "compare", run, run, "--plot", tmp_path / "x.doc")
     (run / "state.safetensors").unlink()
     refused(3, "has not finished training", "evaluate", run)
 

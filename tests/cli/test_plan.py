@@ -131,8 +131,8 @@ BAD = {
     "--method longest-path --budget 5": "--method longest-path accepts --dnodes, not --budget",
     "--split 0.9,0.2": "--split '0.9,0.2' should be three fractions",
     "--machine abacus": "--machine 'abacus' does not exist; choose one of: cpu, h200.",
-    "--plot picture.txt": "--plot picture.txt should end in one of",
-    "--plot no/such/folder/p.png": "there is no folder",
+    "--plot picture.txt": "--plot picture.txt must end in one of",
+    "--plot no/such/folder/p.png": "the folder no/such/folder does not exist",
     "--windows many": "Invalid value for '--windows'",
 }
 

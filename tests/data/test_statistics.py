@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from dynedge.data import statistics
 from dynedge.data.log import EventLog
-from dynedge.report.log import draw_log
 
 event = st.tuples(st.integers(0, 5), st.integers(0, 5), st.integers(0, 9))
 
@@ -51,14 +50,6 @@ def test_repeats_of_a_large_log_are_counted_on_a_sample_of_users(monkeypatch):
     sampled = statistics.describe(log)
     assert sampled["repeat_share_from_one_user_in"] == 5
     assert sampled["repeat_share"] == pytest.approx(exact["repeat_share"], abs=0.05)
-
-
-def test_the_plot_is_written(tmp_path):
-    rng = np.random.default_rng(0)
-    log = EventLog.from_arrays(rng.integers(0, 30, 500), rng.zipf(1.5, 500) % 40, np.arange(500) * 60.0)
-    draw_log(log, tmp_path / "log.png")
-    assert (tmp_path / "log.png").read_bytes()[1:4] == b"PNG"
-    assert (tmp_path / "log.png").stat().st_size > 10_000
 
 
 def test_order_signal_is_none_without_equal_times():

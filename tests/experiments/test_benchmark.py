@@ -182,7 +182,7 @@ def test_usage_errors(cli_run, log, tmp_path):
     refused(2, "is a log; compare takes runs, or a single log", log, log)
     refused(2, "--models is for a log", run, run, "--models", "toy")
     refused(2, "--report DIR writes a page", log, "--plot", tmp_path / "x.png")
-    refused(2, "there is no folder", log, "--report", tmp_path / "not" / "there")
+    refused(2, "does not exist", log, "--report", tmp_path / "not" / "there")
     refused(2, "must be one of: full, sampled-499, sampled-9999", log, "--protocol", "half")
     refused(3, "none.toml: No such file", log, "--models", tmp_path / "none.toml")
     (tmp_path / "runs" / "toy-0").mkdir(parents=True)

@@ -82,9 +82,9 @@ def compare(
 def _compare_runs(runs: list[Path], protocol: str, plot: Path | None, as_json: bool) -> None:
     if plot:
         from dynedge.report.compare import draw_comparison
-        from dynedge.report.style import check_target
+        from dynedge.report.style import check_plot_path
 
-        check_target(plot)
+        check_plot_path(plot)
     from dynedge.experiments.compare import compare_runs
 
     comparison = compare_runs(runs, protocol=protocol)

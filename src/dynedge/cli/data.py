@@ -131,9 +131,9 @@ def info(
 
     if plot:
         from dynedge.report.log import draw_log
-        from dynedge.report.style import check_target
+        from dynedge.report.style import check_plot_path
 
-        check_target(plot)
+        check_plot_path(plot)
     opened = read_log(log)
     if verify:
         opened.verify()

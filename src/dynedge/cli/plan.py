@@ -97,9 +97,9 @@ def plan_command(
     if machine not in machines:
         raise UsageError(f"--machine {machine!r} does not exist; choose one of: {', '.join(machines)}.")
     if plot is not None:
-        from dynedge.report.style import check_target
+        from dynedge.report.style import check_plot_path
 
-        check_target(plot)
+        check_plot_path(plot)
 
     limited = bool(limits) or budget is not None
     start = time.monotonic()
@@ -296,11 +296,11 @@ def _duration(seconds: float) -> str:
 
 def _draw(plan: Plan, rows: list[dict[str, Any]], path: Path) -> None:
     """Plots the rows of the table, the method `depth` at the depths that `best` reached, and the first events."""
-    from dynedge.report.plan import draw, first_events
+    from dynedge.report.plan import draw_plan, first_events
 
     depths = sorted({max(1, round(row["mean_longest_path"])) for row in rows if row["method"] == "best"})
     rows = rows + _survey(plan, [("depth", "max_depth", depth) for depth in depths])
     curves: dict[str, list[tuple[float, float]]] = {}
     for row in rows:
         curves.setdefault(row["method"], []).append((row["mean_dnodes"], row["mean_longest_path"]))
-    draw(path, curves, rows[0]["mean_longest_path"], first_events(plan))
+    draw_plan(path, curves, rows[0]["mean_longest_path"], first_events(plan))

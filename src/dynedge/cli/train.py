@@ -51,9 +51,9 @@ def train(
     """
     if plot:
         from dynedge.report.run import draw_run
-        from dynedge.report.style import check_target
+        from dynedge.report.style import check_plot_path
 
-        check_target(plot)
+        check_plot_path(plot)
     from dynedge.data.log import read_log
     from dynedge.runs.folder import RunFolder
     from dynedge.runs.train_run import train_run

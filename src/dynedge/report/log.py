@@ -1,4 +1,4 @@
-"""A picture of a log: activity over time, and how many events users and items have."""
+"""Figure of a log: activity over time, and the distributions of events per user and per item."""
 
 from __future__ import annotations
 
@@ -9,40 +9,45 @@ import numpy as np
 
 from dynedge.data.log import EventLog
 from dynedge.data.statistics import degrees
-from dynedge.report.style import BLUE, ORANGE, figure, save, tidy
+from dynedge.report.style import BLUE, ORANGE, figure, log_scales, save, style_axes
+from dynedge.utils.arrays import Array
+
+BINS = 120
+MAX_EVENTS = 2_000_000  # the histogram of a larger log is made from evenly spaced events
 
 
 def draw_log(log: EventLog, path: Path) -> None:
-    fig = figure(13, 4)
+    """Writes the figure of `dynedge info --plot`."""
+    fig = figure(13, 4.2)
     left, middle, right = fig.subplots(1, 3)
     _draw_activity(left, log)
-    _draw_degrees(middle, degrees(log.user, log.num_users), "user", BLUE)
-    _draw_degrees(right, degrees(log.item, log.num_items), "item", ORANGE)
-    fig.suptitle(f"{len(log):,} events of {log.num_users:,} users with {log.num_items:,} items")
+    _draw_distribution(middle, degrees(log.user, log.num_users), "user", BLUE)
+    _draw_distribution(right, degrees(log.item, log.num_items), "item", ORANGE)
+    fig.suptitle(f"{len(log):,} events, {log.num_users:,} users, {log.num_items:,} items")
     save(fig, path)
 
 
-def _draw_activity(ax: Any, log: EventLog) -> None:
-    time = log.time[:: max(len(log) // 2_000_000, 1)]
+def _draw_activity(axes: Any, log: EventLog) -> None:
+    time = log.time[:: max(len(log) // MAX_EVENTS, 1)]
     days = (time - time[0]) / 86400
-    counts, bins = np.histogram(days, bins=120)
-    ax.fill_between(bins[:-1], counts * (len(log) / len(time)), step="post", color=BLUE, alpha=0.8, linewidth=0)
-    tidy(ax, "Activity over time", xlabel="days since the first event", ylabel=f"events per {_width(bins)}")
-    ax.set_ylim(bottom=0)
+    counts, bins = np.histogram(days, bins=BINS)
+    axes.fill_between(bins[:-1], counts * (len(log) / len(time)), step="post", color=BLUE, alpha=0.8, linewidth=0)
+    width = _duration(float(bins[1] - bins[0]) * 24)
+    style_axes(axes, "Activity over time", xlabel="days since the first event", ylabel=f"events per {width}")
+    axes.set_ylim(bottom=0)
 
 
-def _width(bins: Any) -> str:
-    hours = float(bins[1] - bins[0]) * 24
-    return (
-        f"{hours / 24:.1f} days" if hours >= 48 else f"{hours:.1f} hours" if hours >= 1 else f"{hours * 60:.1f} min"
-    )
+def _duration(hours: float) -> str:
+    if hours >= 48:
+        return f"{hours / 24:.1f} days"
+    return f"{hours:.1f} hours" if hours >= 1 else f"{hours * 60:.1f} minutes"
 
 
-def _draw_degrees(ax: Any, counts: Any, what: str, color: str) -> None:
-    """Entities by their number of events, in bins that grow by a tenth: on these axes a power law is a line."""
-    edges = np.unique(np.rint(np.geomspace(1, max(int(counts.max(initial=1)), 2) + 1, 60)).astype(np.int64))
-    found, _ = np.histogram(counts, edges)
-    middle = np.sqrt(edges[:-1] * (edges[1:] - 1.0).clip(1))
-    shown = found > 0
-    ax.scatter(middle[shown], (found / np.diff(edges))[shown], s=18, color=color)
-    tidy(ax, f"Events per {what}", xscale="log", yscale="log", xlabel="events", ylabel=f"{what}s with so many")
+def _draw_distribution(axes: Any, counts: Array, entity: str, color: str) -> None:
+    """How many entities have at least x events. On logarithmic axes a power law is a straight line."""
+    events, entities = np.unique(counts[counts > 0], return_counts=True)
+    at_least = entities[::-1].cumsum()[::-1]
+    axes.plot(events, at_least, color=color, marker="o", markersize=4, linewidth=1.5)
+    ylabel = f"number of {entity}s with at least x events"
+    style_axes(axes, f"Events per {entity}", xlabel="x: number of events", ylabel=ylabel)
+    log_scales(axes)

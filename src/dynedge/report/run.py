@@ -1,4 +1,4 @@
-"""A picture of a run: how it learned, and how deep its windows were without d-nodes and with them."""
+"""Figure of a run: training loss, validation metrics, and the longest path of each window."""
 
 from __future__ import annotations
 
@@ -6,53 +6,56 @@ import json
 from pathlib import Path
 from typing import Any
 
-from dynedge.report.style import BLUE, GREEN, GREY, ORANGE, figure, save, tidy
+from dynedge.report.style import BLUE, GREEN, GREY, ORANGE, figure, integer_ticks, legend_above_data, save, style_axes
 from dynedge.utils.jsonl import read_jsonl
+
+VALID_METRICS = (("valid_mrr", "MRR", ORANGE), ("valid_recall@10", "Recall@10", GREEN))
 
 
 def draw_run(run: Path, path: Path) -> None:
+    """Writes the figure of `dynedge train --plot`."""
     records = read_jsonl(run / "metrics.jsonl")
-    facts = json.loads((run / "run_info.json").read_text())
+    run_info = json.loads((run / "run_info.json").read_text())
+    has_windows = "longest_path" in run_info
     fig = figure(13, 4)
-    paths = "longest_path" in facts
-    axes = fig.subplots(1, 3 if paths else 2)
+    axes = fig.subplots(1, 3 if has_windows else 2)
     epochs = [record["epoch"] for record in records]
-    _draw_curve(axes[0], epochs, [record["loss"] for record in records], "Loss of training events", BLUE)
-    _draw_valid(axes[1], epochs, records)
-    if paths:
-        _draw_paths(axes[2], facts)
+    _draw_loss(axes[0], epochs, [record["loss"] for record in records])
+    _draw_validation(axes[1], epochs, records)
+    if has_windows:
+        _draw_longest_paths(axes[2], run_info)
     save(fig, path)
 
 
-def _draw_curve(axes: Any, epochs: list[int], values: list[float], title: str, color: str) -> None:
-    axes.plot(epochs, values, color=color, marker="o")
-    tidy(axes, title, xlabel="epoch")
-    axes.xaxis.get_major_locator().set_params(integer=True)
+def _draw_loss(axes: Any, epochs: list[int], losses: list[float]) -> None:
+    axes.plot(epochs, losses, color=BLUE, marker="o")
+    style_axes(axes, "Training loss", xlabel="epoch", ylabel="loss")
+    integer_ticks(axes.xaxis)
 
 
-def _draw_valid(axes: Any, epochs: list[int], records: list[dict[str, Any]]) -> None:
-    """MRR and Recall@10 of the validation events, the best epoch by MRR marked."""
-    for name, label, color in (("valid_mrr", "MRR", ORANGE), ("valid_recall@10", "Recall@10", GREEN)):
+def _draw_validation(axes: Any, epochs: list[int], records: list[dict[str, Any]]) -> None:
+    """MRR and Recall@10 after each epoch, with the best epoch by MRR marked."""
+    for name, title, color in VALID_METRICS:
         values = [record[name] for record in records]
-        if any(value is None for value in values):
+        if not values or None in values:
             continue
+        best = values.index(max(values))
+        label = f"{title}, best {values[best]:.3f} (epoch {epochs[best]})"
         axes.plot(epochs, values, color=color, marker="o", label=label)
         if name == "valid_mrr":
-            best = values.index(max(values))
-            axes.annotate(f"best: {values[best]:.3f}", (epochs[best], values[best]), (0, -16), ha="right",
-                          textcoords="offset points", color=color)  # fmt: skip
-    tidy(axes, "Validation events", xlabel="epoch")
-    axes.set_ylim(bottom=0)
-    axes.xaxis.get_major_locator().set_params(integer=True)
-    axes.legend(frameon=False)
+            axes.vlines(epochs[best], 0, values[best], color=color, linewidth=1, linestyle="--")
+    style_axes(axes, "Validation metrics", xlabel="epoch")
+    integer_ticks(axes.xaxis)
+    legend_above_data(axes)
 
 
-def _draw_paths(axes: Any, facts: dict[str, list[int]]) -> None:
-    windows = range(1, len(facts["longest_path"]) + 1)
-    axes.step(windows, facts["longest_path_uncut"], where="mid", color=GREY, label="without d-nodes")
-    per_window = sum(facts["dnodes"]) / max(len(facts["dnodes"]), 1)
-    label = f"with {per_window:.3g} d-nodes a window"
-    axes.step(windows, facts["longest_path"], where="mid", color=BLUE, label=label)
-    tidy(axes, "Longest path", xlabel="window")
-    axes.set_ylim(bottom=0)
-    axes.legend(frameon=False)
+def _draw_longest_paths(axes: Any, run_info: dict[str, list[int]]) -> None:
+    windows = range(1, len(run_info["longest_path"]) + 1)
+    dnodes = sum(run_info["dnodes"]) / max(len(run_info["dnodes"]), 1)
+    axes.step(windows, run_info["longest_path_uncut"], where="mid", color=GREY, label="without d-nodes")
+    if dnodes:
+        label = f"with {dnodes:.3g} d-nodes per window"
+        axes.step(windows, run_info["longest_path"], where="mid", color=BLUE, label=label)
+    style_axes(axes, "Longest path per window", xlabel="window", ylabel="longest path (levels)")
+    integer_ticks(axes.xaxis)
+    legend_above_data(axes)

@@ -1,0 +1,133 @@
+"""Tests of the leaderboard page: what it states, highlights and escapes."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dynedge.errors import UsageError
+from dynedge.report.leaderboard_page import HEADINGS, check_folder, page, write_page
+
+
+def row(model: str, mrr: float, **changes: Any) -> dict[str, Any]:
+    intervals = {"mrr": [mrr - 0.01, mrr + 0.01], "recall@10": [0.4, 0.6]}
+    return {
+        "model": model,
+        "mrr": mrr,
+        "recall@10": 0.5,
+        "intervals": intervals,
+        "difference_to_best": {"mrr": mrr - 0.9, "intervals": {"mrr": [mrr - 0.95, mrr - 0.85]}},
+        "seconds_per_epoch": 2.5,
+        "peak_mib": 300.0,
+        "parameters": 1000,
+        "seeds": [{"valid": [0.1, 0.3, 0.2]}, {"valid": [0.1, 0.2, 0.25]}],
+        "error": None,
+        **changes,
+    }
+
+
+def leaderboard(*rows: dict[str, Any], protocol: str = "full", items: int = 20_000) -> dict[str, Any]:
+    counts = {"events": 1234, "users": 56, "items": items}
+    return {"log": "data/shop", "protocol": protocol, "runs": "data/shop-runs", "rows": list(rows), **counts}
+
+
+BEST = row("edge", 0.9, difference_to_best=None)
+FAILED = row("huge", 0.0, seeds=[], error="not enough memory") | dict.fromkeys(("mrr", "intervals"))
+
+
+@pytest.mark.parametrize(
+    ("protocol", "items", "candidates"),
+    [
+        ("full", 20_000, "all 20,000 items"),
+        ("sampled-499", 20_000, "500 items"),
+        ("sampled-9999", 20_000, "10,000 items"),
+        ("sampled-9999", 144, "144 items"),
+    ],
+)
+def test_the_page_states_how_many_candidates_the_protocol_ranks(protocol: str, items: int, candidates: str) -> None:
+    text = page(leaderboard(BEST, protocol=protocol, items=items))
+    assert f"ranked among {candidates}" in text
+    assert f"--protocol {protocol}<" in text
+    assert re.findall(r"[\d,]+ items", text) == [candidates.removeprefix("all ")]
+
+
+def test_the_page_has_plain_headings_and_the_numbers_of_each_row() -> None:
+    text = page(leaderboard(BEST, row("jodie", 0.8)))
+    assert "<h1>Leaderboard: shop</h1>" in text
+    assert re.findall("<th>(.*?)</th>", text) == list(HEADINGS)
+    assert {"MRR with 95&#8239;% confidence interval", "MRR, difference to best"} <= set(HEADINGS)
+    assert "-0.1000 <small>-0.150 to -0.050</small>" in text
+    assert '<span class="first">0.9000</span>' in text
+    assert '<span class="second">0.8000</span>' in text
+    assert "1,234 test events of 56 users" in text
+
+
+def test_every_row_has_a_cell_for_every_heading() -> None:
+    text = page(leaderboard(BEST, row("jodie", 0.8), FAILED))
+    for cells in re.findall("<tr>(<td>.*?)</tr>", text):
+        spans = [int(span) for span in re.findall(r'<td[^>]*colspan="(\d+)"', cells)]
+        assert len(re.findall("<td", cells)) - len(spans) + sum(spans) == len(HEADINGS)
+
+
+def test_a_failed_model_is_shown_with_its_error() -> None:
+    text = page(leaderboard(BEST, FAILED))
+    assert ">huge</td>" in text
+    assert "not enough memory" in text
+
+
+def test_a_leaderboard_of_failures_only_is_a_page_without_charts() -> None:
+    text = page(leaderboard(FAILED))
+    assert "<svg" not in text
+    assert "not enough memory" in text
+
+
+def test_models_without_training_time_or_epochs_have_no_charts() -> None:
+    static = row("popular", 0.5, seconds_per_epoch=None, peak_mib=None, seeds=[{"valid": []}])
+    text = page(leaderboard(static))
+    assert "Learning curves" not in text
+    assert "MRR by training time" not in text
+
+
+def test_names_are_escaped_and_tags_are_balanced() -> None:
+    text = page(leaderboard(row("<b>&", 0.9, difference_to_best=None), row("jodie", 0.5, error="seed 2: <i>")))
+    assert "<b>" not in text
+    assert "<i>" not in text
+    open_tags: list[str] = []
+
+    class Reader(HTMLParser):
+        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+            if tag != "meta":
+                open_tags.append(tag)
+
+        def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+            pass
+
+        def handle_endtag(self, tag: str) -> None:
+            assert open_tags.pop() == tag
+
+    Reader().feed(text)
+    assert not open_tags
+
+
+def test_the_selected_epoch_of_each_seed_is_marked() -> None:
+    text = page(leaderboard(BEST))
+    assert "<title>epoch 2: 0.3000</title>" in text
+    assert "<title>epoch 3: 0.2500</title>" in text
+
+
+def test_the_page_is_written_to_a_new_folder(tmp_path: Path) -> None:
+    check_folder(tmp_path / "page")
+    assert write_page(leaderboard(BEST), tmp_path / "page") == tmp_path / "page" / "index.html"
+    assert (tmp_path / "page" / "index.html").read_text().startswith("<!doctype html>")
+
+
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="is a file; give a folder"):
+        check_folder(tmp_path / "file")
+    with pytest.raises(UsageError, match=r"the folder .*no/such does not exist"):
+        check_folder(tmp_path / "no" / "such" / "page")
