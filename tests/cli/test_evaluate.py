@@ -10,7 +10,6 @@ from training import toy_model as toy
 from dynedge.data.log import read_log
 from dynedge.evaluation.metrics import METRICS, mean
 from dynedge.evaluation.protocol import PROTOCOLS, walk
-from dynedge.evaluation.summary import describe_candidates
 from dynedge.runs.folder import load_run
 
 FAST = ["--epochs", "2", "--lr", "0.02"]
@@ -189,16 +188,3 @@ def test_runs_with_different_test_events_are_not_compared(cli_run, run, log, tmp
     assert cli_run("train", log, "--out", tmp_path / "run3", "--split", "0.6,0.2,0.2", *FAST)[0] == 0
     code, _, err = cli_run("compare", run, tmp_path / "run3")
     assert (code, "only runs with the same test events" in err) == (2, True)
-
-
-@pytest.mark.parametrize(
-    ("protocol", "items", "words"),
-    [
-        ("full", 46_033, "all 46,033 "),
-        ("sampled-499", 46_033, "500 "),
-        ("sampled-9999", 46_033, "10,000 "),
-        ("sampled-9999", 15, "15 "),
-    ],
-)
-def test_candidates_of_a_protocol_in_words(protocol, items, words):
-    assert describe_candidates(protocol, items).startswith(words + "items")

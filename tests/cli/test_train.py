@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -13,10 +12,7 @@ import torch
 from safetensors.torch import load_file
 from training import toy_model as toy
 
-from dynedge.config import from_toml
 from dynedge.errors import DataError
-from dynedge.evaluation.metrics import mean
-from dynedge.evaluation.protocol import walk
 from dynedge.runs.folder import RunFolder, load_run
 
 PROGRAM = str(Path(toy.__file__))
@@ -82,22 +78,6 @@ def test_json_flags_set_and_config_file(cli_run, tmp_path, log):
     code, out, err = cli_run("train", log, "--out", tmp_path / "two", "--config", run / "config.toml", "--json")
     assert code == 0, err
     assert json.loads(out)["valid_mrr"] == summary["valid_mrr"], "the config file is the whole config"
-
-
-def test_a_run_loads_without_its_log(cli_run, tmp_path, log):
-    run = tmp_path / "run"
-    assert cli_run("train", log, "--out", run, *FAST)[0] == 0
-    data = shutil.move(log, tmp_path / "elsewhere")
-    trained = load_run(run)
-    assert trained.log.user_ids.find("user 3") == 3
-    assert trained.log.item_ids[0] == 100
-    assert trained.log.category_ids[0][2] == "blue"
-    assert len(trained.log) == 0
-    assert trained.state["seen"].sum() == 420
-    from dynedge.data.log import read_log
-
-    ranks = walk(trained.model, read_log(data), range(420, 480), trained.state)
-    assert mean("mrr", ranks) == max(line["valid_mrr"] for line in metrics(run))
 
 
 def test_resuming_a_finished_run_changes_nothing_and_more_epochs_extend_it(cli_run, tmp_path, log):
@@ -223,38 +203,6 @@ def test_resuming_on_a_different_log_is_refused(cli_run, finished, tmp_path, sha
     assert f"{log} is not the log of {finished / 'run'}: {words}" in err
 
 
-def test_a_damaged_run_is_a_data_error(finished, tmp_path):
-    def damaged(name, raw):
-        run = tmp_path / name
-        shutil.copytree(finished / "run", run)
-        (run / name).write_bytes(raw)
-        return run
-
-    for name, raw in {
-        "model.safetensors": b"junk",
-        "state.safetensors": b"",
-        "config.toml": b"\xff\xfe",
-        "env.json": b"{}",
-        "ids/log.json": b"{",
-    }.items():
-        shutil.rmtree(tmp_path / name.split("/")[0], ignore_errors=True)
-        with pytest.raises(DataError):
-            load_run(damaged(name, raw) if "/" not in name else _damage_ids(finished, tmp_path, raw))
-    other = tmp_path / "other"
-    shutil.copytree(finished / "run", other)
-    text = (other / "config.toml").read_text()
-    (other / "config.toml").write_text(text.replace("dim = 4", "dim = 5"))
-    with pytest.raises(DataError, match=r"model.safetensors does not fit the run's config.toml"):
-        load_run(other)
-
-
-def _damage_ids(finished, tmp_path, raw):
-    run = tmp_path / "ids-run"
-    shutil.copytree(finished / "run", run)
-    (run / "ids" / "log.json").write_bytes(raw)
-    return run
-
-
 def test_a_run_in_use_by_another_process_is_refused(cli_run, tmp_path, log):
     run = tmp_path / "run"
     first = start("train", log, "--out", run, "--set", "model.pause=0.2", "--epochs", "100")
@@ -286,10 +234,3 @@ def test_resuming_with_another_number_of_threads_is_reported(cli_run, tmp_path, 
     code, _, err = cli_run("train", log, "--out", run, *FAST, "--resume")
     assert code == 0
     assert "was started with 77 threads and resumes with" in err
-
-
-def test_the_config_of_a_run_reads_back(finished):
-    config = load_run(finished / "run").config
-    text = (finished / "run" / "config.toml").read_text()
-    assert from_toml(config, text) == config
-    assert config.training.device in ("cpu", "cuda"), "auto is resolved"

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from dynedge.data.log import EventLog
 from dynedge.evaluation.breakdown import breakdown
 from dynedge.evaluation.metrics import METRICS, mean, per_event, title
-from dynedge.evaluation.summary import difference, summarize
+from dynedge.evaluation.summary import describe_candidates, difference, summarize
 
 RANKS = np.array([1.0, 2.5, 10.0, 10.5, 400.0])
 
@@ -58,6 +58,19 @@ def test_display_names():
         "mean rank",
     ]
     assert per_event(RANKS).shape == (5, 7)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "items", "words"),
+    [
+        ("full", 46_033, "all 46,033 "),
+        ("sampled-499", 46_033, "500 "),
+        ("sampled-9999", 46_033, "10,000 "),
+        ("sampled-9999", 15, "15 "),
+    ],
+)
+def test_candidates_of_a_protocol_in_words(protocol, items, words):
+    assert describe_candidates(protocol, items).startswith(words + "items")
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=60), st.integers(0, 60), st.integers(0, 60))

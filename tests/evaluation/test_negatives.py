@@ -56,11 +56,11 @@ def test_items_are_sampled_uniformly(items, count):
 
 def test_all_sets_of_negatives_are_equally_likely():
     """χ² over all sets of 3 of 7 items, and over all pairs of 20, within 4.5 standard errors."""
-    for others, count in ((7, 3), (20, 2)):
+    for num_negatives, count in ((7, 3), (20, 2)):
         n = 200_000
-        sampled = np.sort(negatives(range(n), np.zeros(n), others + 1, count), 1)
-        times = np.unique(sampled @ (others + 1) ** np.arange(count), return_counts=True)[1]
-        sets = math.comb(others, count)
+        sampled = np.sort(negatives(range(n), np.zeros(n), num_negatives + 1, count), 1)
+        times = np.unique(sampled @ (num_negatives + 1) ** np.arange(count), return_counts=True)[1]
+        sets = math.comb(num_negatives, count)
         assert len(times) == sets
         chi_squared = ((times - n / sets) ** 2).sum() * sets / n
         assert abs(chi_squared - (sets - 1)) < 4.5 * (2 * (sets - 1)) ** 0.5

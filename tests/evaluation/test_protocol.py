@@ -33,7 +33,7 @@ def mean_position(score, true, candidates):
 
 def brute(rows, kind, candidates_of):
     """Returns the rank of every event's item, predicted from the events before it."""
-    found = []
+    ranks = []
     for k, (user, item) in enumerate(rows):
         seen = Counter(thing for _, thing in rows[:k])
         own = [thing for who, thing in rows[:k] if who == user][-1:]
@@ -43,8 +43,8 @@ def brute(rows, kind, candidates_of):
             NanForUnseen: lambda one, seen=seen: seen[one],  # NaN ranks last, as a count of 0 does
             LastItem: lambda one, own=own: one in own,
         }[kind]
-        found.append(mean_position(score, item, candidates_of(k, item)))
-    return found
+        ranks.append(mean_position(score, item, candidates_of(k, item)))
+    return ranks
 
 
 @given(events, st.sampled_from([Constant, Popular, NanForUnseen, LastItem]), st.integers(1, 50))
@@ -52,26 +52,26 @@ def test_full_ranks_equal_brute_force(rows, kind, chunk):
     """With many ties, unseen items, and the last id among the candidates."""
     log = log_of(rows)
     model = kind.of(log)
-    found = walk(model, log, range(len(log)), model.start(), chunk=chunk)
-    assert found.tolist() == brute(rows, kind, lambda k, item: range(9))
+    ranks = walk(model, log, range(len(log)), model.start(), chunk=chunk)
+    assert ranks.tolist() == brute(rows, kind, lambda k, item: range(9))
 
 
 @given(events, st.integers(1, 50))
 def test_sampled_ranks_equal_brute_force_among_the_same_candidates(rows, chunk):
     log = log_of(rows, items=700)
     model = Popular.of(log)
-    found = walk(model, log, range(len(log)), model.start(), protocol="sampled-499", chunk=chunk)
+    ranks = walk(model, log, range(len(log)), model.start(), protocol="sampled-499", chunk=chunk)
 
     def sampled(k, item):
         return [item, *evaluation_negatives(range(k, k + 1), torch.tensor([item]), 700, 499)[0].tolist()]
 
-    assert found.tolist() == brute(rows, Popular, sampled)
+    assert ranks.tolist() == brute(rows, Popular, sampled)
 
 
 def test_the_last_id_and_unseen_items_are_ranked_like_any_other():
     log = log_of([(0, 1), (0, 8), (1, 8), (1, 0)])
-    found = walk(Popular.of(log), log, range(4), Popular.of(log).start())
-    assert found.tolist() == [5.0, 5.5, 1.5, 6.0]
+    ranks = walk(Popular.of(log), log, range(4), Popular.of(log).start())
+    assert ranks.tolist() == [5.0, 5.5, 1.5, 6.0]
 
 
 def test_with_few_items_sampled_ranks_equal_full_ranks():
@@ -107,16 +107,16 @@ def test_sampled_candidates_are_the_same_for_every_model(monkeypatch):
 @pytest.mark.parametrize("kind", [Constant, Popular, NanForUnseen, LastItem])
 def test_ranks_do_not_depend_on_chunk_size_or_on_splitting_the_events(kind, name, monkeypatch):
     log = make_log(events=300, items=40)
-    found = []
+    ranks = []
     for chunk in (1, 7, 200, 5000):
         model = kind.of(log)
-        found.append(walk(model, log, range(300), model.start(), protocol=name, chunk=chunk))
+        ranks.append(walk(model, log, range(300), model.start(), protocol=name, chunk=chunk))
     state = model.start()
     halves = [walk(model, log, part, state, protocol=name) for part in (range(130), range(130, 300))]
     monkeypatch.setattr(protocol, "CHUNK_SCORES", 100)  # two events at once
-    found += [np.concatenate(halves), walk(model, log, range(300), model.start(), protocol=name)]
-    for other in found[1:]:
-        assert np.array_equal(found[0], other)
+    ranks += [np.concatenate(halves), walk(model, log, range(300), model.start(), protocol=name)]
+    for other in ranks[1:]:
+        assert np.array_equal(ranks[0], other)
 
 
 def renamed(log, order):

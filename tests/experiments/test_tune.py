@@ -42,18 +42,18 @@ def without_seconds(output):
 
 
 def test_training_with_the_best_config_reproduces_its_validation_mrr(tune, cli_run, log, tmp_path, monkeypatch):
-    found = tune(*SHORT, "--trials", "4")
-    by_number = sorted(found["trials"], key=lambda trial: trial["trial"])
+    output = tune(*SHORT, "--trials", "4")
+    by_number = sorted(output["trials"], key=lambda trial: trial["trial"])
     assert [trial["trial"] for trial in by_number] == [0, 1, 2, 3]
     assert by_number[0]["changed"] == {}  # the recipe's settings
-    assert found["best"] == found["trials"][0]
-    assert found["best"]["valid_mrr"] == max(trial["valid_mrr"] for trial in by_number) > by_number[0]["valid_mrr"]
-    code, out, err = cli_run("train", log, "--config", found["config"], "--out", tmp_path / "run", "--json")
+    assert output["best"] == output["trials"][0]
+    assert output["best"]["valid_mrr"] == max(trial["valid_mrr"] for trial in by_number) > by_number[0]["valid_mrr"]
+    code, out, err = cli_run("train", log, "--config", output["config"], "--out", tmp_path / "run", "--json")
     assert code == 0, err
-    assert json.loads(out)["valid_mrr"] == found["best"]["valid_mrr"]
+    assert json.loads(out)["valid_mrr"] == output["best"]["valid_mrr"]
     assert not (tmp_path / "search" / "runs").exists()
     more = tune(*SHORT, "--trials", "5")
-    assert [trial for trial in without_seconds(more) if trial["trial"] < 4] == without_seconds(found)
+    assert [trial for trial in without_seconds(more) if trial["trial"] < 4] == without_seconds(output)
     monkeypatch.setattr(
         "dynedge.experiments.tune.train_in_subprocess", lambda *_: pytest.fail("a finished trial was trained again")
     )
@@ -62,7 +62,7 @@ def test_training_with_the_best_config_reproduces_its_validation_mrr(tune, cli_r
     code, out, _ = cli_run("tune", log, "--out", tmp_path / "search", *SHORT, "--trials", "5")
     assert code == 0
     assert out.splitlines()[1].split()[1] == f"{more['best']['valid_mrr']:.4f}"
-    assert f"--config {found['config']}" in out.splitlines()[-1]
+    assert f"--config {output['config']}" in out.splitlines()[-1]
 
 
 def test_a_killed_search_resumes_to_the_same_result(tune, log, tmp_path):
@@ -77,9 +77,9 @@ def test_a_killed_search_resumes_to_the_same_result(tune, log, tmp_path):
         assert "Traceback" not in process.communicate(timeout=60)[1]
     before = (out / "trials.jsonl").read_text()
     assert 1 <= before.count("\n") < 4
-    found = tune(*SHORT, "--trials", "4")
+    output = tune(*SHORT, "--trials", "4")
     assert (out / "trials.jsonl").read_text().startswith(before)
-    assert without_seconds(found) == without_seconds(tune(*SHORT, "--trials", "4", out=tmp_path / "whole"))
+    assert without_seconds(output) == without_seconds(tune(*SHORT, "--trials", "4", out=tmp_path / "whole"))
 
 
 def test_failed_trials_are_reported_and_repeated_settings_are_not_trained(tune, tmp_path):
@@ -87,12 +87,12 @@ def test_failed_trials_are_reported_and_repeated_settings_are_not_trained(tune, 
 
     config, create, restore = toy.ToyConfig, toy.create, toy.restore
     registry.use_only({"toy": registry.Entry(config, create, restore, search={"model.dim": (13,)})})
-    found = tune("--epochs", "1", "--model", "toy", "--trials", "6")
-    by_dim = {trial["settings"]["model.dim"]: trial for trial in found["trials"]}
+    output = tune("--epochs", "1", "--model", "toy", "--trials", "6")
+    by_dim = {trial["settings"]["model.dim"]: trial for trial in output["trials"]}
     assert by_dim.keys() == {4, 13}
     assert by_dim[13]["error"] == "--dim 13 brings bad luck."
-    assert sum(trial["seconds"] > 0 for trial in found["trials"]) == 2
-    assert found["best"]["settings"] == {"model.dim": 4}
+    assert sum(trial["seconds"] > 0 for trial in output["trials"]) == 2
+    assert output["best"]["settings"] == {"model.dim": 4}
     unlucky = registry.Entry(config, create, restore, {"toy": config(dim=13)}, search={"model.dim": ()})
     registry.use_only({"toy": unlucky})
     assert tune("--epochs", "1", "--model", "toy", "--trials", "1", out=tmp_path / "none", code=3)["config"] is None

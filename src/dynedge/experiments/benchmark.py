@@ -99,12 +99,12 @@ def _check_reusable(run: BenchmarkRun, log: EventLog) -> None:
         raise DataError(f"{run.folder} exists and is not a run folder of dynedge; choose another --runs.")
     check_version(run.folder)
     RunFolder(run.folder).check_log(log)
-    existing, wanted = flatten(read_config(run.folder)), flatten(run.config)
-    for key in existing.keys() | wanted.keys():
-        resumable = key == EPOCHS and existing[key] < wanted[key]
-        if existing.get(key) != wanted.get(key) and not resumable:
+    existing, requested = flatten(read_config(run.folder)), flatten(run.config)
+    for key in existing.keys() | requested.keys():
+        resumable = key == EPOCHS and existing[key] < requested[key]
+        if existing.get(key) != requested.get(key) and not resumable:
             raise UsageError(
-                f"{run.folder} was trained with {key} = {existing.get(key)}, not {wanted.get(key)}: "
+                f"{run.folder} was trained with {key} = {existing.get(key)}, not {requested.get(key)}: "
                 "choose another --runs, or delete that folder."
             )
 
