@@ -22,7 +22,7 @@ import numpy as np
 from machine import machine, peak_mib
 
 from dynedge.data.log import EventLog
-from dynedge.data.synthetic import RECIPES, Law, make_pieces, new_world, synthesize
+from dynedge.data.synthetic import RECIPES, HeavyTail, initial_world, simulate, synthesize
 from dynedge.data.windows import cut_windows
 from dynedge.utils.compile import compiled
 
@@ -125,8 +125,10 @@ def highest_level(
 
 def show_heuristics() -> None:
     recipe = RECIPES["demo"]
-    pieces = list(make_pieces(recipe, new_world("demo", recipe, 0), sources=True))
-    user, item, source = (np.concatenate([getattr(p, name) for p in pieces]) for name in ("user", "item", "source"))
+    chunks = list(simulate(recipe, initial_world("demo", recipe, 0), sources=True))
+    user, item, source = (
+        np.concatenate([getattr(chunk, name) for chunk in chunks]) for name in ("user", "item", "source")
+    )
     first = recipe.events * 9 // 10
     ranks: dict[str, Any] = {name: [] for name in ("most popular", "own recent items", "last-item transitions")}
     popular = np.zeros(recipe.items)
@@ -157,15 +159,18 @@ def reference_ranks(source: Array) -> Array:
     Near the best that can be, not exactly: that an item may come from two sources is left out.
     """
     recipe = RECIPES["demo"]
-    back, rank = probabilities(recipe.recency, recipe.recent), probabilities(recipe.popularity, recipe.alive)
-    chart = 1 - recipe.repeat - recipe.follow
-    likely = np.concatenate([[recipe.follow], recipe.repeat * back, chart * rank])
+    back, rank = (
+        probabilities(recipe.recency, recipe.recent_items),
+        probabilities(recipe.rank_popularity, recipe.chart_size),
+    )
+    chart = 1 - recipe.repeat_share - recipe.successor_share
+    likely = np.concatenate([[recipe.successor_share], recipe.repeat_share * back, chart * rank])
     place = np.empty(len(likely))
     place[np.argsort(-likely, kind="stable")] = 1 + np.arange(len(likely))
     return np.where(source < 0, recipe.items / 2, place[source])  # a new item is a guess
 
 
-def probabilities(law: Law, count: int) -> Array:
+def probabilities(law: HeavyTail, count: int) -> Array:
     octave = np.repeat(np.arange(law.octaves), law.base * 2 ** np.arange(law.octaves))
     p = law.ratio**octave / 2.0**octave
     return np.pad(p / p.sum(), (0, count))[:count]

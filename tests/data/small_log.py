@@ -1,4 +1,4 @@
-"""A log of a few events, written without reading any file."""
+"""A log of a few events, written directly."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""The log on disk: what is written is read, damage is named, and a folder is there whole or not at all."""
+"""The log on disk: a round trip, error messages for damage, and atomic writing."""
 
 import errno
 import json
@@ -17,7 +17,7 @@ from dynedge.data.log import METADATA, ColumnWriter, EventLog, LogWriter, read_l
 from dynedge.errors import DataError
 
 
-def test_what_is_written_is_read(tmp_path):
+def test_a_written_log_is_read_back(tmp_path):
     log = read_log(write(tmp_path / "log", ["ann", "bö", ""]))
     assert log.user.tolist() == [0, 1, 2]
     assert log.time.tolist() == [0, 0.5, 1]
@@ -29,15 +29,15 @@ def test_what_is_written_is_read(tmp_path):
 
 
 @given(st.lists(st.one_of(st.integers(-(2**63), 2**63 - 1), st.text()), unique_by=str))
-def test_ids_are_given_back_and_found(own):
-    ids = IdIndex.from_ids(own)
-    expected = own if all(isinstance(value, int) for value in own) else [str(value) for value in own]
+def test_external_ids_are_returned_and_found(external):
+    ids = IdIndex.from_ids(external)
+    expected = external if all(isinstance(value, int) for value in external) else [str(value) for value in external]
     assert ids.take(range(len(ids))) == expected
-    assert [ids.find(value) for value in own] == list(range(len(own)))
+    assert [ids.find(value) for value in external] == list(range(len(external)))
     assert ids.find("no such id") == -1
 
 
-def test_ids_have_an_end():
+def test_a_row_out_of_range_is_an_index_error():
     ids = IdIndex.from_ids([5, 6])
     assert ids[-1] == 6
     for beyond in (2, -3):
@@ -46,7 +46,7 @@ def test_ids_have_an_end():
 
 
 @pytest.mark.parametrize("column", ["user", "item", "time", "user_ids", "user_ids_offsets", "item_ids"])
-def test_a_damaged_column_is_refused_by_name(tmp_path, column):
+def test_a_damaged_column_is_an_error_that_names_it(tmp_path, column):
     path = write(tmp_path / "log") / f"{column}.npy"
     good = path.read_bytes()
     for damaged in (good[:-1], good + b"x", b"\x93NUMPX" + good[6:], b""):
@@ -58,7 +58,7 @@ def test_a_damaged_column_is_refused_by_name(tmp_path, column):
         read_log(tmp_path / "log")
 
 
-def test_one_flipped_bit_is_found_by_verify(tmp_path):
+def test_verify_detects_one_flipped_bit(tmp_path):
     path = write(tmp_path / "log") / "time.npy"
     data = bytearray(path.read_bytes())
     data[-3] ^= 1
@@ -68,7 +68,7 @@ def test_one_flipped_bit_is_found_by_verify(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "message"),
     [
         (lambda metadata: metadata.update(version=99), "version 99"),
         (lambda metadata: metadata.update(format="other"), "not the metadata of a dynedge log"),
@@ -79,31 +79,31 @@ def test_one_flipped_bit_is_found_by_verify(tmp_path):
         (lambda metadata: metadata.update(events=7), "column 'user' has 2 rows instead of 7"),
     ],
 )
-def test_a_damaged_card_is_refused(tmp_path, change, words):
+def test_damaged_metadata_is_an_error(tmp_path, change, message):
     path = write(tmp_path / "log") / METADATA
     metadata = json.loads(path.read_text())
     change(metadata)
     path.write_text(json.dumps(metadata))
-    with pytest.raises(DataError, match=words):
+    with pytest.raises(DataError, match=message):
         read_log(tmp_path / "log")
 
 
-def test_what_is_not_a_log_is_refused(tmp_path):
+def test_a_path_that_is_not_a_log_is_an_error(tmp_path):
     (tmp_path / "file").write_text("x")
     (tmp_path / "empty").mkdir()
     (tmp_path / "rubbish").mkdir()
     (tmp_path / "rubbish" / METADATA).write_text("{")
-    for name, words in [
+    for name, message in [
         ("file", "is a file"),
         ("absent", "does not exist"),
         ("empty", f"no {METADATA}"),
         ("rubbish", "not JSON"),
     ]:
-        with pytest.raises(DataError, match=words):
+        with pytest.raises(DataError, match=message):
             read_log(tmp_path / name)
 
 
-def test_fingerprints_name_contents(tmp_path):
+def test_fingerprints_depend_on_the_contents_only(tmp_path):
     one, same, other = (
         read_log(write(tmp_path / name, users)) for name, users in [("1", "ab"), ("2", "ab"), ("3", "abc")]
     )
@@ -115,7 +115,7 @@ def test_fingerprints_name_contents(tmp_path):
     assert in_memory.fingerprint != EventLog.from_arrays([0, 1, 0], [0, 0, 1], [3.0, 1.0, 2.5]).fingerprint
 
 
-def test_an_existing_log_stays_without_force_and_is_replaced_with_it(tmp_path):
+def test_an_existing_log_is_replaced_only_with_force(tmp_path):
     out = write(tmp_path / "log")
     with pytest.raises(DataError, match=r"already exists.*--force"):
         write(out, ["x"])
@@ -125,7 +125,7 @@ def test_an_existing_log_stays_without_force_and_is_replaced_with_it(tmp_path):
     assert os.listdir(tmp_path) == ["log"]
 
 
-def test_force_does_not_replace_what_is_not_a_log(tmp_path):
+def test_force_does_not_replace_a_folder_that_is_not_a_log(tmp_path):
     (tmp_path / "holiday").mkdir()
     (tmp_path / "holiday" / "photo.jpg").write_text("dear")
     with pytest.raises(DataError, match="not made by dynedge"):
@@ -143,7 +143,7 @@ def test_an_error_while_writing_leaves_the_old_log(tmp_path):
 
 
 @pytest.mark.parametrize("step", ["append", "close"])
-def test_a_full_disk_is_one_sentence_and_the_old_log_stays(tmp_path, monkeypatch, step):
+def test_a_full_disk_raises_one_sentence_and_leaves_the_old_log(tmp_path, monkeypatch, step):
     out = write(tmp_path / "log")
 
     def full(*_):
@@ -157,8 +157,8 @@ def test_a_full_disk_is_one_sentence_and_the_old_log_stays(tmp_path, monkeypatch
     assert os.listdir(tmp_path) == ["log"]
 
 
-def test_killed_at_every_step_it_leaves_the_old_log_or_the_new(tmp_path):
-    """The process dies just before its n-th system call that matters, for every n until it lives."""
+def test_a_writer_killed_at_any_step_leaves_the_old_log_or_the_new(tmp_path):
+    """The process is killed just before its n-th relevant system call, for every n until it completes."""
     script = (
         "import os, sys, pathlib\n"
         "sys.path.insert(0, sys.argv[3])\n"
@@ -188,7 +188,7 @@ def test_killed_at_every_step_it_leaves_the_old_log_or_the_new(tmp_path):
             break
         assert code == 137
         step += 1
-    assert step > 10, "it never died"
+    assert step > 10, "it was never killed"
     assert seen == {1, 2}, "the old log has two events, the new one one"
     write(out, force=True)
-    assert os.listdir(tmp_path) == ["log"], "what the killed ones left is swept up"
+    assert os.listdir(tmp_path) == ["log"], "the leftovers of killed writers are removed"

@@ -1,4 +1,4 @@
-"""Synthetic logs: exact counts, the same bits every time, and the shape of real logs."""
+"""Synthetic logs: exact counts, reproducible bits, and the shape of real logs."""
 
 import re
 
@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 
 from dynedge.data.log import EventLog
-from dynedge.data.synthetic import RECIPES, Law, synthesize
-from dynedge.data.synthetic import demo_names as names
-from dynedge.data.synthetic import simulator as world
+from dynedge.data.synthetic import RECIPES, HeavyTail, demo_names, sampling, simulator, synthesize
 from dynedge.data.windows import cut_windows
 from dynedge.errors import DataError, UsageError
 
@@ -38,12 +36,12 @@ def counts(log: EventLog) -> tuple[np.ndarray, np.ndarray]:
 
 
 def by_user(log: EventLog) -> tuple[np.ndarray, np.ndarray]:
-    """Positions in the order of users, then time; and which of them follow an event of the same user."""
+    """Returns positions sorted by user, then time, and which of them follow an event of the same user."""
     order = np.argsort(log.user, kind="stable")
     return order, np.flatnonzero(np.diff(log.user[order]) == 0) + 1
 
 
-def test_full_sizes_are_the_published_ones() -> None:
+def test_full_sizes_equal_the_published_ones() -> None:
     sizes = {name: (recipe.users, recipe.items, recipe.events, recipe.split) for name, recipe in RECIPES.items()}
     assert sizes["ml-25m-like"] == (162_538, 59_048, 24_999_849, "0.7,0.1,0.2")
     assert sizes["taobao-like"] == (987_975, 4_111_798, 96_678_667, "0.7,0.1,0.2")
@@ -51,7 +49,7 @@ def test_full_sizes_are_the_published_ones() -> None:
     assert sizes["reddit-like"] == (10_000, 984, 672_447, "0.8,0.1,0.1")
     assert sizes["billion"][2:] == (1_000_000_000, "0.7,0.1,0.2")
     assert RECIPES["reddit-like"].features == 172
-    assert all(recipe.about for recipe in RECIPES.values())
+    assert all(recipe.description for recipe in RECIPES.values())
 
 
 def test_full_demo_has_its_exact_counts(logs: dict[str, EventLog]) -> None:
@@ -72,14 +70,14 @@ def test_dense_ids_are_in_order_of_first_appearance(log: EventLog) -> None:
         assert (np.diff(first) > 0).all()
 
 
-def test_times_never_go_back_and_begin_on_the_day_named(log: EventLog) -> None:
+def test_times_are_sorted_and_start_on_the_recipes_day(log: EventLog) -> None:
     assert (np.diff(log.time) >= 0).all()
     start = np.datetime64(RECIPES[log.metadata["source"]["recipe"]].start, "s").astype(float)
     assert start <= log.time[0] < start + 86_400
     assert (log.metadata["first_time"], log.metadata["last_time"]) == (log.time[0], log.time[-1])
 
 
-def test_the_card_says_what_was_made(log: EventLog) -> None:
+def test_the_metadata_describes_the_log(log: EventLog) -> None:
     name = log.metadata["source"]["recipe"]
     assert log.metadata["events"] == log.metadata["rows_read"] == SMALL[name]
     assert log.metadata["rejected"] == 0
@@ -88,35 +86,35 @@ def test_the_card_says_what_was_made(log: EventLog) -> None:
     log.verify()
 
 
-def test_own_ids_are_distinct_and_not_the_dense_ones(log: EventLog) -> None:
+def test_external_ids_are_distinct_and_differ_from_dense_ids(log: EventLog) -> None:
     for ids in (log.user_ids, log.item_ids, *log.category_ids):
-        own = ids.take(range(len(ids)))
-        assert len(set(own)) == len(own)
-        assert own != list(range(len(own)))
+        external = ids.take(range(len(ids)))
+        assert len(set(external)) == len(external)
+        assert external != list(range(len(external)))
 
 
-def test_same_seed_same_bits_whatever_the_piece(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_same_seed_gives_the_same_bits_with_any_chunk_size(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("ml-25m-like", "reddit-like"):
         one = synthesize(name, tmp_path / f"{name}-1", events=3_000, seed=7, quiet=True)
-        monkeypatch.setattr(world, "PIECE_BYTES", 10_007)
+        monkeypatch.setattr(simulator, "CHUNK_BYTES", 10_007)
         two = synthesize(name, tmp_path / f"{name}-2", events=3_000, seed=7, quiet=True)
         monkeypatch.undo()
         assert one.metadata["columns"] == two.metadata["columns"]
 
 
-def test_other_seeds_and_recipes_differ(tmp_path) -> None:
-    made = [
+def test_other_seeds_and_recipes_give_other_logs(tmp_path) -> None:
+    logs = [
         synthesize(name, tmp_path / f"{name}-{seed}", events=2_000, seed=seed, quiet=True).metadata["columns"]
         for name, seed in (("demo", 0), ("demo", 1), ("demo", -1), ("billion", 0))
     ]
     for column in ("user", "item", "time"):
-        assert len({columns[column]["sha256"] for columns in made}) == len(made)
+        assert len({columns[column]["sha256"] for columns in logs}) == len(logs)
 
 
-def test_the_bits_are_those_of_every_machine(logs: dict[str, EventLog]) -> None:
-    # A new value is right only where a recipe or the kernel was changed on purpose.
-    found = {name: log.fingerprint[:12] for name, log in logs.items()}
-    assert found == FINGERPRINTS
+def test_the_bits_are_the_same_on_every_machine(logs: dict[str, EventLog]) -> None:
+    # Change a value only when a recipe or the simulator was changed on purpose.
+    fingerprints = {name: log.fingerprint[:12] for name, log in logs.items()}
+    assert fingerprints == FINGERPRINTS
 
 
 FINGERPRINTS = {
@@ -153,8 +151,10 @@ def test_users_act_in_sessions_that_interleave(log: EventLog) -> None:
         ("ml-25m-like", (0.0, 0.12), (0.0, 0.01)),
     ],
 )
-def test_repeats(logs: dict[str, EventLog], name: str, repeats: tuple, last: tuple) -> None:
-    """The share of events with an item the user has had before, and with the very last one."""
+def test_the_share_of_repeats_is_as_in_real_logs(
+    logs: dict[str, EventLog], name: str, repeats: tuple, last: tuple
+) -> None:
+    """The share of events with an earlier item of the user, and with the user's last item."""
     log = logs[name]
     pairs = log.user.astype(np.int64) * log.num_items + log.item
     assert repeats[0] <= 1 - len(np.unique(pairs)) / len(log) <= repeats[1]
@@ -173,7 +173,7 @@ def test_items_rise_and_fade(logs: dict[str, EventLog]) -> None:
         assert 0 < len(top[0] & top[1]) < 40
 
 
-def test_users_drift_between_tastes(logs: dict[str, EventLog]) -> None:
+def test_users_drift_between_genres(logs: dict[str, EventLog]) -> None:
     demo = logs["demo"]
     genre = demo.item_categories[demo.item, 0]
     stays = []
@@ -183,39 +183,39 @@ def test_users_drift_between_tastes(logs: dict[str, EventLog]) -> None:
         stays.append(early == late)
     assert 0.1 < np.mean(stays) < 0.9
     share = [np.bincount(genre[demo.user == user]).max() / counts(demo)[0][user] for user in range(100)]
-    assert np.mean(share) > 2 / 12  # a user is not spread over the twelve genres as everyone is
+    assert np.mean(share) > 2 / 12  # users prefer some of the twelve genres
 
 
-def test_what_follows_depends_on_the_last_item_but_not_on_it_alone(logs: dict[str, EventLog]) -> None:
-    """Top-1 hits on the last tenth, learnt from the rest: transitions beat popularity, yet far from solve it."""
+def test_the_next_item_depends_on_the_last_item_but_not_on_it_alone(logs: dict[str, EventLog]) -> None:
+    """Top-1 hits on the last tenth, learned from the rest: transitions beat popularity but are far from perfect."""
     demo = logs["demo"]
     order, again = by_user(demo)
     before, after, position = demo.item[order[again - 1]], demo.item[order[again]], order[again]
-    known = position < len(demo) * 9 // 10
+    train = position < len(demo) * 9 // 10
     table = np.zeros((demo.num_items, demo.num_items))
-    np.add.at(table, (before[known], after[known]), 1)
-    transitions = np.mean(table.argmax(1)[before[~known]] == after[~known])
-    popular = np.mean(np.bincount(after[known]).argmax() == after[~known])
+    np.add.at(table, (before[train], after[train]), 1)
+    transitions = np.mean(table.argmax(1)[before[~train]] == after[~train])
+    popular = np.mean(np.bincount(after[train]).argmax() == after[~train])
     assert transitions > 4 * popular
     assert transitions < 0.4
 
 
-def test_categories(logs: dict[str, EventLog]) -> None:
+def test_item_categories_are_coded_by_first_appearance(logs: dict[str, EventLog]) -> None:
     for name, feature in (("demo", "genre"), ("taobao-like", "category")):
         log = logs[name]
         assert log.metadata["item_features"] == [feature]
         assert log.item_categories.shape == (log.num_items, 1)
-        found, first = np.unique(log.item_categories, return_index=True)
-        assert (found == np.arange(len(log.category_ids[0]))).all()
+        codes, first = np.unique(log.item_categories, return_index=True)
+        assert (codes == np.arange(len(log.category_ids[0]))).all()
         assert (np.diff(first) > 0).all()
     assert RECIPES["taobao-like"].clusters == 9_400
 
 
-def test_demo_names_can_be_read(logs: dict[str, EventLog]) -> None:
+def test_demo_names_are_readable(logs: dict[str, EventLog]) -> None:
     demo = logs["demo"]
     assert all(re.fullmatch(r"[A-Z][a-z]+ [A-Z][a-z]+", name) for name in demo.user_ids.take(range(400)))
     assert all(re.fullmatch(r"[A-Z][a-z]+ [A-Z][a-z]+", title) for title in demo.item_ids.take(range(600)))
-    assert set(demo.category_ids[0].take(range(12))) == set(names.GENRES)
+    assert set(demo.category_ids[0].take(range(12))) == set(demo_names.GENRES)
 
 
 def test_names_stay_distinct_when_words_run_out(tmp_path) -> None:
@@ -224,7 +224,7 @@ def test_names_stay_distinct_when_words_run_out(tmp_path) -> None:
         assert len(set(ids.take(range(len(ids))))) == count
 
 
-def test_features_tell_of_the_item(logs: dict[str, EventLog]) -> None:
+def test_features_depend_on_the_item(logs: dict[str, EventLog]) -> None:
     reddit = logs["reddit-like"]
     assert reddit.features.shape == (100_000, 172)
     assert np.isfinite(reddit.features).all()
@@ -234,13 +234,13 @@ def test_features_tell_of_the_item(logs: dict[str, EventLog]) -> None:
     means = np.zeros((len(size), 172))
     np.add.at(means, item, centred)
     means /= size[:, None]
-    told = (means[item] ** 2).sum() / (centred**2).sum()
-    assert 0.2 < told < 0.95  # by chance it would be items/events, 0.0015
+    explained = (means[item] ** 2).sum() / (centred**2).sum()
+    assert 0.2 < explained < 0.95  # by chance it would be items/events, 0.0015
 
 
 @pytest.mark.parametrize("events", [1, 2, 15, 16, 17, 100])
 @pytest.mark.parametrize("name", RECIPES)
-def test_tiny_logs(tmp_path, name: str, events: int) -> None:
+def test_tiny_logs_have_their_exact_counts(tmp_path, name: str, events: int) -> None:
     log = synthesize(name, tmp_path / "log", events=events, quiet=True)
     assert len(log) == events
     users, items = counts(log)
@@ -249,11 +249,11 @@ def test_tiny_logs(tmp_path, name: str, events: int) -> None:
     assert items.min() >= 1
 
 
-def test_ml_sittings_make_the_longest_path(logs: dict[str, EventLog]) -> None:
-    """Windows as large as at full size; the paper's mean of 300 of them is 209.75 (benchmarks/synth.py --path).
+def test_the_longest_path_of_ml_25m_like_is_that_of_the_paper(logs: dict[str, EventLog]) -> None:
+    """Windows of the full size; the paper's mean over 300 of them is 209.75 (benchmarks/synth.py --path).
 
-    The median of these twelve: items born shortly before training ends are popular and still inactive, so that the
-    last two or three windows of any size have longer paths, and here they are a quarter of all.
+    The median of these twelve is used: items that appear shortly before training ends are popular and still inactive,
+    so that the last two or three windows have longer paths, and here they are a quarter of all.
     """
     log = logs["ml-25m-like"]
     end = log.split.bounds(len(log))[0]
@@ -269,34 +269,34 @@ def test_ml_sittings_make_the_longest_path(logs: dict[str, EventLog]) -> None:
     assert 185 < np.median(lengths) < 235
 
 
-def test_law_is_heavy_tailed_in_octaves() -> None:
+def test_heavy_tail_is_sampled_by_octaves() -> None:
     rng = np.array([3], np.uint64)
-    table = Law(4, 0.5, 3).table()
-    drawn = np.bincount([world._heavy(rng, table) for _ in range(70_000)])
-    assert len(drawn) == 4 + 8 + 16
-    octaves = [drawn[:4].sum(), drawn[4:12].sum(), drawn[12:].sum()]
+    table = HeavyTail(4, 0.5, 3).table()
+    sampled = np.bincount([sampling.sample_heavy_tail(rng, table) for _ in range(70_000)])
+    assert len(sampled) == 4 + 8 + 16
+    octaves = [sampled[:4].sum(), sampled[4:12].sum(), sampled[12:].sum()]
     np.testing.assert_allclose(octaves, [40_000, 20_000, 10_000], atol=500)  # about four standard deviations
 
 
-def test_unknown_recipe_lists_the_known(tmp_path) -> None:
+def test_an_unknown_recipe_is_an_error_that_lists_all(tmp_path) -> None:
     with pytest.raises(UsageError, match="demo, ml-25m-like, taobao-like, lastfm-like, reddit-like, billion"):
         synthesize("netflix", tmp_path / "log")
 
 
 @pytest.mark.parametrize("events", [0, -5, 2**32])
-def test_impossible_sizes(tmp_path, events: int) -> None:
+def test_impossible_sizes_are_usage_errors(tmp_path, events: int) -> None:
     with pytest.raises(UsageError, match="--events"):
         synthesize("demo", tmp_path / "log", events=events)
 
 
-def test_an_old_log_is_replaced_only_by_force(tmp_path) -> None:
+def test_an_existing_log_is_replaced_only_with_force(tmp_path) -> None:
     synthesize("demo", tmp_path / "log", events=10, quiet=True)
     with pytest.raises(DataError, match="--force"):
         synthesize("demo", tmp_path / "log", events=20, quiet=True)
     assert len(synthesize("demo", tmp_path / "log", events=20, force=True, quiet=True)) == 20
 
 
-def test_a_failing_disk_leaves_no_log(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_no_log(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 

@@ -1,4 +1,4 @@
-"""Names for the demo: listeners, songs, genres; all distinct, the same every time."""
+"""Readable names for the demo log: listeners, songs and genres. All are distinct and deterministic."""
 
 from __future__ import annotations
 
@@ -34,28 +34,30 @@ GENRES = {
 
 
 def people(count: int) -> list[str]:
-    """Distinct names: the first names go round, the last names a step further each time."""
+    """Returns distinct names: first names in turn, combined with last names shifted by one in each round."""
     first, last = FIRST_NAMES.split(), LAST_NAMES.split()
     names = []
     for k in range(count):
-        turn, a = divmod(k, len(first))
-        names.append(_numbered(f"{first[a]} {last[(turn + a) % len(last)]}", turn // len(last)))
+        round_, a = divmod(k, len(first))
+        names.append(_numbered(f"{first[a]} {last[(round_ + a) % len(last)]}", round_ // len(last)))
     return names
 
 
 def titles(genre_of: Array) -> list[str]:
-    """A distinct title for each item, made of its genre's nouns: no noun is in two genres."""
+    """Returns a distinct title for each item, with a noun of its genre; no noun is in two genres."""
     adjectives, nouns = ADJECTIVES.split(), [words.split() for words in GENRES.values()]
-    made = [0] * len(nouns)
+    count = [0] * len(nouns)
     titles = []
     for genre in genre_of:
-        turn, n = divmod(made[genre], len(nouns[genre]))
-        made[genre] += 1
-        adjective = adjectives[(11 * turn + 5 * n + 3 * genre) % len(adjectives)]  # their number is prime
-        titles.append(_numbered(f"{adjective} {nouns[genre][n]}", turn // len(adjectives)))
+        round_, n = divmod(count[genre], len(nouns[genre]))
+        count[genre] += 1
+        adjective = adjectives[
+            (11 * round_ + 5 * n + 3 * genre) % len(adjectives)
+        ]  # the number of adjectives is prime
+        titles.append(_numbered(f"{adjective} {nouns[genre][n]}", round_ // len(adjectives)))
     return titles
 
 
-def _numbered(name: str, turn: int) -> str:
-    """The second of a name is "Name 2"."""
-    return f"{name} {turn + 1}" if turn else name
+def _numbered(name: str, use: int) -> str:
+    """Returns "Name 2" for the second use of a name, and so on."""
+    return f"{name} {use + 1}" if use else name

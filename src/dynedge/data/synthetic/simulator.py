@@ -1,372 +1,258 @@
-"""The world that is played forward, and the compiled rules it is played by.
+"""Compiled simulator of a synthetic log, one event at a time.
 
-Legend: N users, M items, E events, P sessions in the pool, C clusters, A ranks in a chart, R recent items a user.
+Legend: n events of a chunk, F features, R recent items of a user.
 """
 
 from __future__ import annotations
 
 import math
-import zlib
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from dynedge.data.synthetic.recipes import Recipe
+from dynedge.data.synthetic.sampling import (
+    MIX1,
+    MIX2,
+    U32,
+    U48,
+    chance,
+    kernel,
+    mix_bits,
+    random_below,
+    random_bits,
+    sample_heavy_tail,
+)
+from dynedge.data.synthetic.world import (
+    CLOCK,
+    CLUSTER,
+    CURRENT_CLUSTER,
+    EVENTS_LEFT,
+    ITEMS,
+    LAST_ITEM,
+    LATENTS,
+    MICROSECONDS,
+    MOOD,
+    MOODS,
+    SEEN_SLOTS,
+    SESSION_NUMBER,
+    SESSIONS,
+    TASTES,
+    USER,
+    USERS,
+    Rules,
+    World,
+    rules_of,
+)
 from dynedge.utils.arrays import Array
-from dynedge.utils.compile import compiled
 
-PIECE_BYTES = 32 << 20  # what is made, then written while the next piece is made; no value depends on it
-MICRO = 1_000_000
+CHUNK_BYTES = 32 << 20  # size of a chunk; no value depends on it
+NEWCOMER_EVENTS = 16  # added to a user's event count when the open ranks of a chart are computed
 
-MOODS = 7
-CLUSTER = 7  # the column of `link` after the moods: eight integers, half a cache line an item
-TASTES = 3
-MOOD = 3  # the column of `user` after the tastes
-USER, LEFT, NOW, LAST, SERIAL = range(5)  # of `slot`: who, events left, cluster, last item or -1, which session
-CLOCK, USERS, ITEMS, SESSIONS = range(4)  # of `tally`: microseconds since the start, and how many so far
-LATENTS = 8
-NEWCOMER = 16  # a new user may dig as if they had done so many events
-SEEN = 8192  # items a session remembers, where it cares; two items in one place cost a redraw, no more
+# Quantiles of the exponential distribution in units of 1/1024, far coarser than the last bit, in which the logarithms
+# of two machines may differ; and the length of gaps in each hour of the day, in eighths.
+EXPONENTIAL = np.array([round(-math.log(1 - (k + 0.5) / 1024) * 1024) for k in range(1024)], np.int64)
+HOUR_SLOWDOWN = np.array([9, 12, 16, 20, 22, 20, 15, 11, 9, 8, 7, 7, 6, 6, 7, 7, 7, 6, 6, 5, 5, 5, 6, 7], np.int64)
 
 
-class World(NamedTuple):
-    rng: Array  # uint64[1]
-    tally: Array  # int64[4]
-    slot: Array  # int32[P, 5]
-    seen: Array  # int32[P, SEEN]: the last session that took an item of this remainder
-    user: Array  # int32[N, 4]
-    done: Array  # int32[N]: events so far
-    recent: Array  # int32[N, R], a ring
-    past: Array  # int32[N], a ring: whose the last N sessions were
-    link: Array  # int32[M, 8]
-    chart: Array  # int32[C, A], the most popular first
-    alive: Array  # int32[C]: how many ranks are taken
-    latent: Array  # int64[LATENTS]: what is behind an event; a scratch
-    loading: Array  # int64[LATENTS, F]: how the features show it
+class Chunk(NamedTuple):
+    """Some consecutive events."""
 
-
-class Rules(NamedTuple):
-    """A recipe in integers: shares in 65536ths, times in microseconds."""
-
-    events: int
-    users: int
-    items: int
-    users_by: int
-    items_by: int
-    shortest: int
-    repeat: int
-    follow: int  # of `repeat` and `follow` together
-    wander: int
-    drift: int
-    churn: int
-    dig: int
-    redraws: int
-    start: int
-    gap: int
-    pause: int
-    grain: int
-    session: Array
-    popularity: Array
-    cluster: Array
-    recency: Array
-
-
-def new_world(name: str, recipe: Recipe, seed: int) -> World:
-    seen = SEEN if recipe.redraws else 1
-    bits = seed * int(STEP) + (zlib.crc32(name.encode()) << 32)  # two recipes of one seed should not walk in step
-    rng = np.array([_mix(np.uint64(bits % 2**64))], np.uint64)
-    loading = np.array(
-        [[_below(rng, 3) - 1 for _ in range(recipe.features)] for _ in range(LATENTS)], np.int64
-    ).reshape(LATENTS, recipe.features)
-    return World(
-        rng=rng,
-        tally=np.zeros(4, np.int64),
-        slot=np.zeros((recipe.pool, 5), np.int32),
-        seen=np.zeros((recipe.pool, seen), np.int32),
-        user=np.zeros((recipe.users, TASTES + 1), np.int32),
-        done=np.zeros(recipe.users, np.int32),
-        recent=np.zeros((recipe.users, recipe.recent), np.int32),
-        past=np.zeros(recipe.users, np.int32),
-        link=np.zeros((recipe.items, MOODS + 1), np.int32),
-        chart=np.zeros((recipe.clusters, recipe.alive), np.int32),
-        alive=np.zeros(recipe.clusters, np.int32),
-        latent=np.zeros(LATENTS, np.int64),
-        loading=loading,
-    )
-
-
-def _rules(recipe: Recipe) -> Rules:
-    def share(p: float) -> int:
-        return round(p * 65536)
-
-    def micro(seconds: float) -> int:
-        return round(seconds * MICRO)
-
-    return Rules(
-        events=recipe.events,
-        users=recipe.users,
-        items=recipe.items,
-        users_by=max(1, int(recipe.users_by * recipe.events)),
-        items_by=max(recipe.items, int(recipe.items_by * recipe.events)),
-        shortest=recipe.shortest,
-        repeat=share(recipe.repeat),
-        follow=share(recipe.repeat + recipe.follow),
-        wander=share(recipe.wander),
-        drift=share(recipe.drift),
-        churn=share(recipe.churn),
-        dig=recipe.dig,
-        redraws=recipe.redraws,
-        start=micro(datetime.fromisoformat(recipe.start).replace(tzinfo=UTC).timestamp()),
-        gap=micro(recipe.gap),
-        pause=micro(recipe.pause),
-        grain=micro(recipe.grain),
-        session=recipe.session.table(),
-        popularity=recipe.popularity.table(),
-        cluster=recipe.cluster.table(),
-        recency=recipe.recency.table(),
-    )
-
-
-class Piece(NamedTuple):
     user: Array  # int32[n]
     item: Array  # int32[n]
     time: Array  # float64[n]
     features: Array  # float32[n, F]
-    source: Array  # int32[n], see _choose; empty unless asked for
+    source: Array  # int32[n], see _choose_item; empty unless requested
 
 
-def make_pieces(recipe: Recipe, world: World, *, sources: bool = False) -> Iterator[Piece]:
-    """Play the world forward from its start, a piece at a time."""
-    rules = _rules(recipe)
-    size = max(1, PIECE_BYTES // (16 + 4 * recipe.features))
+def simulate(recipe: Recipe, world: World, *, sources: bool = False) -> Iterator[Chunk]:
+    """Yields the events of a recipe from its initial state on, in chunks."""
+    rules = rules_of(recipe)
+    size = max(1, CHUNK_BYTES // (16 + 4 * recipe.features))
     for first in range(0, recipe.events, size):
         n = min(size, recipe.events - first)
-        piece = Piece(
+        chunk = Chunk(
             user=np.empty(n, np.int32),
             item=np.empty(n, np.int32),
             time=np.empty(n, np.float64),
             features=np.empty((n, recipe.features), np.float32),
             source=np.empty(n if sources else 0, np.int32),
         )
-        _play(rules, world, first, piece)
-        yield piece
-
-
-# The kernel. An event costs a few draws and about two cache misses (its item's links, its cluster's chart).
-
-U27, U30, U31, U32, U48 = (np.uint64(k) for k in (27, 30, 31, 32, 48))
-LOW32 = np.uint64(2**32 - 1)
-STEP, MIX1, MIX2 = (np.uint64(k) for k in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
-
-# Quantiles of the exponential law, and how much slower each hour of the day is (in 8ths). Rounded to 1024ths, far
-# coarser than the last bit in which two machines' logarithms may differ.
-EXPONENTIAL = np.array([round(-math.log(1 - (k + 0.5) / 1024) * 1024) for k in range(1024)], np.int64)
-HOURS = np.array([9, 12, 16, 20, 22, 20, 15, 11, 9, 8, 7, 7, 6, 6, 7, 7, 7, 6, 6, 5, 5, 5, 6, 7], np.int64)
-
-
-# No kernel allocates, so none needs reference counts: counting them at each call made an event four times dearer.
-kernel = compiled(_nrt=False)
+        _simulate(rules, world, first, chunk)
+        yield chunk
 
 
 @kernel
-def _mix(z: Any) -> Any:
-    z = (z ^ (z >> U30)) * MIX1
-    z = (z ^ (z >> U27)) * MIX2
-    return z ^ (z >> U31)
+def _advance_clock(rules: Rules, world: World, mean: int) -> None:
+    """Advances the clock by an exponential gap, longer at night."""
+    hour = (rules.start + world.counters[CLOCK]) // (3600 * MICROSECONDS) % 24
+    gap = mean * EXPONENTIAL[np.int64(random_bits(world.rng) & np.uint64(1023))] >> 10
+    world.counters[CLOCK] += gap * HOUR_SLOWDOWN[hour] >> 3
 
 
 @kernel
-def _draw(rng: Array) -> Any:
-    """64 random bits: splitmix64."""
-    rng[0] += STEP
-    return _mix(rng[0])
+def _sample_cluster(rules: Rules, world: World) -> Any:
+    return sample_heavy_tail(world.rng, rules.cluster_popularity) % len(world.chart_length)
 
 
 @kernel
-def _below(rng: Array, n: int) -> Any:
-    """0 … n − 1, for n up to 2^32."""
-    return np.int64(((_draw(rng) >> U32) * np.uint64(n)) >> U32)
-
-
-@kernel
-def _chance(rng: Array, share: int) -> Any:
-    return np.int64(_draw(rng) >> U48) < share
-
-
-@kernel
-def _heavy(rng: Array, law: Array) -> Any:
-    """A draw from a Law's table."""
-    bits = _draw(rng)
-    octave = 0
-    while bits >> U32 >= law[octave + 1]:
-        octave += 1
-    size = law[0] << np.uint64(octave)
-    return np.int64(size - law[0] + (((bits & LOW32) * size) >> U32))
-
-
-@kernel
-def _pass_time(rules: Rules, world: World, mean: int) -> None:
-    hour = (rules.start + world.tally[CLOCK]) // (3600 * MICRO) % 24
-    gap = mean * EXPONENTIAL[np.int64(_draw(world.rng) & np.uint64(1023))] >> 10
-    world.tally[CLOCK] += gap * HOURS[hour] >> 3
-
-
-@kernel
-def _some_cluster(rules: Rules, world: World) -> Any:
-    return _heavy(world.rng, rules.cluster) % len(world.alive)
-
-
-@kernel
-def _some_taste(world: World, user: int) -> Any:
-    """The first taste half of the time, each of the others a quarter."""
-    return world.user[user, max(0, _below(world.rng, 4) - 1)]
+def _sample_taste(world: World, user: int) -> Any:
+    """Returns one of the user's tastes: the first with probability 1/2, the others with 1/4 each."""
+    return world.profile[user, max(0, random_below(world.rng, 4) - 1)]
 
 
 @kernel
 def _new_user(rules: Rules, world: World) -> Any:
-    user = world.tally[USERS]
-    world.tally[USERS] += 1
+    user = world.counters[USERS]
+    world.counters[USERS] += 1
     for taste in range(TASTES):
-        world.user[user, taste] = _some_cluster(rules, world)
-    world.user[user, MOOD] = _below(world.rng, MOODS)
+        world.profile[user, taste] = _sample_cluster(rules, world)
+    world.profile[user, MOOD] = random_below(world.rng, MOODS)
     return user
 
 
 @kernel
 def _returning_user(world: World) -> Any:
-    """Whose a past session was; now and then anyone, so that nobody is forgotten for good."""
-    if _below(world.rng, 4) == 0:
-        return _below(world.rng, world.tally[USERS])
-    return world.past[_below(world.rng, min(world.tally[SESSIONS], len(world.past)))]
+    """Returns the user of a random past session; with probability 1/4 any user, so that all remain reachable."""
+    if random_below(world.rng, 4) == 0:
+        return random_below(world.rng, world.counters[USERS])
+    return world.past_users[random_below(world.rng, min(world.counters[SESSIONS], len(world.past_users)))]
 
 
 @kernel
 def _drift(rules: Rules, world: World, user: int) -> None:
-    if _chance(world.rng, rules.drift):
+    """Occasionally gives a user a new first taste, or another mood."""
+    if chance(world.rng, rules.drift_share):
         for taste in range(TASTES - 1, 0, -1):
-            world.user[user, taste] = world.user[user, taste - 1]
-        world.user[user, 0] = _some_cluster(rules, world)
-    if _chance(world.rng, rules.drift):
-        world.user[user, MOOD] = _below(world.rng, MOODS)
+            world.profile[user, taste] = world.profile[user, taste - 1]
+        world.profile[user, 0] = _sample_cluster(rules, world)
+    if chance(world.rng, rules.drift_share):
+        world.profile[user, MOOD] = random_below(world.rng, MOODS)
 
 
 @kernel
-def _begin_session(rules: Rules, world: World, k: int, slot: int) -> None:
-    due = min(rules.users, len(world.slot) + rules.users * k // rules.users_by)
-    if world.tally[USERS] < due:
+def _start_session(rules: Rules, world: World, k: int, session: int) -> None:
+    """Replaces a session by one of a new user, if one is due, or of a returning user."""
+    due = min(rules.users, len(world.sessions) + rules.users * k // rules.users_introduced_by)
+    if world.counters[USERS] < due:
         user = _new_user(rules, world)
     else:
         user = _returning_user(world)
         _drift(rules, world, user)
-    world.past[world.tally[SESSIONS] % len(world.past)] = user
-    world.tally[SESSIONS] += 1
-    world.slot[slot, USER] = user
-    world.slot[slot, LEFT] = rules.shortest + _heavy(world.rng, rules.session)
-    world.slot[slot, NOW] = _some_taste(world, user)
-    world.slot[slot, LAST] = -1
-    world.slot[slot, SERIAL] = world.tally[SESSIONS]
-    _pass_time(rules, world, rules.pause)
+    world.past_users[world.counters[SESSIONS] % len(world.past_users)] = user
+    world.counters[SESSIONS] += 1
+    world.sessions[session, USER] = user
+    world.sessions[session, EVENTS_LEFT] = rules.min_session + sample_heavy_tail(world.rng, rules.session_length)
+    world.sessions[session, CURRENT_CLUSTER] = _sample_taste(world, user)
+    world.sessions[session, LAST_ITEM] = -1
+    world.sessions[session, SESSION_NUMBER] = world.counters[SESSIONS]
+    _advance_clock(rules, world, rules.session_pause)
 
 
 @kernel
-def _living(world: World, cluster: int) -> Any:
-    """The cluster, or the first item's if no item of it was born yet."""
-    return cluster if world.alive[cluster] else world.link[0, CLUSTER]
+def _nonempty_cluster(world: World, cluster: int) -> Any:
+    """Returns the cluster, or that of the first item if the cluster has no items yet."""
+    return cluster if world.chart_length[cluster] else world.item_table[0, CLUSTER]
 
 
 @kernel
-def _chart_rank(rules: Rules, world: World, user: int, cluster: int) -> Any:
-    """Who has done more digs deeper."""
-    ranks = min(world.alive[cluster], rules.dig * (world.done[user] + NEWCOMER))
-    rank = _heavy(world.rng, rules.popularity)
+def _sample_rank(rules: Rules, world: World, user: int, cluster: int) -> Any:
+    """Returns a rank of a cluster's chart; more ranks are open to more active users."""
+    ranks = min(world.chart_length[cluster], rules.ranks_per_event * (world.event_count[user] + NEWCOMER_EVENTS))
+    rank = sample_heavy_tail(world.rng, rules.rank_popularity)
     return rank if rank < ranks else rank % ranks
 
 
 @kernel
 def _new_item(world: World, cluster: int) -> Any:
-    """Enters its cluster's chart at any rank; what it meets there goes down an octave, and so on to the end."""
-    item = world.tally[ITEMS]
-    world.tally[ITEMS] += 1
-    world.link[item, CLUSTER] = cluster
+    """Inserts a new item at a random rank of its cluster's chart; displaced items move down an octave each."""
+    item = world.counters[ITEMS]
+    world.counters[ITEMS] += 1
+    world.item_table[item, CLUSTER] = cluster
     for mood in range(MOODS):
-        world.link[item, mood] = item  # nothing follows it yet
-    alive = world.alive[cluster]
-    rank, entering = _below(world.rng, alive + 1), item
-    while rank < alive:
+        world.item_table[item, mood] = item  # no successor yet
+    length = world.chart_length[cluster]
+    rank, entering = random_below(world.rng, length + 1), item
+    while rank < length:
         world.chart[cluster, rank], entering = entering, world.chart[cluster, rank]
-        rank += rank + 1 + _below(world.rng, 2)
-    if alive < world.chart.shape[1]:  # else the last one met fades away
-        world.chart[cluster, alive] = entering
-        world.alive[cluster] += 1
+        rank += rank + 1 + random_below(world.rng, 2)
+    if length < world.chart.shape[1]:  # else the last displaced item leaves the chart
+        world.chart[cluster, length] = entering
+        world.chart_length[cluster] += 1
     return item
 
 
 @kernel
-def _from_chart(rules: Rules, world: World, user: int, cluster: int) -> Any:
-    """An item, and the rank it had."""
-    rank = _chart_rank(rules, world, user, cluster)
+def _sample_chart(rules: Rules, world: World, user: int, cluster: int) -> Any:
+    """Returns a random item of a chart and its rank; occasionally swaps it with another item."""
+    rank = _sample_rank(rules, world, user, cluster)
     item = world.chart[cluster, rank]
-    if _chance(world.rng, rules.churn):
-        other = _below(world.rng, min(world.alive[cluster], 2 * rank + 2))
+    if chance(world.rng, rules.churn_share):
+        other = random_below(world.rng, min(world.chart_length[cluster], 2 * rank + 2))
         world.chart[cluster, rank], world.chart[cluster, other] = world.chart[cluster, other], item
     return item, rank
 
 
 @kernel
-def _follower(rules: Rules, world: World, user: int, last: int) -> Any:
-    """What follows an item in the user's mood: an item of its cluster, another one now and then."""
-    mood = world.user[user, MOOD]
-    if world.link[last, mood] == last or _below(world.rng, 256) == 0:
-        cluster = world.link[last, CLUSTER]
-        world.link[last, mood] = world.chart[cluster, _chart_rank(rules, world, user, cluster)]
-    return world.link[last, mood]
+def _successor(rules: Rules, world: World, user: int, last: int) -> Any:
+    """Returns the item's successor in the user's mood: an item of its cluster, resampled with probability 1/256."""
+    mood = world.profile[user, MOOD]
+    if world.item_table[last, mood] == last or random_below(world.rng, 256) == 0:
+        cluster = world.item_table[last, CLUSTER]
+        world.item_table[last, mood] = world.chart[cluster, _sample_rank(rules, world, user, cluster)]
+    return world.item_table[last, mood]
 
 
 @kernel
-def _choose(rules: Rules, world: World, k: int, slot: int) -> Any:
-    """The next item of a session, and its source: -1 new, 0 the follower, 1 + back recent, 1 + R + rank the chart."""
-    user, cluster, last = world.slot[slot, USER], world.slot[slot, NOW], world.slot[slot, LAST]
-    left = rules.items - world.tally[ITEMS]
-    # Each position up to items_by is as likely as any other to bring a new item, and exactly enough of them do.
-    if left > 0 and (world.alive[cluster] == 0 or _below(world.rng, rules.items_by - k) < left):
+def _choose_item(rules: Rules, world: World, k: int, session: int) -> Any:
+    """Returns the next item of a session and its source.
+
+    Sources: -1 a new item, 0 the successor, 1 + b the recent item b back, 1 + R + r rank r of the chart.
+    """
+    user, last = world.sessions[session, USER], world.sessions[session, LAST_ITEM]
+    cluster = world.sessions[session, CURRENT_CLUSTER]
+    left = rules.items - world.counters[ITEMS]
+    # Selection sampling: every position before items_introduced_by is equally likely to introduce a new item.
+    if left > 0 and (
+        world.chart_length[cluster] == 0 or random_below(world.rng, rules.items_introduced_by - k) < left
+    ):
         return _new_item(world, cluster), -1
-    cluster = _living(world, cluster)
-    remembered = world.recent.shape[1]
-    kind = np.int64(_draw(world.rng) >> U48)
-    if kind < rules.repeat and world.done[user] > 0:
-        back = _heavy(world.rng, rules.recency) % min(world.done[user], remembered)
-        item, source = world.recent[user, (world.done[user] - 1 - back) % remembered], 1 + back
-        cluster = world.link[item, CLUSTER]
-    elif kind < rules.follow and last >= 0:
-        item, source = _follower(rules, world, user, last), 0
-        cluster = world.link[last, CLUSTER]  # the follower's too, and at hand
+    cluster = _nonempty_cluster(world, cluster)
+    capacity = world.recent.shape[1]
+    kind = np.int64(random_bits(world.rng) >> U48)
+    if kind < rules.repeat_share and world.event_count[user] > 0:
+        back = sample_heavy_tail(world.rng, rules.recency) % min(world.event_count[user], capacity)
+        item, source = world.recent[user, (world.event_count[user] - 1 - back) % capacity], 1 + back
+        cluster = world.item_table[item, CLUSTER]
+    elif kind < rules.successor_share and last >= 0:
+        item, source = _successor(rules, world, user, last), 0
+        cluster = world.item_table[last, CLUSTER]  # that of the successor too, and already in the cache
     else:
-        item, rank = _from_chart(rules, world, user, cluster)
-        source = 1 + remembered + rank
+        item, rank = _sample_chart(rules, world, user, cluster)
+        source = 1 + capacity + rank
     for _ in range(rules.redraws):
-        if world.seen[slot, item % SEEN] != world.slot[slot, SERIAL]:
+        if world.seen[session, item % SEEN_SLOTS] != world.sessions[session, SESSION_NUMBER]:
             break
-        cluster = _living(world, _some_cluster(rules, world))
-        item, rank = _from_chart(rules, world, user, cluster)
-        source = 1 + remembered + rank
-    world.slot[slot, NOW] = cluster
+        cluster = _nonempty_cluster(world, _sample_cluster(rules, world))
+        item, rank = _sample_chart(rules, world, user, cluster)
+        source = 1 + capacity + rank
+    world.sessions[session, CURRENT_CLUSTER] = cluster
     return item, source
 
 
 @kernel
-def _describe(world: World, user: int, item: int, features: Array, row: int) -> None:
-    """Features: a low-rank picture of the item, its cluster and the user's mood, under noise, in 2^-16ths."""
+def _write_features(world: World, user: int, item: int, features: Array, row: int) -> None:
+    """Writes features: a low-rank function of item, cluster and mood plus noise, in units of 2^-16."""
     for latent in range(LATENTS):
         world.latent[latent] = (
-            (np.int64(_mix(np.uint64(item * LATENTS + latent)) >> U48) >> 1)
-            + np.int64(_mix(np.uint64(world.link[item, CLUSTER] * LATENTS + latent) ^ MIX1) >> U48)
-            + np.int64(_mix(np.uint64(world.user[user, MOOD] * LATENTS + latent) ^ MIX2) >> U48)
-            - 5 * 16384  # their mean
+            (np.int64(mix_bits(np.uint64(item * LATENTS + latent)) >> U48) >> 1)
+            + np.int64(mix_bits(np.uint64(world.item_table[item, CLUSTER] * LATENTS + latent) ^ MIX1) >> U48)
+            + np.int64(mix_bits(np.uint64(world.profile[user, MOOD] * LATENTS + latent) ^ MIX2) >> U48)
+            - 5 * 16384  # centres the sum
         )
     for f in range(features.shape[1]):
-        noise = _draw(world.rng)
+        noise = random_bits(world.rng)
         value = np.int64(noise >> U48) + np.int64((noise >> U32) & np.uint64(65535)) - 65535
         for latent in range(LATENTS):
             value += world.latent[latent] * world.loading[latent, f]
@@ -374,34 +260,35 @@ def _describe(world: World, user: int, item: int, features: Array, row: int) -> 
 
 
 @kernel
-def _play(rules: Rules, world: World, first: int, out: Piece) -> None:
-    """Make events first, first + 1, … into a piece."""
+def _simulate(rules: Rules, world: World, first: int, out: Chunk) -> None:
+    """Writes events first, first + 1, … to a chunk. An event costs a few samples and about two cache misses."""
     for row in range(len(out.user)):
         k = first + row
-        slot = _below(world.rng, len(world.slot))
-        # When every event left is needed for a user still to come, the session at hand gives way.
-        if world.slot[slot, LEFT] == 0 or rules.users - world.tally[USERS] >= rules.events - k:
-            _begin_session(rules, world, k, slot)
-        user = world.slot[slot, USER]
-        item, source = _choose(rules, world, k, slot)
-        _pass_time(rules, world, rules.gap)
+        session = random_below(world.rng, len(world.sessions))
+        # When all remaining events are needed to introduce users, the session ends early.
+        if world.sessions[session, EVENTS_LEFT] == 0 or rules.users - world.counters[USERS] >= rules.events - k:
+            _start_session(rules, world, k, session)
+        user = world.sessions[session, USER]
+        item, source = _choose_item(rules, world, k, session)
+        _advance_clock(rules, world, rules.mean_gap)
         out.user[row], out.item[row] = user, item
-        now = rules.start + world.tally[CLOCK]
-        out.time[row] = (now - now % rules.grain) / MICRO
+        now = rules.start + world.counters[CLOCK]
+        out.time[row] = (now - now % rules.time_resolution) / MICROSECONDS
         if out.features.shape[1]:
-            _describe(world, user, item, out.features, row)
+            _write_features(world, user, item, out.features, row)
         if len(out.source):
             out.source[row] = source
-        _remember(rules, world, slot, user, item)
+        _record_event(rules, world, session, user, item)
 
 
 @kernel
-def _remember(rules: Rules, world: World, slot: int, user: int, item: int) -> None:
-    world.recent[user, world.done[user] % world.recent.shape[1]] = item
-    world.done[user] += 1
-    world.slot[slot, LEFT] -= 1
-    world.slot[slot, LAST] = item
+def _record_event(rules: Rules, world: World, session: int, user: int, item: int) -> None:
+    """Updates the user's recent items and the session."""
+    world.recent[user, world.event_count[user] % world.recent.shape[1]] = item
+    world.event_count[user] += 1
+    world.sessions[session, EVENTS_LEFT] -= 1
+    world.sessions[session, LAST_ITEM] = item
     if rules.redraws:
-        world.seen[slot, item % SEEN] = world.slot[slot, SERIAL]
-    if _chance(world.rng, rules.wander):
-        world.slot[slot, NOW] = _some_taste(world, user)
+        world.seen[session, item % SEEN_SLOTS] = world.sessions[session, SESSION_NUMBER]
+    if chance(world.rng, rules.taste_switch_share):
+        world.sessions[session, CURRENT_CLUSTER] = _sample_taste(world, user)
