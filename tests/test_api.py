@@ -43,6 +43,7 @@ def same(one, other):
     )
 
 
+@pytest.mark.slow
 def test_the_example_of_the_readme_runs(tmp_path):
     (example,) = re.findall(r"```python\n(.*?)```", README.read_text(), re.S)
     assert len(example.splitlines()) == 12

@@ -1,4 +1,4 @@
-"""Commands in processes of their own: output, exit codes, one sentence for every mistake."""
+"""The commands prepare, info, synth and datasets: output, exit codes, one sentence for every mistake."""
 
 import json
 import os
@@ -89,13 +89,13 @@ def test_synth_generates_the_number_of_events_requested(cli_process, tmp_path):
         (["fly"], 2, "fly"),
     ],
 )
-def test_mistakes_are_one_sentence_with_the_right_exit_code(cli_process, tmp_path, csv_file, arguments, code, words):
+def test_mistakes_are_one_sentence_with_the_right_exit_code(cli_run, tmp_path, csv_file, arguments, code, words):
     before = sorted(os.listdir(tmp_path))
-    done = cli_process(*[word.format(file=csv_file, tmp=tmp_path) for word in arguments])
-    assert done.returncode == code, done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
-    assert words in done.stderr
-    assert done.stdout == ""
+    exit_code, out, err = cli_run(*[word.format(file=csv_file, tmp=tmp_path) for word in arguments])
+    assert exit_code == code, err
+    assert len(err.strip().splitlines()) == 1, err
+    assert words in err
+    assert out == ""
     assert sorted(os.listdir(tmp_path)) == before
     assert csv_file.read_text() == ROWS
 

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.request import urlopen
 
+import pytest
 from serving.small_run import make_run, state_bits
 
 from dynedge import cli
@@ -43,6 +44,7 @@ def wait_for(condition, seconds=30):
     return found
 
 
+@pytest.mark.slow
 def test_a_log_is_replayed_and_the_example_client_works(runs_folder, tmp_path):
     run, data = make_run(runs_folder, "edge"), tmp_path / "data"
     with serving(run, "--data", data, "--replay", runs_folder / "log", "--rate", "5000") as (address, process):

@@ -157,6 +157,7 @@ def test_a_full_disk_raises_one_sentence_and_leaves_the_old_log(tmp_path, monkey
     assert os.listdir(tmp_path) == ["log"]
 
 
+@pytest.mark.slow
 def test_a_writer_killed_at_any_step_leaves_the_old_log_or_the_new(tmp_path):
     """The process is killed just before its n-th relevant system call, for every n until it completes."""
     script = (

@@ -22,7 +22,7 @@ from dynedge.utils.subprocess_worker import SubprocessError, run_in_subprocess
 
 KEYS = {"model", "mrr", "recall@10", "ci95", "seconds_per_epoch", "peak_mib", "parameters", "error"}
 SHORT = ["--seeds", "1", "--epochs", "2"]
-pytestmark = pytest.mark.usefixtures("toy_models")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("toy_models")]
 
 
 @pytest.fixture

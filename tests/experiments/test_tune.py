@@ -17,7 +17,7 @@ from dynedge.models.registry import find_entry, use_only
 from dynedge.runs.run_config import recipe_config
 
 SHORT = ["--model", "toy", "--epochs", "2"]
-pytestmark = pytest.mark.usefixtures("toy_models")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("toy_models")]
 
 
 @pytest.fixture

@@ -12,6 +12,8 @@ from golden.machine import Golden
 
 from dynedge import cli
 
+pytestmark = [pytest.mark.slow, pytest.mark.slow]
+
 GOLDEN = Golden("commands")
 
 

@@ -54,11 +54,13 @@ def known(request):
     return (*trained(*request.param, log), log)
 
 
+@pytest.mark.slow
 def test_nobody_sees_the_future(known):
     model, _, log = known
     assert_no_leak(model, log)
 
 
+@pytest.mark.slow
 def test_peek(known):
     model, _, log = known
     assert_peek_is_score(model, log)
@@ -114,11 +116,13 @@ def test_the_size_of_a_chunk_changes_no_metric(known, protocol):
     assert_chunks_change_nothing(*known, protocol)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_nor_does_it_on_a_longer_log(longer, protocol):
     assert_chunks_change_nothing(*longer, protocol)
 
 
+@pytest.mark.slow
 def test_a_walk_ends_in_the_bits_that_one_call_ends_in(longer):
     model, state, log = longer
     ends = []

@@ -16,6 +16,8 @@ from dynedge.ops.all_scores.triton import all_scores
 from dynedge.plan.links import Linker
 from dynedge.plan.schedule import build_schedule
 
+pytestmark = [pytest.mark.slow, pytest.mark.slow]
+
 
 @pytest.mark.parametrize("ids", [False, True], ids=["states", "ids"])
 @pytest.mark.parametrize(("n", "items", "d"), [(1, 3, 5), (90, 20, 16), (70, 130, 65), (0, 4, 8)])

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from ops.triton_interpreter import DEVICE
 
 from dynedge.ops.gather_linear import triton
+
+pytestmark = pytest.mark.slow
 
 
 def test_gather_rows() -> None:

@@ -19,7 +19,7 @@ from dynedge.plan.schedule import build_schedule
 FLOAT32, BFLOAT16 = 1e-4, 2e-2  # relative to the greatest number
 
 
-pytestmark = pytest.mark.usefixtures("poisoned_anywhere")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("poisoned_anywhere")]
 
 
 class RandomWindow:

@@ -8,6 +8,8 @@ from ops.triton_interpreter import DEVICE
 
 from dynedge.ops.read_states import EntityTable, reference, triton
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("d", [5, 64, 100])
 def test_values_and_gradients(d: int) -> None:

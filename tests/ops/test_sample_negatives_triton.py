@@ -9,6 +9,8 @@ from ops.triton_interpreter import DEVICE
 from dynedge.ops import sample_negatives
 from dynedge.ops.sample_negatives import triton
 
+pytestmark = [pytest.mark.slow, pytest.mark.slow]
+
 
 @pytest.mark.parametrize(("items", "count"), [(1, 5), (2, 3), (6, 3), (12, 40), (2000, 99), (5_000_000, 20)])
 def test_same_negatives_on_every_device(items: int, count: int, monkeypatch: pytest.MonkeyPatch) -> None:

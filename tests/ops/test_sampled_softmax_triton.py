@@ -19,7 +19,7 @@ from dynedge.ops.sampled_softmax.triton import ChunkCandidates, sampled_softmax
 from dynedge.plan.links import Linker
 from dynedge.plan.schedule import NO_ROW, build_schedule
 
-pytestmark = pytest.mark.usefixtures("poisoned_anywhere")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("poisoned_anywhere")]
 FLOAT32, BFLOAT16 = 1e-4, 2e-2  # relative to the greatest number
 
 

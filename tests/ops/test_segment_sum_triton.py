@@ -10,6 +10,8 @@ from ops.triton_interpreter import DEVICE
 from dynedge.ops.segment_sum import reference
 from dynedge.ops.segment_sum.triton import segment_sum, segment_sum_at_heads
 
+pytestmark = pytest.mark.slow
+
 KEYS = {
     "none": [],
     "negative keys first": [-2, -1, -1, *[0] * 40, 3],

@@ -75,6 +75,7 @@ def test_degenerate_windows(method: str, limit: str, window: str, value: int) ->
         assert len(dnodes) == 0
 
 
+@pytest.mark.slow
 def test_algorithm_2_equals_the_naive_implementation() -> None:
     for turn, prev in enumerate(random_windows(1500, most=40, seed=4)):
         k = (0, 1, 3, 10, 1000)[turn % 5]
@@ -183,6 +184,7 @@ def test_cut_by_time_cuts_the_links_across_part_boundaries() -> None:
             assert select_dnodes(prev, "cut-by-time", parts=parts).tolist() == sorted(expected)
 
 
+@pytest.mark.slow
 def test_best_is_close_to_the_exact_optimum() -> None:
     """No method beats the exact optimum, and `best` nearly reaches it."""
     surplus: dict[str, list[int]] = {"best": [], "longest-path": [], "depth": []}

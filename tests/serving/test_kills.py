@@ -1,10 +1,13 @@
 """Twenty kills at random times under load: acknowledged events are stored once, and no bit of the state differs."""
 
+import pytest
 from serving.kill_service import storm
 from serving.small_run import make_events, make_run, state_bits
 
 from dynedge.inference.session import Session
 from dynedge.serving.engine import Engine
+
+pytestmark = [pytest.mark.slow, pytest.mark.slow]
 
 
 def test_killed_services_lose_no_acknowledged_event(runs_folder, tmp_path):

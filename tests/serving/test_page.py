@@ -18,7 +18,10 @@ CHROMIUM = shutil.which("chromium")
 TOKEN = "a test token"
 MARKUP_USER, MARKUP_ITEM = '<img src="x" onerror="alert(1)">', "<b>bold</b> & 50% / 'it'?#"
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: apt-get install chromium")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: apt-get install chromium"),
+]
 
 
 class Service:

@@ -12,6 +12,8 @@ from dynedge.errors import UsageError
 from dynedge.inference.session import Session
 from dynedge.serving.engine import Engine
 
+pytestmark = [pytest.mark.slow, pytest.mark.slow]
+
 redis = pytest.importorskip("redis", reason="the extra `redis` is not installed")
 if shutil.which("redis-server") is None:
     pytest.skip("redis-server is not installed; Debian has it in the package redis-server", allow_module_level=True)

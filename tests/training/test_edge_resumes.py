@@ -12,6 +12,8 @@ import pytest
 from dynedge.data.synthetic import synthesize
 from dynedge.training.train_state import TIMINGS
 
+pytestmark = [pytest.mark.slow, pytest.mark.slow]
+
 SETTINGS = ["--epochs", "3", "--windows", "12", "--dnodes", "8", "--active-users", "60", "--dim", "16"]
 
 

@@ -16,6 +16,8 @@ from dynedge.runs.run_config import RunConfig, build_model
 from dynedge.training.config import TrainingConfig
 from dynedge.training.train_state import TIMINGS
 
+pytestmark = [pytest.mark.slow, pytest.mark.slow]
+
 COMMON = ["--lr", "0.02", "--set", "training.patience=0", "--set", "model.windows=8", "--resume"]
 EVERY = ["--set", "training.checkpoint_windows=3", *COMMON]
 

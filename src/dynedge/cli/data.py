@@ -19,18 +19,22 @@ from dynedge.errors import UsageError
 def prepare(
     files: Annotated[
         list[str],
-        typer.Argument(help="CSV, TSV, JSON lines or Parquet files, plain or compressed (gzip, zstd); or a glob."),
+        typer.Argument(
+            metavar="FILES",
+            help="CSV, TSV, JSON lines or Parquet files, plain or compressed (gzip, zstd); or a glob.",
+        ),
     ],
     out: NewLogFolder,
     dataset: Annotated[
         str | None, typer.Option(metavar="NAME", help="Public data set that FILES are; see `dynedge datasets`.")
     ] = None,
-    user_col: Annotated[str, typer.Option(help="Column of the user ids.")] = "user_id",
-    item_col: Annotated[str, typer.Option(help="Column of the item ids.")] = "item_id",
-    time_col: Annotated[str, typer.Option(help="Column of the timestamps.")] = "timestamp",
-    label_col: Annotated[str | None, typer.Option(help="Column of a numeric label.")] = None,
+    user_col: Annotated[str, typer.Option(metavar="COLUMN", help="Column of the user ids.")] = "user_id",
+    item_col: Annotated[str, typer.Option(metavar="COLUMN", help="Column of the item ids.")] = "item_id",
+    time_col: Annotated[str, typer.Option(metavar="COLUMN", help="Column of the timestamps.")] = "timestamp",
+    label_col: Annotated[str | None, typer.Option(metavar="COLUMN", help="Column of a numeric label.")] = None,
     event_id_col: Annotated[
-        str | None, typer.Option(help="Column of unique event ids; rows with a repeated id are dropped.")
+        str | None,
+        typer.Option(metavar="COLUMN", help="Column of unique event ids; rows with a repeated id are dropped."),
     ] = None,
     features: Annotated[
         str | None,
@@ -43,7 +47,7 @@ def prepare(
         str | None, typer.Option(metavar="A,B,…", help="Names of all columns, for a file without a header.")
     ] = None,
     delimiter: Annotated[
-        str | None, typer.Option(help="Delimiter, one or two characters; default: detected.")
+        str | None, typer.Option(metavar="TEXT", help="Delimiter, one or two characters; default: detected.")
     ] = None,
     time_unit: Annotated[
         str, typer.Option(metavar="UNIT", help="Unit of the timestamps: s, ms, us, ns, iso; or auto (inferred).")
@@ -173,11 +177,14 @@ def datasets(as_json: Json = False) -> None:
 
 @app.command()
 def synth(
-    recipe: Annotated[str, typer.Argument(help="demo, ml-25m-like, taobao-like, lastfm-like, reddit-like, billion.")],
+    recipe: Annotated[
+        str,
+        typer.Argument(metavar="RECIPE", help="demo, ml-25m-like, taobao-like, lastfm-like, reddit-like, billion."),
+    ],
     out: NewLogFolder,
     seed: Annotated[int, typer.Option(metavar="N", help="Random seed.")] = 0,
     events: Annotated[
-        int | None, typer.Option(metavar="N", help="Number of events; users and items scale with it.")
+        int | None, typer.Option(metavar="N", help="Number of events, for a smaller or larger log of the same shape.")
     ] = None,
     force: Force = False,
 ) -> None:

@@ -19,17 +19,17 @@ def export(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder that is or was served.")],
     out: Annotated[Path, typer.Option(metavar="FILE", help="Parquet file to write.")],
     data: ServiceFolder = None,
-    user_col: Annotated[str, typer.Option(help="Name of the user column.")] = "user_id",
-    item_col: Annotated[str, typer.Option(help="Name of the item column.")] = "item_id",
-    time_col: Annotated[str, typer.Option(help="Name of the timestamp column.")] = "timestamp",
-    event_id_col: Annotated[str, typer.Option(help="Name of the event id column.")] = "event_id",
+    user_col: Annotated[str, typer.Option(metavar="COLUMN", help="Name of the user column.")] = "user_id",
+    item_col: Annotated[str, typer.Option(metavar="COLUMN", help="Name of the item column.")] = "item_id",
+    time_col: Annotated[str, typer.Option(metavar="COLUMN", help="Name of the timestamp column.")] = "timestamp",
+    event_id_col: Annotated[str, typer.Option(metavar="COLUMN", help="Name of the event id column.")] = "event_id",
     as_json: Json = False,
 ) -> None:
     """Export the events that a service received to a Parquet file.
 
     The order is that of arrival. To retrain on them, `dynedge prepare OLD.csv FILE.parquet --out LOG` makes a log of
-    the original file and the new events. It has a column for each event feature of the run, and an empty one for each
-    item feature: item features come from the original file. The service may keep running.
+    the original file and the new events. FILE has a column for each event feature of the run, and an empty one for
+    each item feature: item features come from the original file. The service may keep running.
     """
     from dynedge.data.log import read_log
     from dynedge.inference.export import check_target

@@ -29,7 +29,8 @@ def service_folder(run: Path, data: Path | None) -> Path:
 def serve(
     run: RunFolder,
     host: Annotated[
-        str, typer.Option(help="Address to listen on; other machines can connect only with a token.")
+        str,
+        typer.Option(metavar="ADDRESS", help="Address to listen on; other machines can connect only with a token."),
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(metavar="N", help="Port; 0: any free port.", min=0, max=65535)] = 8000,
     data: ServiceFolder = None,

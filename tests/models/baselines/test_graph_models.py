@@ -22,6 +22,8 @@ from dynedge.models.registry import BUILT_IN as MODELS
 from dynedge.training.config import TrainingConfig
 from dynedge.training.loop import fit
 
+pytestmark = [pytest.mark.slow, pytest.mark.slow]
+
 
 def moved(model, log):
     """The model after some training steps, for numbers that are not those it starts with."""

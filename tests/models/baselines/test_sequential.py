@@ -21,6 +21,8 @@ from dynedge.models.ring_buffer import NONE, Past, Rings
 from dynedge.training.config import TrainingConfig
 from dynedge.training.loop import fit
 
+pytestmark = [pytest.mark.slow, pytest.mark.slow]
+
 SEQUENCES = "sum-pooling", "gru4rec", "sasrec", "dien", "mimn"
 
 

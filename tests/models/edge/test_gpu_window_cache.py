@@ -18,6 +18,8 @@ from dynedge.models.edge import recurrence
 from dynedge.models.edge.config import PAPER
 from dynedge.models.edge.gpu_window_cache import Resident, check_memory, working_memory
 
+pytestmark = [pytest.mark.slow, pytest.mark.slow]
+
 
 class Stream:
     def __init__(self, device: Any = None) -> None:

@@ -19,6 +19,8 @@ from dynedge.models.edge.dnode_constraint import Ties
 from dynedge.plan.links import Linker
 from dynedge.plan.schedule import build_schedule
 
+pytestmark = [pytest.mark.slow, pytest.mark.slow]
+
 STEP = Step(0, 0, 0)
 
 
