@@ -14,7 +14,7 @@ import pytest
 import dynedge.cli.plan
 from dynedge.cli import run
 from dynedge.data.id_index import IdIndex
-from dynedge.data.log import LogWriter
+from dynedge.data.log_writer import LogWriter
 
 
 @pytest.fixture(scope="module")

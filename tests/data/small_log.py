@@ -3,7 +3,7 @@
 import numpy as np
 
 from dynedge.data.id_index import IdIndex
-from dynedge.data.log import LogWriter
+from dynedge.data.log_writer import LogWriter
 
 
 def write(out, users=("a", "b"), force=False):

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dynedge.data.id_index import IdIndex
-from dynedge.data.log import METADATA, ColumnWriter, EventLog, LogWriter, read_log
+from dynedge.data.log import METADATA, EventLog, read_log
+from dynedge.data.log_writer import ColumnWriter, LogWriter
 from dynedge.errors import DataError
 
 

@@ -300,7 +300,7 @@ def test_a_full_disk_leaves_no_log(tmp_path, monkeypatch: pytest.MonkeyPatch) ->
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("dynedge.data.log.ColumnWriter.append", full)
+    monkeypatch.setattr("dynedge.data.log_writer.ColumnWriter.append", full)
     with pytest.raises(DataError, match="disk is full"):
         synthesize("demo", tmp_path / "log", quiet=True)
     assert not list(tmp_path.iterdir())

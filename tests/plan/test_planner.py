@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dynedge.data.log import EventLog, LogWriter, read_log
+from dynedge.data.log import EventLog, read_log
+from dynedge.data.log_writer import LogWriter
 from dynedge.data.splits import Split
 from dynedge.errors import UsageError
 from dynedge.plan import plan_cache, planner

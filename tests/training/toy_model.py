@@ -22,7 +22,8 @@ from torch.nn import functional
 
 from dynedge.config import option
 from dynedge.data.id_index import IdIndex
-from dynedge.data.log import EventLog, LogWriter
+from dynedge.data.log import EventLog
+from dynedge.data.log_writer import LogWriter
 from dynedge.data.windows import Window, cut_windows
 from dynedge.errors import UsageError
 from dynedge.models.base import Loss, Model, State

@@ -22,7 +22,8 @@ import torch
 
 from dynedge import __version__
 from dynedge.config import flatten, free_keys, to_toml
-from dynedge.data.log import EventLog, LogWriter, read_log
+from dynedge.data.log import EventLog, read_log
+from dynedge.data.log_writer import LogWriter
 from dynedge.errors import DataError, UsageError
 from dynedge.models.base import Model, State
 from dynedge.models.registry import find_entry

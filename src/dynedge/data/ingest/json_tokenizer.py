@@ -238,7 +238,7 @@ def tokenize_json(
     line: Array,
     status: Array,
 ) -> tuple[int, int, int]:
-    """Tokenizes one JSON object per line; results as of `tokenize_delimited`."""
+    """Tokenizes one JSON object per line; results as from `tokenize_delimited`."""
     rows, at, line_number, capacity = 0, 0, first_line, len(status)
     while at < end and rows < capacity:
         here = line_end(data, at, end)

@@ -15,7 +15,8 @@ from dynedge.data.ingest.row_writer import RowWriter
 from dynedge.data.ingest.schema import Schema
 from dynedge.data.ingest.text_reader import with_feature_columns
 from dynedge.data.ingest.time_parser import TIME_UNITS
-from dynedge.data.log import EventLog, LogWriter, read_log
+from dynedge.data.log import EventLog, read_log
+from dynedge.data.log_writer import LogWriter
 from dynedge.data.splits import DEFAULT_SPLIT, Split
 from dynedge.errors import DataError, UsageError
 from dynedge.utils.progress import Progress

@@ -16,7 +16,8 @@ from dynedge.data.ingest.readers import infer_time_unit
 from dynedge.data.ingest.row_checks import NOT_FINITE, RowChecks
 from dynedge.data.ingest.schema import Block, Schema
 from dynedge.data.ingest.time_parser import TIME_UNITS
-from dynedge.data.log import HEADER_BYTES, ColumnWriter, LogWriter
+from dynedge.data.log import HEADER_BYTES
+from dynedge.data.log_writer import ColumnWriter, LogWriter
 from dynedge.utils.arrays import Array
 from dynedge.utils.compile import compiled
 from dynedge.utils.prefetch import prefetch

@@ -24,7 +24,8 @@ import os
 import numpy as np
 
 from dynedge.data.id_index import IdIndex
-from dynedge.data.log import EventLog, LogWriter, read_log
+from dynedge.data.log import EventLog, read_log
+from dynedge.data.log_writer import LogWriter
 from dynedge.data.synthetic.demo_names import GENRES, people, titles
 from dynedge.data.synthetic.recipes import MIN_ENTITIES, RECIPES, HeavyTail, Recipe, scaled
 from dynedge.data.synthetic.simulator import simulate
