@@ -1,12 +1,12 @@
-"""d-nodes, method by method: longest path, d-nodes and time, on real logs and on a log of your own.
+"""Compares the d-node methods: longest path, number of d-nodes and time, on the shared data sets and on other logs.
 
     python benchmarks/dnodes.py                                   # every log in ../shared/data, all 300 windows
     python benchmarks/dnodes.py --logs wikipedia,globo --windows 20
-    python benchmarks/dnodes.py --logs none --log ml-25m-like     # a log folder; the paper's row for ML-25M beside it
-    python benchmarks/dnodes.py --gap --csv dnodes.csv            # and the distance to the exact optimum
+    python benchmarks/dnodes.py --logs none --log ml-25m-like     # a log folder, with the paper's ML-25M results
+    python benchmarks/dnodes.py --gap --csv dnodes.csv            # also the distance to the exact optimum
 
-Three tables: what each method reaches when asked for K d-nodes; how many d-nodes the others need for the longest path
-that Algorithm 2 reaches with K; and, with --gap, how far from the exact optimum they are on windows of 60 events.
+Three tables: the longest path of each method with K d-nodes; the number of d-nodes the other methods need for the
+longest path of Algorithm 2 with K; and, with --gap, the distance to the exact optimum on windows of 60 events.
 """
 
 from __future__ import annotations
@@ -83,11 +83,11 @@ def main() -> None:
     gaps: dict[str, list[tuple[int, int, int, int]]] = defaultdict(list)
     for events in _logs(args):
         for threshold in args.thresholds:
-            found = events.windows(threshold, args.count, args.windows)
+            windows = events.windows(threshold, args.count, args.windows)
             label = f"{events.name} {_named(threshold)}"
-            print(f"\n{label}: {len(found)} windows of {np.mean([len(p) for p in found]):,.0f} events")
-            results += _table(found, label, paper=events.name.startswith("ml-25m") and threshold == (200, 100))
-            needed += _needed(found, label)
+            print(f"\n{label}: {len(windows)} windows of {np.mean([len(p) for p in windows]):,.0f} events")
+            results += _table(windows, label, paper=events.name.startswith("ml-25m") and threshold == (200, 100))
+            needed += _needed(windows, label)
             if args.gap:
                 _add_gaps(events, threshold, gaps)
     if needed:
@@ -105,12 +105,16 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--logs", default="all", help="names in ../shared/data, with commas; 'all' or 'none'")
     parser.add_argument("--log", action="append", default=[], help="a log folder made by dynedge; may be repeated")
     parser.add_argument("--thresholds", default="inf;200,100", help="activity thresholds (default: %(default)s)")
-    parser.add_argument("--windows", type=int, default=300, help="how many windows of each log to look at")
-    parser.add_argument("--count", type=int, default=300, help="windows a log is cut into")
-    parser.add_argument("--split", default="0.8,0.1,0.1", help="training is the first part (default: %(default)s)")
-    parser.add_argument("--gap", action="store_true", help="the gap to the exact optimum on small windows")
-    parser.add_argument("--csv", type=Path, help="write the first table there")
-    parser.add_argument("--plot", type=Path, help="draw it: one panel per log")
+    parser.add_argument("--windows", type=int, default=300, help="number of windows measured per log")
+    parser.add_argument("--count", type=int, default=300, help="number of windows of a log")
+    parser.add_argument(
+        "--split",
+        default="0.8,0.1,0.1",
+        help="split of the log; only training events are used (default: %(default)s)",
+    )
+    parser.add_argument("--gap", action="store_true", help="also the distance to the exact optimum on small windows")
+    parser.add_argument("--csv", type=Path, help="CSV file for the first table")
+    parser.add_argument("--plot", type=Path, help="figure of the first table, one panel per log")
     args = parser.parse_args()
     args.thresholds = [_threshold(text) for text in args.thresholds.split(";")]
     return args
@@ -130,7 +134,7 @@ def _named(threshold: Threshold) -> str:
 def _logs(args: argparse.Namespace) -> Iterator[Events]:
     split = Split.parse(args.split)
     if args.logs != "none" and not DATA.is_dir():
-        print(f"no real logs: {DATA} is not there.", file=sys.stderr)
+        print(f"the shared data sets are skipped: {DATA} does not exist.", file=sys.stderr)
     elif args.logs != "none":
         import pyarrow.parquet as pq
 
@@ -149,53 +153,57 @@ def _training(name: str, user: Array, item: Array, users: int, items: int, split
     return Events(name, np.asarray(user[:end]), np.asarray(item[:end]), users, items)
 
 
-def _table(found: list[Array], label: str, *, paper: bool) -> list[dict[str, Any]]:
-    """Method × K: mean longest path, d-nodes and milliseconds a window; `depth` is asked for Algorithm 2's depth."""
+def _table(windows: list[Array], label: str, *, paper: bool) -> list[dict[str, Any]]:
+    """Mean longest path, d-nodes and milliseconds per window of each method; `depth` gets Algorithm 2's depth."""
     print(f"{'method':14}{'limit':>20}{'longest path':>14}{'d-nodes':>10}{'ms/window':>11}" + "   paper" * paper)
     rows = []
-    for method, way, asked in _questions(found):
+    for method, limit, values in _requests(windows):
         start = time.perf_counter()
-        cuts = [select_dnodes(prev, method, **{way: number}) for prev, number in zip(found, asked, strict=True)]
-        seconds = (time.perf_counter() - start) / len(found)
+        selected = [
+            select_dnodes(prev, method, **{limit: value}) for prev, value in zip(windows, values, strict=True)
+        ]
+        seconds = (time.perf_counter() - start) / len(windows)
         row = {
             "log": label,
             "method": method,
-            "limit": way,
-            "value": round(float(np.mean(asked)), 2),
-            "longest_path": round(float(np.mean([longest_path(p, c) for p, c in zip(found, cuts, strict=True)])), 3),
-            "dnodes": round(float(np.mean([len(cut) for cut in cuts])), 2),
+            "limit": limit,
+            "value": round(float(np.mean(values)), 2),
+            "longest_path": round(
+                float(np.mean([longest_path(p, c) for p, c in zip(windows, selected, strict=True)])), 3
+            ),
+            "dnodes": round(float(np.mean([len(dnodes) for dnodes in selected])), 2),
             "ms": round(1e3 * seconds, 3),
         }
         rows.append(row)
-        beside = f"{row['value']:>8g} {way:11}{row['longest_path']:14.2f}{row['dnodes']:10.1f}{row['ms']:11.2f}"
-        print(f"{method:14}{beside}   {_paper(method, way, asked[0]) if paper else ''}")
+        numbers = f"{row['value']:>8g} {limit:11}{row['longest_path']:14.2f}{row['dnodes']:10.1f}{row['ms']:11.2f}"
+        print(f"{method:14}{numbers}   {_paper(method, limit, values[0]) if paper else ''}")
     return rows
 
 
-def _questions(found: list[Array]) -> Iterator[tuple[str, str, list[int]]]:
+def _requests(windows: list[Array]) -> Iterator[tuple[str, str, list[int]]]:
     (
-        select_dnodes(found[0], "best", max_dnodes=1),
-        select_dnodes(found[0], "best", max_depth=1),
-    )  # compiled before the clock runs
+        select_dnodes(windows[0], "best", max_dnodes=1),
+        select_dnodes(windows[0], "best", max_depth=1),
+    )  # compile before timing
     for k in DNODES:
-        yield "longest-path", "max_dnodes", [k] * len(found)
-        yield "best", "max_dnodes", [k] * len(found)
-        yield "depth", "max_depth", [max(1, cut_longest_paths(prev, k, 1)[1]) for prev in found]
+        yield "longest-path", "max_dnodes", [k] * len(windows)
+        yield "best", "max_dnodes", [k] * len(windows)
+        yield "depth", "max_depth", [max(1, cut_longest_paths(prev, k, 1)[1]) for prev in windows]
     for parts in PARTS:
-        yield "cut-by-time", "parts", [parts] * len(found)
+        yield "cut-by-time", "parts", [parts] * len(windows)
 
 
-def _paper(method: str, way: str, asked: int) -> str:
+def _paper(method: str, limit: str, value: int) -> str:
     if method == "longest-path":
-        return f"{PAPER_K[asked]:.2f}"
-    if way == "parts":
-        dnodes, longest = PAPER_PARTS[asked]
+        return f"{PAPER_K[value]:.2f}"
+    if limit == "parts":
+        dnodes, longest = PAPER_PARTS[value]
         return f"{longest:.2f} with {dnodes}"
     return ""
 
 
-def _needed(found: list[Array], label: str) -> list[dict[str, Any]]:
-    """d-nodes for the longest path that Algorithm 2 reaches with K: its own number, its fewest, and the others'."""
+def _needed(windows: list[Array], label: str) -> list[dict[str, Any]]:
+    """Number of d-nodes for the longest path of Algorithm 2 with K: all K, the first that reach it, other methods."""
     rows = []
     for k in COMPARED:
         row: dict[str, Any] = {
@@ -205,27 +213,29 @@ def _needed(found: list[Array], label: str) -> list[dict[str, Any]]:
             "fewest": 0,
             "depth": 0,
             "best": 0,
-            "alike": 0,
+            "equal": 0,
             "windows": 0,
         }
-        for prev in found:
-            chosen, reached = cut_longest_paths(prev, k, 1)
-            if reached <= 1:  # every link is cut: all methods do the same
-                row["alike"] += len(chosen)
+        for prev in windows:
+            selected, longest = cut_longest_paths(prev, k, 1)
+            if longest <= 1:  # every link is cut: all methods are equal
+                row["equal"] += len(selected)
                 continue
             row["windows"] += 1
-            row["own"] += len(chosen)
-            row["fewest"] += len(cut_longest_paths(prev, k, reached)[0])
-            row["depth"] += len(select_dnodes(prev, "depth", max_depth=reached))
-            row["best"] += len(select_dnodes(prev, "best", max_depth=reached))
+            row["own"] += len(selected)
+            row["fewest"] += len(cut_longest_paths(prev, k, longest)[0])
+            row["depth"] += len(select_dnodes(prev, "depth", max_depth=longest))
+            row["best"] += len(select_dnodes(prev, "best", max_depth=longest))
         rows.append(row)
     return rows
 
 
 def _print_needed(rows: list[dict[str, Any]]) -> None:
-    print("\nd-nodes needed for the longest path of Algorithm 2 with K, as a share of its own K")
-    print("(in brackets: of the fewest of its choices that reach it; where every link is cut all methods are alike,")
-    print("and such windows count in the last column only)")
+    print("\nd-nodes needed for the longest path of Algorithm 2 with K, relative to K")
+    print(
+        "(in brackets: relative to its first d-nodes that reach it; windows with every link cut need the same number"
+    )
+    print("with all methods and count in the last column only)")
     print(f"{'log':34}{'K':>5}{'windows':>9}{'depth':>16}{'best':>16}{'best, all windows':>20}")
     for k in COMPARED:
         shares = []
@@ -233,15 +243,15 @@ def _print_needed(rows: list[dict[str, Any]]) -> None:
             share = [
                 row[m] / row[base] if row["own"] else np.nan for m in ("depth", "best") for base in ("own", "fewest")
             ]
-            share.append((row["best"] + row["alike"]) / max(1, row["own"] + row["alike"]))
+            share.append((row["best"] + row["equal"]) / max(1, row["own"] + row["equal"]))
             shares.append(share)
             print(f"{row['log']:34}{k:5}{row['windows']:9}" + _shares(share))
         print(f"{'mean':34}{k:5}{'':9}" + _shares([_mean(column) for column in zip(*shares, strict=True)]))
 
 
 def _mean(values: tuple[float, ...]) -> float:
-    known = [value for value in values if not np.isnan(value)]
-    return float(np.mean(known)) if known else float("nan")
+    present = [value for value in values if not np.isnan(value)]
+    return float(np.mean(present)) if present else float("nan")
 
 
 def _shares(share: list[float]) -> str:
@@ -258,23 +268,23 @@ def _add_gaps(events: Events, threshold: Threshold, gaps: dict[str, list[tuple[i
             depth = longest_path(prev, select_dnodes(prev, "best", max_dnodes=k))
             if depth <= 1:
                 continue
-            cuts = {
+            selected = {
                 "longest-path": select_dnodes(prev, "longest-path", max_dnodes=k),
                 "depth": select_dnodes(prev, "depth", max_depth=depth),
                 "best, by k": select_dnodes(prev, "best", max_dnodes=k),
                 "best, by depth": select_dnodes(prev, "best", max_depth=depth),
                 "cut-by-time": select_dnodes(prev, "cut-by-time", parts=3),
             }
-            for method, cut in cuts.items():
-                longest = longest_path(prev, cut)
-                reached = longest_path(prev, select_dnodes(prev, "best", max_dnodes=len(cut)))
-                least = shortest_longest_path(prev, len(cut), min(longest, reached))
-                gaps[method].append((len(cut), fewest_dnodes(prev, longest), longest, least))
+            for method, dnodes in selected.items():
+                longest = longest_path(prev, dnodes)
+                reached = longest_path(prev, select_dnodes(prev, "best", max_dnodes=len(dnodes)))
+                least = shortest_longest_path(prev, len(dnodes), min(longest, reached))
+                gaps[method].append((len(dnodes), fewest_dnodes(prev, longest), longest, least))
 
 
 def _print_gaps(gaps: dict[str, list[tuple[int, int, int, int]]]) -> None:
     print("\nmean gap to the exact optimum, windows of 60 events")
-    print(f"{'method':16}{'d-nodes too many':>18}{'of':>8}{'steps too many':>17}{'of':>8}{'cases':>8}")
+    print(f"{'method':16}{'excess d-nodes':>18}{'of':>8}{'excess levels':>17}{'of':>8}{'cases':>8}")
     for method, cases in gaps.items():
         dnodes, fewest, longest, least = np.mean(cases, axis=0)
         print(f"{method:16}{dnodes - fewest:18.3f}{fewest:8.2f}{longest - least:17.3f}{least:8.2f}{len(cases):8}")

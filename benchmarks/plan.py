@@ -1,14 +1,14 @@
-"""How long the whole plan of a log takes, with schedules, and in how much memory.
+"""Time and memory of planning a whole log, including schedules.
 
     python benchmarks/plan.py                                   # taobao-like logs of 1 M, 10 M and 100 M events
-    python benchmarks/plan.py --recipe taobao-like --sizes full # as large as the paper's: 67.7 M training events
+    python benchmarks/plan.py --recipe taobao-like --sizes full # the size of the paper's: 67.7 M training events
     python benchmarks/plan.py --recipe ml-25m-like --sizes full --active-users inf --active-items inf --k 640
     python benchmarks/plan.py --log LOG --k 160
 
-Each log is planned in a process of its own, so that its peak memory is its own (with the log's pages it has read).
-`again` is a second pass, as every later epoch does it: d-nodes known, links, levels and schedules built anew.
-`naive` is Algorithm 2 by the book in plain Python, every longest path found anew for each d-node: measured on a
-few rounds of a small window and extrapolated, by events times d-nodes, because nobody would wait for it.
+Each log is planned in a separate process, so that peak memory is measured per log (it includes the log's pages that
+were read). `second pass` is what every later epoch does: d-nodes are cached, links, levels and schedules are rebuilt.
+`naive` is Algorithm 2 in plain Python, with every longest path recomputed for each d-node. It is measured on a few
+rounds of a small window and extrapolated in proportion to events times d-nodes, as it would take too long.
 """
 
 from __future__ import annotations
@@ -36,26 +36,26 @@ NAIVE_EVENTS, NAIVE_ROUNDS = 2000, 5
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--log", type=Path, help="a log's folder, instead of made ones")
+    parser.add_argument("--log", type=Path, help="log folder, instead of synthetic logs")
     parser.add_argument("--recipe", default="taobao-like", choices=RECIPES)
-    parser.add_argument("--sizes", default="1e6,1e7,1e8", help="events of the logs to make, or full")
+    parser.add_argument("--sizes", default="1e6,1e7,1e8", help="numbers of events of the synthetic logs, or full")
     parser.add_argument("--windows", type=int, default=300)
     parser.add_argument("--active-users", default="200", help="n1*, or inf")
     parser.add_argument("--active-items", default="100", help="n2*, or inf")
     parser.add_argument("--method", default="best", choices=METHODS)
-    parser.add_argument("--k", type=int, default=160, help="d-nodes a window")
+    parser.add_argument("--k", type=int, default=160, help="d-nodes per window")
     parser.add_argument("--threads", type=int, default=None)
-    parser.add_argument("--keep", action="store_true", help="hold every schedule in memory until the end")
-    parser.add_argument("--folder", default=None, help="where logs are made, and removed again")
-    parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)  # plan --log in this very process
+    parser.add_argument("--keep", action="store_true", help="store all schedules in memory until the end")
+    parser.add_argument("--folder", default=None, help="folder for temporary logs")
+    parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)  # plan --log in this process
     args = parser.parse_args()
     if args.one:
         print(json.dumps(measure(read_log(args.log), args)))
         return
-    asked = f"{args.method}, K = {args.k}, ({args.active_users}, {args.active_items}), {args.windows} windows"
-    print(f"{machine()}; {asked}")
+    options = f"{args.method}, K = {args.k}, ({args.active_users}, {args.active_items}), {args.windows} windows"
+    print(f"{machine()}; {options}")
     titles = f"{'training events':>16} {'seconds':>8} {'M events/s':>11} {'peak MiB':>9}"
-    print(f"{titles} {'again':>8} {'longest path':>13} {'naive':>10}")
+    print(f"{titles} {'second pass':>12} {'longest path':>13} {'naive':>10}")
     if args.log:
         show(args.log)
         return
@@ -70,13 +70,13 @@ def show(log: Path) -> None:
     one = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
     print(
         f"{one['events']:>16,} {one['seconds']:>8.2f} {one['events'] / one['seconds'] / 1e6:>11.2f} "
-        f"{one['peak_mib']:>9.0f} {one['again']:>8.2f} {one['longest_path']:>13.2f} {clock(one['naive']):>10}",
+        f"{one['peak_mib']:>9.0f} {one['second_pass']:>12.2f} {one['longest_path']:>13.2f} {clock(one['naive']):>10}",
         flush=True,
     )
 
 
 def measure(log: EventLog, args: argparse.Namespace) -> dict[str, Any]:
-    def whole(source: EventLog, windows: int) -> Plan:
+    def make_plan(source: EventLog, windows: int) -> Plan:
         thresholds = [None if n == "inf" else int(n) for n in (args.active_users, args.active_items)]
         return plan_log(
             source,
@@ -90,44 +90,44 @@ def measure(log: EventLog, args: argparse.Namespace) -> dict[str, Any]:
         )
 
     few = EventLog.from_arrays(log.user[:5000], log.item[:5000], log.time[:5000])
-    list(whole(few, 2))  # compiles, or reads what was compiled before
+    list(make_plan(few, 2))  # compile before timing
 
     start = time.perf_counter()
-    epochs = whole(log, args.windows)
-    kept: list[PlannedWindow] = []
-    for window in epochs:
+    plan = make_plan(log, args.windows)
+    stored: list[PlannedWindow] = []
+    for window in plan:
         if args.keep:
-            kept.append(window)
+            stored.append(window)
     first = time.perf_counter()
-    for _ in epochs:
+    for _ in plan:
         pass
     end = time.perf_counter()
-    events = epochs.config.train_end
+    events = plan.config.train_end
     return {
         "events": events,
         "seconds": first - start,
-        "again": end - first,
+        "second_pass": end - first,
         "peak_mib": peak_mib(),
-        "longest_path": float(np.mean([window.longest_path for window in epochs.stats])),
+        "longest_path": float(np.mean([window.longest_path for window in plan.stats])),
         "naive": naive_seconds(log) * events * args.k,
     }
 
 
 def naive_seconds(log: EventLog) -> float:
-    """Seconds an event and d-node of Algorithm 2 in plain Python, by its quickest round."""
+    """Seconds per event and d-node of Algorithm 2 in plain Python, by the fastest round."""
     pairs = list(zip(log.user[:NAIVE_EVENTS].tolist(), log.item[:NAIVE_EVENTS].tolist(), strict=True))
-    cut: set[tuple[int, int]] = set()
+    dnodes: set[tuple[int, int]] = set()
     rounds = []
     for _ in range(NAIVE_ROUNDS):
         start = time.perf_counter()
-        path = naive_longest_path(pairs, cut)
-        cut.add(path[len(path) // 2])
+        path = naive_longest_path(pairs, dnodes)
+        dnodes.add(path[len(path) // 2])
         rounds.append(time.perf_counter() - start)
     return min(rounds) / max(len(pairs), 1)
 
 
-def naive_longest_path(pairs: list[tuple[int, int]], cut: set[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The states (event, side) along a longest path, found anew from the events."""
+def naive_longest_path(pairs: list[tuple[int, int]], dnodes: set[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The states (event, side) along a longest path, computed from the events."""
     last: dict[tuple[int, int], int] = {}
     level: list[int] = []
     parent: list[tuple[int, int] | None] = []
@@ -135,7 +135,7 @@ def naive_longest_path(pairs: list[tuple[int, int]], cut: set[tuple[int, int]]) 
         deepest, through = 0, None
         for side, entity in enumerate(pair):
             p = last.get((side, entity))
-            if p is not None and (p, side) not in cut and level[p] > deepest:
+            if p is not None and (p, side) not in dnodes and level[p] > deepest:
                 deepest, through = level[p], (p, side)
             last[side, entity] = k
         level.append(deepest + 1)
