@@ -64,9 +64,9 @@ def test_coalesce_sums_repeated_rows(rows):
 
 def test_gradients_need_not_be_contiguous():
     value, grad, mean, square = make((6, 4), torch.float32)
-    turned = grad.T.contiguous().T
+    transposed = grad.T.contiguous().T
     other = value.clone(), mean.clone(), square.clone()
     one = torch.ones((), dtype=torch.float64)
     cpu.dense_step(value, grad, mean, square, 1, LR, one)
-    cpu.dense_step(other[0], turned, *other[1:], 1, LR, one)
+    cpu.dense_step(other[0], transposed, *other[1:], 1, LR, one)
     assert torch.equal(value, other[0])

@@ -91,8 +91,8 @@ def test_loss_and_gradients(
         else replace(candidates, rows=torch.where(candidates.rows >= rows, own, candidates.rows))
     )
     with torch.autocast(DEVICE, torch.bfloat16) if bfloat16 else nullcontext():
-        found = gradients(by_triton, torch.float32, renumbered, item, row, item_row_after, *weighting)
-    assert_near(found, expected, bfloat16)
+        actual = gradients(by_triton, torch.float32, renumbered, item, row, item_row_after, *weighting)
+    assert_near(actual, expected, bfloat16)
 
 
 @pytest.mark.parametrize("items", [20, 150], ids=["one block", "split"])
@@ -116,12 +116,12 @@ def test_bonuses_are_added_and_get_their_gradient(bfloat16: bool, items: int) ->
     expected = gradients(reference_softmax, torch.float64, columns, item, row)
 
     with torch.autocast(DEVICE, torch.bfloat16) if bfloat16 else nullcontext():
-        found = gradients(sampled_softmax, torch.float32, candidates, item, row, item_row_after)
-    assert_near(found, expected, bfloat16)
+        actual = gradients(sampled_softmax, torch.float32, candidates, item, row, item_row_after)
+    assert_near(actual, expected, bfloat16)
 
 
-def assert_near(found: list[Tensor], expected: list[Tensor], bfloat16: bool) -> None:
-    for got, right in zip(found, expected, strict=True):
+def assert_near(actual: list[Tensor], expected: list[Tensor], bfloat16: bool) -> None:
+    for got, right in zip(actual, expected, strict=True):
         bound = (BFLOAT16 if bfloat16 else FLOAT32) * float(right.abs().max()) if right.numel() else 0
         torch.testing.assert_close(got, right, rtol=0, atol=bound)
 

@@ -6,8 +6,8 @@ A program computes rows of one side, BM at a time, so that it reads that side's 
 launch computes a run of levels; between two levels all its programs wait for each other. A run of one
 level needs no barrier and may have any number of programs.
 
-What the backward pass needs is laid out by side, all users' rows before all items' (`offsets` says where each block
-goes), so that weight gradients are plain products of whole tables:
+What the backward pass needs is laid out by side, all users' rows before all items' (`offsets` is where each block
+starts), so that weight gradients are plain products of whole tables:
 
     gates [W, 4d]          h_n | r | z | n
     parent_states [W, 2d]  own | other, as they entered the products

@@ -16,11 +16,11 @@ U = np.uint32
 
 
 def sample_negatives(
-    true: Tensor, first: int, others: int, a: int, b: int, count: int, seed: int, rounds: int
+    true: Tensor, first: int, num_others: int, a: int, b: int, count: int, seed: int, rounds: int
 ) -> Tensor:
-    """`others` is the number of items that are not the true one."""
+    """`num_others` is the number of items that are not the true one."""
     out = np.empty((len(true), count), np.int64)
-    _fill(true.cpu().numpy(), first, others, U(a), U(b), np.uint64(seed), rounds, out)
+    _fill(true.cpu().numpy(), first, num_others, U(a), U(b), np.uint64(seed), rounds, out)
     return torch.from_numpy(out).to(true.device)
 
 
@@ -36,7 +36,7 @@ def _shifted(x: Any, by: Any, key: Any, limit: Any) -> Any:
 
 
 @compiled
-def _fill(true: Array, first: int, others: int, a: U, b: U, seed: np.uint64, rounds: int, out: Array) -> None:
+def _fill(true: Array, first: int, num_others: int, a: U, b: U, seed: np.uint64, rounds: int, out: Array) -> None:
     count = out.shape[1]
     keys = np.empty(2 * rounds, np.uint32)
     x, y = np.empty(count, np.uint32), np.empty(count, np.uint32)
@@ -53,7 +53,7 @@ def _fill(true: Array, first: int, others: int, a: U, b: U, seed: np.uint64, rou
         for j in range(count):
             u, v = x[j], y[j]
             number = np.int64(v) * np.int64(a) + np.int64(u)
-            while number >= others:
+            while number >= num_others:
                 for t in range(rounds):
                     u = _shifted(u, v, keys[2 * t], a)
                     v = _shifted(v, u, keys[2 * t + 1], b)

@@ -10,10 +10,10 @@ from dynedge.ops.sample_negatives import triton_kernels
 
 
 def sample_negatives(
-    true: Tensor, first: int, others: int, a: int, b: int, count: int, seed: int, rounds: int
+    true: Tensor, first: int, num_others: int, a: int, b: int, count: int, seed: int, rounds: int
 ) -> Tensor:
     out = torch.empty((len(true), count), dtype=torch.int64, device=true.device)
     if out.numel():
         width = triton.next_power_of_2(count)
-        triton_kernels.sample[(len(true),)](true, first, others, a, b, seed, out, count, ROUNDS=rounds, BC=width)
+        triton_kernels.sample[(len(true),)](true, first, num_others, a, b, seed, out, count, ROUNDS=rounds, BC=width)
     return out

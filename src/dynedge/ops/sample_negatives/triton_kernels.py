@@ -33,8 +33,8 @@ def _permuted(x, y, key, a, b, ROUNDS: tl.constexpr):
     return x, y
 
 
-@triton.jit(do_not_specialize=["first", "others", "a", "b", "seed", "count"])
-def sample(true, first, others, a, b, seed, out, count, ROUNDS: tl.constexpr, BC: tl.constexpr):
+@triton.jit(do_not_specialize=["first", "num_others", "a", "b", "seed", "count"])
+def sample(true, first, num_others, a, b, seed, out, count, ROUNDS: tl.constexpr, BC: tl.constexpr):
     k = tl.program_id(0).to(tl.int64)
     position = (tl.zeros([1], tl.int64) + first + k).to(tl.uint64)
     key = _splitmix64(_splitmix64((tl.zeros([1], tl.int64) + seed).to(tl.uint64)) + position)
@@ -43,9 +43,9 @@ def sample(true, first, others, a, b, seed, out, count, ROUNDS: tl.constexpr, BC
     valid = j < count
     x, y = _permuted(j.to(tl.uint32) % a, j.to(tl.uint32) // a, key, a, b, ROUNDS)
     number = y.to(tl.int64) * a.to(tl.int64) + x.to(tl.int64)
-    while tl.max((valid & (number >= others)).to(tl.int32), 0) > 0:
+    while tl.max((valid & (number >= num_others)).to(tl.int32), 0) > 0:
         u, v = _permuted(x, y, key, a, b, ROUNDS)
-        outside = number >= others
+        outside = number >= num_others
         x, y = tl.where(outside, u, x), tl.where(outside, v, y)
         number = y.to(tl.int64) * a.to(tl.int64) + x.to(tl.int64)
     number += (number >= tl.load(true + k)).to(tl.int64)

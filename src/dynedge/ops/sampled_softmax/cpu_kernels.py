@@ -82,34 +82,14 @@ def compute_chunks(
             k = low + i
             score = _score(query[k], arena[true_row[k]], id_embeddings, true_id[k]) - query.dtype.type(log_weight)
             first_bonus, last_bonus = bonus_start[k], bonus_start[k + 1]
+            where = bonus_item, first_bonus, last_bonus, bonus_at, column_item[c], num_candidates, true_item[k]
             if last_bonus > first_bonus:
-                score += _add_bonus(
-                    block[i],
-                    bonus,
-                    bonus_item,
-                    first_bonus,
-                    last_bonus,
-                    bonus_at,
-                    column_item[c],
-                    num_candidates,
-                    true_item[k],
-                )
+                score += _add_bonus(block[i], bonus, *where)
             loss[k], true_grad[k] = _softmax(
                 block[i], partial, score, k, true_item[k], column_item[c], since[c], until[c]
             )
             if backward and last_bonus > first_bonus:
-                _bonus_gradients(
-                    bonus_grads,
-                    block[i],
-                    bonus_item,
-                    first_bonus,
-                    last_bonus,
-                    bonus_at,
-                    column_item[c],
-                    num_candidates,
-                    true_item[k],
-                    true_grad[k],
-                )
+                _bonus_gradients(block[i], true_grad[k], bonus_grads, *where)
             bonus_at[bonus_item[first_bonus:last_bonus]] = -1
         if backward:
             _score_gradients(
@@ -157,8 +137,9 @@ def _add_bonus(
 
 @compiled
 def _bonus_gradients(
-    bonus_grads: Array,
     scores: Array,
+    true_grad: float,
+    bonus_grads: Array,
     bonus_item: Array,
     low: int,
     high: int,
@@ -166,7 +147,6 @@ def _bonus_gradients(
     column_item: Array,
     num_candidates: int,
     true_item: int,
-    true_grad: float,
 ) -> None:
     """Backward pass of `_add_bonus`; scores hold ∂loss/∂score."""
     for j in range(low, high):

@@ -142,6 +142,13 @@ def _updated_scores(
     return state, vector, tl.where(reads, scores, float("-inf"))
 
 
+@triton.jit
+def _add_exponentials(highest, total, scores):
+    """Running maximum and sum of exponentials, relative to it, with more scores [BQ, columns] included."""
+    new_highest = tl.maximum(highest, tl.max(scores, 1))
+    return new_highest, total * tl.exp(highest - new_highest) + tl.sum(tl.exp(scores - new_highest[:, None]), 1)
+
+
 @triton.jit(do_not_specialize=["n", "count", "first_outside", "log_weight"])
 def compute_chunks(
     query,
@@ -227,54 +234,19 @@ def compute_chunks(
     if PASSES != "second":
         for low in range(start, stop, BA):
             valid, item, until, state, vector, scores = _initial_scores(
-                *(
-                    q,
-                    q_id,
-                    k,
-                    true,
-                    valid_event,
-                    arena,
-                    outside,
-                    id_embeddings,
-                    bonus,
-                    items,
-                    rows,
-                    first_update,
-                    chunk,
-                    low,
-                    count,
-                ),
-                *(first_outside, col, d, BA, HAS_IDS, HAS_BONUS, DTYPE, PRECISION),
+                *(q, q_id, k, true, valid_event, arena, outside, id_embeddings, bonus, items, rows),
+                *(first_update, chunk, low, count, first_outside, col, d, BA, HAS_IDS, HAS_BONUS, DTYPE, PRECISION),
             )
             if not ALL_ITEMS and tl.min(until, 0) < end:
                 multiplicity += tl.sum(((e_item[:, None] == item[None, :]) & (e_row >= 0)[:, None]).to(tl.float32), 1)
-            new_highest = tl.maximum(highest, tl.max(scores, 1))
-            total = total * tl.exp(highest - new_highest) + tl.sum(tl.exp(scores - new_highest[:, None]), 1)
-            highest = new_highest
+            highest, total = _add_exponentials(highest, total, scores)
     any_updated = is_last & (tl.max(multiplicity, 0) > 0)
     if PASSES != "second" and any_updated:
         state, vector, scores = _updated_scores(
-            *(
-                q,
-                q_id,
-                k,
-                true,
-                valid_event,
-                arena,
-                outside,
-                id_embeddings,
-                bonus,
-                e,
-                e_item,
-                e_row,
-                multiplicity,
-                count,
-            ),
-            *(first_outside, col, d, HAS_IDS, HAS_BONUS, DTYPE, PRECISION),
+            *(q, q_id, k, true, valid_event, arena, outside, id_embeddings, bonus, e, e_item, e_row),
+            *(multiplicity, count, first_outside, col, d, HAS_IDS, HAS_BONUS, DTYPE, PRECISION),
         )
-        new_highest = tl.maximum(highest, tl.max(scores, 1))
-        total = total * tl.exp(highest - new_highest) + tl.sum(tl.exp(scores - new_highest[:, None]), 1)
-        highest = new_highest
+        highest, total = _add_exponentials(highest, total, scores)
     sums_address = sums + program * BQ + tl.arange(0, BQ)
     if PASSES == "first":
         tl.store(sums_address + 2 * split * programs * BQ, highest)
@@ -288,44 +260,28 @@ def compute_chunks(
             new_highest = tl.maximum(highest, split_highest)
             total = total * tl.exp(highest - new_highest) + split_total * tl.exp(split_highest - new_highest)
             highest = new_highest
-    highest += tl.log(total)
+    log_sum = highest + tl.log(total)
 
-    true_grad = tl.where(valid_event & is_first, tl.exp(true_score - highest) - 1, 0.0)[:, None]
+    true_grad = tl.where(valid_event & is_first, tl.exp(true_score - log_sum) - 1, 0.0)[:, None]
     grad_q = true_grad * tl.load(true_address, mask=mask, other=0.0)
     grad_q_id = grad_q
     if HAS_IDS:
         grad_q_id = true_grad * tl.load(true_id_address, mask=mask, other=0.0)
     if is_first:
-        tl.store(losses + program, tl.sum(tl.where(valid_event, highest - true_score, 0.0), 0))
+        tl.store(losses + program, tl.sum(tl.where(valid_event, log_sum - true_score, 0.0), 0))
         tl.store(state_grads + k[:, None] * d + col, true_grad * tl.load(q_address, mask=mask, other=0.0), mask=mask)
         if HAS_IDS:
             q_id_full = tl.load(q_address + d, mask=mask, other=0.0)
             tl.store(id_grads + k[:, None] * (d + 1) + col, true_grad * q_id_full, mask=mask)
             tl.store(id_grads + k[:, None] * (d + 1) + d, true_grad, mask=valid_event[:, None])
         if HAS_BONUS:
-            tl.store(bonus_grad + k * count + true, tl.exp(true_score - highest) - 1, mask=valid_event)
+            tl.store(bonus_grad + k * count + true, tl.exp(true_score - log_sum) - 1, mask=valid_event)
     for low in range(start, stop, BA):
         valid, item, until, state, vector, scores = _initial_scores(
-            *(
-                q,
-                q_id,
-                k,
-                true,
-                valid_event,
-                arena,
-                outside,
-                id_embeddings,
-                bonus,
-                items,
-                rows,
-                first_update,
-                chunk,
-                low,
-                count,
-            ),
-            *(first_outside, col, d, BA, HAS_IDS, HAS_BONUS, DTYPE, PRECISION),
+            *(q, q_id, k, true, valid_event, arena, outside, id_embeddings, bonus, items, rows),
+            *(first_update, chunk, low, count, first_outside, col, d, BA, HAS_IDS, HAS_BONUS, DTYPE, PRECISION),
         )
-        probability = tl.exp(scores - highest[:, None])
+        probability = tl.exp(scores - log_sum[:, None])
         if HAS_BONUS:
             tl.store(bonus_grad + k[:, None] * count + item[None, :], probability, mask=scores > float("-inf"))
         grad_q += _dot(probability, state, DTYPE, PRECISION)
@@ -343,25 +299,10 @@ def compute_chunks(
     out_mask = (col < d) & (out_row >= 0)[:, None]
     if any_updated:
         state, vector, scores = _updated_scores(
-            *(
-                q,
-                q_id,
-                k,
-                true,
-                valid_event,
-                arena,
-                outside,
-                id_embeddings,
-                bonus,
-                e,
-                e_item,
-                e_row,
-                multiplicity,
-                count,
-            ),
-            *(first_outside, col, d, HAS_IDS, HAS_BONUS, DTYPE, PRECISION),
+            *(q, q_id, k, true, valid_event, arena, outside, id_embeddings, bonus, e, e_item, e_row),
+            *(multiplicity, count, first_outside, col, d, HAS_IDS, HAS_BONUS, DTYPE, PRECISION),
         )
-        probability = tl.exp(scores - highest[:, None])
+        probability = tl.exp(scores - log_sum[:, None])
         if HAS_BONUS:
             tl.store(bonus_grad + k[:, None] * count + e_item[None, :], probability, mask=scores > float("-inf"))
         grad_q += _dot(probability, state, DTYPE, PRECISION)
