@@ -18,6 +18,7 @@ from training import toy_model as toy
 
 from dynedge.evaluation.bootstrap import confidence_intervals
 from dynedge.models.registry import BUILT_IN as MODELS  # all of them: tests here register toys instead
+from dynedge.utils.jsonl import read_jsonl
 from dynedge.utils.subprocess_worker import SubprocessError, run_in_subprocess
 
 KEYS = {"model", "mrr", "recall@10", "ci95", "seconds_per_epoch", "peak_mib", "parameters", "error"}
@@ -61,7 +62,7 @@ def test_leaderboard_rows_summarize_the_runs(cli_run, log, tmp_path):
         both = np.mean([1 / one for one in ranks], 0)
         assert row["mrr"] == pytest.approx(both.mean(), abs=1e-12)
         assert row["ci95"] == pytest.approx(confidence_intervals(both[:, None], user)[0].tolist(), abs=1e-12)
-        history = [json.loads(line) for line in (runs / f"{name}-0" / "metrics.jsonl").read_text().splitlines()]
+        history = read_jsonl(runs / f"{name}-0" / "metrics.jsonl")
         assert row["seeds"][0]["valid"] == [record["valid_mrr"] for record in history]
         assert len(history) == 2
         assert row["error"] is None

@@ -1,6 +1,5 @@
 """EDGE trained by the command, killed and resumed several times, ends bit-identical to an uninterrupted run."""
 
-import json
 import os
 import signal
 import subprocess
@@ -11,6 +10,7 @@ import pytest
 
 from dynedge.data.synthetic import synthesize
 from dynedge.training.train_state import TIMINGS
+from dynedge.utils.jsonl import read_jsonl
 
 pytestmark = [pytest.mark.slow, pytest.mark.slow]
 
@@ -25,7 +25,7 @@ def start(log, out, *more):
 
 
 def contents(run):
-    metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    metrics = read_jsonl(run / "metrics.jsonl")
     for record in metrics:
         for timing in TIMINGS:
             record.pop(timing, None)

@@ -15,6 +15,7 @@ from training import toy_model as toy
 from dynedge.runs.run_config import RunConfig, build_model
 from dynedge.training.config import TrainingConfig
 from dynedge.training.train_state import TIMINGS
+from dynedge.utils.jsonl import read_jsonl
 
 pytestmark = [pytest.mark.slow, pytest.mark.slow]
 
@@ -62,7 +63,7 @@ def log(tmp_path):
 
 
 def result(run):
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    lines = read_jsonl(run / "metrics.jsonl")
     for line in lines:
         assert all(line.pop(name) > 0 for name in TIMINGS)
     return lines, (run / "model.safetensors").read_bytes(), (run / "state.safetensors").read_bytes()

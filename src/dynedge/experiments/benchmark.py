@@ -17,9 +17,9 @@ from dynedge.data.log import EventLog
 from dynedge.errors import DataError, UsageError
 from dynedge.experiments.entries import TOML, BenchmarkEntry, benchmark_entries
 from dynedge.experiments.leaderboard import leaderboard
-from dynedge.experiments.subprocess_training import announce, is_finished, is_trained, train_in_subprocess
+from dynedge.experiments.subprocess_training import announce, is_trained, train_in_subprocess
 from dynedge.runs.evaluate_run import RunRanks, cached_ranks, check_protocol
-from dynedge.runs.folder import RunFolder, check_version, is_run_folder, read_config
+from dynedge.runs.folder import RunFolder, check_version, is_finished, is_run_folder, read_config
 from dynedge.runs.run_config import RunConfig, resolve_config
 from dynedge.utils.signals import StopSignal
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from dynedge.data.log import read_log
 from dynedge.models.registry import Entry, entries, use_only
 from dynedge.runs.evaluate_run import evaluate_run
-from dynedge.runs.folder import STATE, RunFolder, is_run_folder, read_config
+from dynedge.runs.folder import RunFolder, is_finished, read_config
 from dynedge.runs.run_config import RunConfig
 from dynedge.runs.train_run import train_run
 from dynedge.utils.progress import clock
@@ -21,6 +21,8 @@ from dynedge.utils.subprocess_worker import SubprocessError, run_in_subprocess
 
 @dataclass(frozen=True)
 class TrainingResult:
+    """Outcome of a run that was trained in a subprocess."""
+
     seconds: float
     error: str | None  # one sentence if training or evaluation failed
 
@@ -45,11 +47,6 @@ def announce(title: str, seconds_left: float | None) -> None:
     """Prints on stderr what starts now and the estimated time left of the experiment, if there is an estimate."""
     left = "" if seconds_left is None else f"; about {clock(seconds_left)} left"
     print(title + left, file=sys.stderr, flush=True)
-
-
-def is_finished(folder: Path) -> bool:
-    """Returns whether `folder` is a run folder whose training has finished."""
-    return is_run_folder(folder) and (folder / STATE).is_file()
 
 
 def is_trained(folder: Path, config: RunConfig) -> bool:

@@ -170,10 +170,15 @@ def check_finished(folder: Path) -> None:
             f"{folder} is not a run folder; create one with: dynedge train LOG --out {folder.name or 'RUN'}"
         )
     check_version(folder)
-    if not (folder / STATE).is_file():  # written after the model
+    if not is_finished(folder):
         raise DataError(
             f"{folder} has not finished training; continue with: dynedge train LOG --out {folder} --resume"
         )
+
+
+def is_finished(folder: Path) -> bool:
+    """Returns whether `folder` is a run folder whose training has finished."""
+    return is_run_folder(folder) and (folder / STATE).is_file()  # written last, after the model
 
 
 def check_version(folder: Path) -> None:
