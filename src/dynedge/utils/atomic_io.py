@@ -53,6 +53,7 @@ def atomic_folder(out: Path, *, force: bool, is_ours: Callable[[Path], bool]) ->
     the temporary folder that was left. `force` allows replacing an existing folder for which `is_ours` is true.
     """
     out = Path(os.path.abspath(out))
+    _remove_leftovers(out)  # first: it may restore `out`
     if os.path.lexists(out):
         if not force:
             raise DataError(f"{out} already exists; choose another --out or pass --force to replace it.")
@@ -60,7 +61,6 @@ def atomic_folder(out: Path, *, force: bool, is_ours: Callable[[Path], bool]) ->
             raise DataError(f"{out} exists and was not made by dynedge, so --force does not replace it.")
     elif not out.parent.is_dir():
         raise DataError(f"{out.parent} is not a folder; create it first, or choose another --out.")
-    _remove_leftovers(out)
     partial = out.parent / f".{out.name}.partial-{os.getpid()}-{uuid.uuid4().hex[:8]}"
     try:
         partial.mkdir()

@@ -1,0 +1,82 @@
+"""Tensor files: every kind of tensor is restored, damage and full disks are reported, and nothing is pickled."""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+import dynedge
+from dynedge.errors import DataError
+from dynedge.utils import tensor_io
+from dynedge.utils.tensor_io import load_tensors, save_tensors, select_prefix, with_prefixes
+
+
+def test_tensors_of_all_kinds_are_restored_bit_identically(tmp_path):
+    base = torch.randn(6, 4)
+    tensors = {
+        "scalar": torch.tensor(3),
+        "empty": torch.zeros(0, 5),
+        "view": base[:, 1:3],
+        "tied": base,
+        "tied again": base,
+        "bool": torch.tensor([True, False]),
+        "odd": torch.tensor([float("nan"), float("inf"), -0.0]),
+    }
+    save_tensors(tmp_path / "x.safetensors", tensors)
+    back = load_tensors(tmp_path / "x.safetensors")
+    assert back.keys() == tensors.keys()
+    for name, tensor in tensors.items():
+        assert back[name].dtype == tensor.dtype
+        assert back[name].numpy().tobytes() == tensor.contiguous().numpy().tobytes()
+
+
+def test_file_permissions_follow_the_umask(tmp_path):
+    old = os.umask(0o022)
+    try:
+        save_tensors(tmp_path / "x.safetensors", {"a": torch.ones(1)})
+    finally:
+        os.umask(old)
+    assert (tmp_path / "x.safetensors").stat().st_mode & 0o777 == 0o644
+
+
+def test_prefixes_of_tensor_names():
+    one = torch.ones(1)
+    both = with_prefixes(model={"a.b": one}, state={"c": one})
+    assert list(both) == ["model.a.b", "state.c"]
+    assert list(select_prefix(both, "model")) == ["a.b"]
+
+
+@pytest.mark.parametrize(
+    "raw", [b"", b"\xff" * 8, b"\x80" + b"\0" * 7 + b"{" * 200, (2).to_bytes(8, "little") + b"[]"]
+)
+def test_a_malformed_tensor_file_is_a_data_error(tmp_path, raw):
+    (tmp_path / "x.safetensors").write_bytes(raw)
+    with pytest.raises(DataError, match="damaged"):
+        load_tensors(tmp_path / "x.safetensors")
+    with pytest.raises(DataError, match="missing"):
+        load_tensors(tmp_path / "y.safetensors")
+
+
+def test_a_full_disk_is_reported_and_the_old_file_stays(tmp_path, monkeypatch):
+    def full(*_):
+        raise tensor_io.SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+    save_tensors(tmp_path / "x.safetensors", {"a": torch.ones(1)})
+    monkeypatch.setattr(tensor_io, "save_file", full)
+    with pytest.raises(
+        DataError, match=r"x.safetensors: the disk is full; free some space and continue with --resume"
+    ):
+        save_tensors(tmp_path / "x.safetensors", {"a": torch.zeros(1)})
+    assert load_tensors(tmp_path / "x.safetensors")["a"].item() == 1
+
+
+def test_no_module_uses_pickle():
+    forbidden = re.compile(
+        r"\bimport pickle|\bpickle\.|torch\.(save|load)\(|allow_pickle=True|joblib|\bmarshal\b|\bdill\b"
+    )
+    sources = list(Path(dynedge.__file__).parent.rglob("*.py"))
+    assert len(sources) > 30
+    for path in sources:
+        assert not forbidden.search(path.read_text(encoding="utf-8")), f"{path} uses pickle"
