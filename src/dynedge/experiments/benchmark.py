@@ -117,13 +117,14 @@ def _run_missing(runs: Mapping[str, Sequence[BenchmarkRun]], log: EventLog, prot
     """Trains and evaluates what is missing, the first seed of every recipe first; returns errors by recipe."""
     ordered = sorted((run for group in runs.values() for run in group), key=lambda run: run.seed)
     missing = [run for run in ordered if _ranks(run, log, protocol) is None]
-    errors: dict[str, str] = {}
+    total, errors = len(missing), dict[str, str]()
     seconds: dict[str, float] = {}  # by recipe
     assert log.path is not None
     with StopSignal():
         while missing:
             run, *rest = missing
-            announce(f"{run.recipe}, seed {run.seed}: {len(missing)} runs left", _seconds_left(missing, seconds))
+            number = total - len(missing) + 1
+            announce(f"run {number} of {total}: {run.recipe}, seed {run.seed}", _seconds_left(missing, seconds))
             result = train_in_subprocess(run.recipe, run.config, run.folder, log.path, protocol)
             if result.error is None:
                 seconds[run.recipe] = result.seconds
