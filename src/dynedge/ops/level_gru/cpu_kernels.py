@@ -16,16 +16,12 @@ Every kernel computes one part of `parts`, some of the rows of each level, and n
 
 from __future__ import annotations
 
-import math
-from typing import Any
-
 import numpy as np
-from numba import types
-from numba.extending import overload
 
 from dynedge.ops.gather_matmul import ALLOW_FMA, add_matmul, add_outer
 from dynedge.ops.spin_pair import NEVER, arrive, begin_step, end_step, finish_steps
 from dynedge.ops.thread_pool import part_of_range
+from dynedge.ops.vector_math import tanh
 from dynedge.plan.schedule import OTHER, OWN
 from dynedge.utils.arrays import Array
 from dynedge.utils.compile import compiled
@@ -405,10 +401,10 @@ def _apply_gates(gates: Array, own: Array, new: Array) -> None:
     half = own.dtype.type(0.5)
     rz = gates[d : 3 * d]
     for j in range(2 * d):
-        rz[j] = half + half * _tanh(half * rz[j])
+        rz[j] = half + half * tanh(half * rz[j])
     h, r, z, n = gates[:d], rz[:d], rz[d:], gates[3 * d :]
     for j in range(d):
-        candidate = _tanh(n[j] + r[j] * h[j])
+        candidate = tanh(n[j] + r[j] * h[j])
         n[j] = candidate
         new[j] = candidate + z[j] * (own[j] - candidate)
 
@@ -428,30 +424,3 @@ def _gate_gradients(gates: Array, own: Array, state_grads: Array, gate_grads: Ar
         to_r[j] = through_n * r[j] * h[j] * (one - r[j])
         to_z[j] = through_z
         to_n[j] = through_n
-
-
-def _tanh(x: float) -> float:
-    """tanh: exact in float64; in float32 within 3.5e-7, by arithmetic alone, so that loops are vectorised."""
-    return math.tanh(x)
-
-
-# x P(x²) / Q(x²), fitted for the least relative error up to END (6e-9), where tanh is 1 within 3e-7.
-END = np.float32(7.9)
-P0, P1, P2, P3, P4 = (np.float32(p) for p in (1, 0.1345062043, 3.578991849e-3, 2.202324203e-5, 1.542796805e-8))
-Q0, Q1, Q2, Q3, Q4 = (np.float32(q) for q in (1, 0.4678394843, 2.619223728e-2, 3.423650256e-4, 8.59877826e-7))
-
-
-def _tanh_64(x: Any) -> Any:
-    return math.tanh(x)
-
-
-def _tanh_32(x: Any) -> Any:
-    x = END if x > END else x  # not min(x, END), which would hide a NaN
-    x = -END if x < -END else x
-    y = x * x
-    return x * ((((P4 * y + P3) * y + P2) * y + P1) * y + P0) / ((((Q4 * y + Q3) * y + Q2) * y + Q1) * y + Q0)
-
-
-@overload(_tanh, jit_options={"fastmath": ALLOW_FMA, "error_model": "numpy"})
-def _tanh_of(x: Any) -> Any:
-    return _tanh_32 if x == types.float32 else _tanh_64

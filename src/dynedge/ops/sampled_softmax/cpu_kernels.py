@@ -9,12 +9,10 @@ import math
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic, overload
 
 from dynedge.ops.gather_matmul import ALLOW_FMA, VECTOR_BYTES, add_matmul, add_outer
 from dynedge.ops.sampled_softmax.inputs import CHUNK
+from dynedge.ops.vector_math import exp
 from dynedge.utils.arrays import Array
 from dynedge.utils.compile import compiled
 
@@ -240,8 +238,8 @@ def _softmax(
     scores[len(column_item) :] = kind(-np.inf)
     highest = _highest(scores, partial, kind(true_score))
     for a in range(len(scores)):
-        scores[a] = _exp(scores[a] - highest)
-    true_exp = _exp(kind(true_score) - highest)
+        scores[a] = exp(scores[a] - highest)
+    true_exp = exp(kind(true_score) - highest)
     total = _sum(scores, partial) + true_exp
     scale = kind(1 / total)
     for a in range(len(scores)):
@@ -317,47 +315,3 @@ def scatter_gradients(
                     id_grads[true_id[k], j] += true_grad[k] * query[k, d + j]
                 if part == 0:
                     id_grads[true_id[k], d] += true_grad[k]
-
-
-# exp by arithmetic alone, so that loops are vectorised: 2^n · e^r with |r| ≤ ½ ln 2.
-
-
-def _exp(x: float) -> float:
-    """e^x for x ≤ 0. Exact in float64; in float32 within 2e-7, relative, and 0 below -87."""
-    return math.exp(x)
-
-
-LOW, LOG2E, LN2_HIGH, LN2_LOW = (np.float32(v) for v in (-87.0, 1.44269504, 0.693359375, -2.12194440e-4))
-E2, E3, E4, E5, E6 = (np.float32(1 / math.factorial(i)) for i in range(2, 7))
-ZERO, ONE, LEAST = np.float32(0), np.float32(1), np.float32(-126)
-ROUND = np.float32(12582912.0)  # 1.5 · 2^23: adding it rounds to an integer
-
-
-@intrinsic
-def _power_of_two(_: Any, n: Any) -> Any:
-    """2^n as a float32, for an integer n from -126 to 127: n + 127 as the bits of the exponent."""
-
-    def generate(context: Any, b: Any, signature: Any, args: Any) -> Any:
-        word = ir.IntType(32)
-        raised = b.add(b.fptosi(args[0], word), ir.Constant(word, 127))
-        return b.bitcast(b.shl(raised, ir.Constant(word, 23)), ir.FloatType())
-
-    return types.float32(types.float32), generate
-
-
-def _exp_32(x: Any) -> Any:
-    y = LOW if x < LOW else x  # a NaN stays a NaN
-    n = (y * LOG2E + ROUND) - ROUND
-    r = (y - n * LN2_HIGH) - n * LN2_LOW
-    power = ((((E6 * r + E5) * r + E4) * r + E3) * r + E2) * r * r + r + ONE
-    value = power * _power_of_two(n if n > LEAST else LEAST)
-    return ZERO if x < LOW else value
-
-
-def _exp_64(x: Any) -> Any:
-    return math.exp(x)
-
-
-@overload(_exp, jit_options={"fastmath": ALLOW_FMA, "error_model": "numpy"})
-def _exp_of(x: Any) -> Any:
-    return _exp_32 if x == types.float32 else _exp_64
