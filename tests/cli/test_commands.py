@@ -34,27 +34,26 @@ def test_prepare_and_info(cli_process, tmp_path, csv_file):
     assert (tmp_path / "log.svg").read_text().startswith("<?xml")
 
 
-def test_prepare_lists_rejected_rows_by_reason(cli_process, tmp_path, csv_file):
+def test_prepare_lists_rejected_rows_by_reason(cli_run, tmp_path, csv_file):
     csv_file.write_text(ROWS + "eve,,4\n")
-    done = cli_process("prepare", csv_file, "--out", tmp_path / "log", "--max-bad", "30%")
-    assert "rejected  1: 1 missing value" in done.stdout
-    as_json = json.loads(
-        cli_process("prepare", csv_file, "--out", tmp_path / "two", "--max-bad", "0.3", "--json").stdout
-    )
+    _, out, _ = cli_run("prepare", csv_file, "--out", tmp_path / "log", "--max-bad", "30%")
+    assert "rejected  1: 1 missing value" in out
+    _, out, _ = cli_run("prepare", csv_file, "--out", tmp_path / "two", "--max-bad", "0.3", "--json")
+    as_json = json.loads(out)
     assert (as_json["rows_read"], as_json["events"], as_json["rejected"]) == (4, 3, 1)
 
 
-def test_a_data_set_that_differs_from_the_published_one_is_a_warning(cli_process, tmp_path):
+def test_a_data_set_that_differs_from_the_published_one_is_a_warning(cli_run, tmp_path):
     (tmp_path / "u.data").write_text("196\t242\t3\t881250949\n")
-    done = cli_process("prepare", "--dataset", "ml-100k", tmp_path, "--out", tmp_path / "log")
-    assert done.returncode == 0
-    assert "warning: this file is not MovieLens 100K as published" in done.stderr
+    code, _, err = cli_run("prepare", "--dataset", "ml-100k", tmp_path, "--out", tmp_path / "log")
+    assert code == 0
+    assert "warning: this file is not MovieLens 100K as published" in err
     assert read_log(tmp_path / "log").metadata["source"]["dataset"] == "ml-100k"
 
 
-def test_datasets_are_listed(cli_process):
-    assert "UserBehavior.csv" in cli_process("datasets").stdout
-    names = [row["name"] for row in json.loads(cli_process("datasets", "--json").stdout)]
+def test_datasets_are_listed(cli_run):
+    assert "UserBehavior.csv" in cli_run("datasets")[1]
+    names = [row["name"] for row in json.loads(cli_run("datasets", "--json")[1])]
     assert names[0] == "wikipedia"
     assert len(names) == 10
 

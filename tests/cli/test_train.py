@@ -203,6 +203,7 @@ def test_resuming_on_a_different_log_is_refused(cli_run, finished, tmp_path, sha
     assert f"{log} is not the log of {finished / 'run'}: {words}" in err
 
 
+@pytest.mark.slow
 def test_a_run_in_use_by_another_process_is_refused(cli_run, tmp_path, log):
     run = tmp_path / "run"
     first = start("train", log, "--out", run, "--set", "model.pause=0.2", "--epochs", "100")

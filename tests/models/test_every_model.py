@@ -66,6 +66,7 @@ def test_peek(known):
     assert_peek_is_score(model, log)
 
 
+@pytest.mark.slow
 def test_observe(known):
     model, _, log = known
     assert_observe_is_score(model, log)
