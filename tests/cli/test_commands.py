@@ -58,10 +58,10 @@ def test_datasets_are_listed(cli_run):
     assert len(names) == 10
 
 
-def test_synth_generates_the_number_of_events_requested(cli_process, tmp_path):
-    done = cli_process("synth", "lastfm-like", "--events", "3000", "--seed", "4", "--out", tmp_path / "log")
-    assert done.returncode == 0, done.stderr
-    assert "3,000 events" in done.stdout
+def test_synth_generates_the_number_of_events_requested(cli_run, tmp_path):
+    code, out, err = cli_run("synth", "lastfm-like", "--events", "3000", "--seed", "4", "--out", tmp_path / "log")
+    assert code == 0, err
+    assert "3,000 events" in out
 
 
 @pytest.mark.parametrize(

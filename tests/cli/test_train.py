@@ -41,6 +41,7 @@ def metrics(run):
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_run_folder_and_printed_summary(tmp_path, log):
     """In a process of its own, where warnings are errors too."""
     run = tmp_path / "run"

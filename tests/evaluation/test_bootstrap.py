@@ -24,6 +24,7 @@ def coverage(user_of, times=1000, **more):
     return inside / times, width
 
 
+@pytest.mark.slow
 def test_intervals_cover_the_true_mean_95_times_in_100():
     """Over 1,000 logs; three standard errors of a coverage of 95 % are 2.1 %."""
     share, clustered = coverage(lambda user: user)

@@ -112,6 +112,7 @@ def assert_chunks_change_nothing(model, state, log, protocol):
     assert np.array_equal(found[0], found[2])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_the_size_of_a_chunk_changes_no_metric(known, protocol):
     assert_chunks_change_nothing(*known, protocol)

@@ -119,6 +119,7 @@ def test_recursion_and_cycles_end(write):
     assert source_key(write(kernel=text)) != source_key(write())
 
 
+@pytest.mark.slow
 def test_keys_agree_between_processes(tmp_path):
     (tmp_path / "fast.py").write_text(
         "from dynedge.utils.compile import compiled\n"
@@ -130,6 +131,7 @@ def test_keys_agree_between_processes(tmp_path):
     assert len(keys) == 1
 
 
+@pytest.mark.slow
 def test_an_entry_is_used_again_only_while_nothing_it_depends_on_has_changed(tmp_path):
     modules = {"constants": CONSTANTS, "helper": HELPER, "kernel": KERNEL}
     script = textwrap.dedent(

@@ -94,3 +94,20 @@ def test_a_consumer_that_stops_early_does_not_wait_for_queued_work() -> None:
     threading.Timer(0.05, release.set).start()
     results.close()  # type: ignore[attr-defined]
     assert ran == [0, 1], "the running item ends, the queued ones are cancelled"
+
+
+def test_a_generator_closed_by_its_own_thread_does_not_wait_for_itself():
+    suspended, closed = threading.Event(), threading.Event()
+
+    def work(item):
+        if item == 1:
+            suspended.wait(10)
+            results.close()
+            closed.set()
+        return item
+
+    results = prefetch_map(work, range(3), threads=1, ready=1)
+    assert next(results) == 0
+    suspended.set()
+    assert closed.wait(10)
+    assert list(results) == []

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import repeat
+from itertools import count, repeat
+from threading import current_thread
 from typing import Any, TypeVar
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
+_pools = count()
 READY = 2  # results held ready for the consumer, beyond those being computed
 
 
@@ -25,7 +27,8 @@ def prefetch_map(
         yield from map(work, items)
         return
     pending: deque[Future[Result]] = deque()
-    pool = ThreadPoolExecutor(threads, "dynedge-prefetch")
+    name = f"dynedge-prefetch-{next(_pools)}"
+    pool = ThreadPoolExecutor(threads, name)
     try:
         for item in items:
             pending.append(pool.submit(work, item))
@@ -34,7 +37,8 @@ def prefetch_map(
         while pending:
             yield pending.popleft().result()
     finally:
-        pool.shutdown(cancel_futures=True)
+        # An abandoned generator may be collected in one of its own threads, which cannot wait for itself.
+        pool.shutdown(wait=not current_thread().name.startswith(f"{name}_"), cancel_futures=True)
 
 
 def prefetch(items: Iterable[Item], depth: int = 3) -> Iterator[Item]:
