@@ -84,7 +84,7 @@ def test_observing_known_entities_equals_advancing_through_the_log(folder, runs_
 def test_a_new_entity_starts_from_the_initial_state_and_changes_no_other_state(folder):
     session, still = Session.open(folder), Session.open(folder)
     users, items = len(session.users), len(session.items)
-    session.users.add("somebody"), session.items.add("something")
+    session.users.add("new user"), session.items.add("new item")
     session.grow()
     for side, count in enumerate((users, items)):
         before = still.model.states(side, torch.arange(count), still.state)
@@ -118,7 +118,7 @@ def test_a_hypothetical_event_leaves_no_bit_changed(folder, runs_folder):
         with session.hypothetical(event):
             answer = session.top_items(user, 5)
         assert state_bits(session) == before
-        for name, then in slots.items():  # a table that has grown is laid out anew
+        for name, then in slots.items():  # a table that has grown has another layout
             same_size = len(session.state[name]) == len(then)
             assert not same_size or torch.equal(session.state[name], then)
         for one in (session, happened):

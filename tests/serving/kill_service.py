@@ -1,4 +1,4 @@
-"""Kills a service repeatedly while clients send events, and reports what the clients were told.
+"""Kills a service repeatedly while clients send events, and reports what they acknowledge.
 
 Run as a program, this file is a fork server: a process with everything imported and compiled, which forks services.
 It reads lines "RUN DATA EVERY" (events between snapshots) and answers with the new service's process id and port.

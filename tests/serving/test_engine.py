@@ -11,6 +11,7 @@ from serving.small_run import make_events, make_run, state_bits
 from dynedge.errors import DataError
 from dynedge.inference.session import Session
 from dynedge.serving import engine as engines
+from dynedge.serving import snapshots
 from dynedge.serving.engine import BusyError, Engine, EngineFailedError
 from dynedge.serving.journal import DiskFullError
 
@@ -88,6 +89,20 @@ def test_a_damaged_snapshot_falls_back_to_the_one_before_and_then_to_the_whole_j
     flipped = bytearray(json.dumps({"position": "x"}).encode())
     (folder / files[0].name).with_suffix(".json").write_bytes(flipped)
     assert state_bits(start().session) == expected
+
+
+def test_a_snapshot_of_another_version_is_refused_with_a_sentence(start, runs_folder, capsys):
+    engine = start()
+    send(engine, make_events(runs_folder, 30))
+    snapshot(engine)
+    expected = state_bits(engine.session)
+    stop(engine)
+    (path,) = engine.snapshots.folder.glob("*.json")
+    info = json.loads(path.read_text())
+    assert info.pop("version") == snapshots.VERSION
+    path.write_text(json.dumps(info))
+    assert state_bits(start().session) == expected
+    assert "is a snapshot of version 1, but this dynedge reads version 2" in capsys.readouterr().err
 
 
 def test_a_snapshot_of_another_run_is_ignored(start, runs_folder):

@@ -1,4 +1,4 @@
-"""Errors as problem details (RFC 9457): application/problem+json with one sentence that says what to do."""
+"""Errors as problem details (RFC 9457): application/problem+json with one sentence on what to do."""
 
 from __future__ import annotations
 

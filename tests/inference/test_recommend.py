@@ -1,0 +1,72 @@
+"""Recommendations: arrays, frames, records and Parquet files are views of the same result."""
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from serving.small_run import make_run
+
+from dynedge.inference.export import write_recommendations
+from dynedge.inference.recommend import distinct_users, recommend
+from dynedge.inference.session import NO_ITEM, Session
+
+
+@pytest.fixture(scope="module")
+def session(runs_folder):
+    return Session.open(make_run(runs_folder, "edge"))
+
+
+def flat(records):
+    return [
+        (record["user_id"], item["item_id"], item["score"], rank)
+        for record in records
+        for rank, item in enumerate(record["items"], 1)
+    ]
+
+
+def test_all_views_agree(session, tmp_path):
+    users = session.users.take(range(len(session.users)))
+    answer = recommend(session, users, 4)
+    rows = flat(answer.to_records())
+    assert len(rows) == len(answer) == 4 * len(users)
+    columns = answer.user_id.tolist(), answer.item_id.tolist(), answer.score.tolist(), answer.rank.tolist()
+    assert list(zip(*columns, strict=True)) == rows
+    for frame in (answer.to_pandas(), answer.to_polars()):
+        assert list(frame.columns) == ["user_id", "item_id", "score", "rank"]
+        assert list(frame["item_id"]) == [item for _, item, _, _ in rows]
+    assert write_recommendations(session, tmp_path / "all.parquet", 4) == len(rows)
+    assert [tuple(row.values()) for row in pq.read_table(tmp_path / "all.parquet").to_pylist()] == rows
+
+
+def test_unknown_users_get_the_most_popular_items_with_their_shares(session):
+    known = session.users[3]
+    answer = recommend(session, ["nobody", known, "nobody"], 5)
+    assert answer.users == ("nobody", known, "nobody")
+    assert answer.unknown == ("nobody", "nobody")
+    counts = np.sort(session.coverage.item_counts)[::-1][:5]
+    for one in answer.to_records()[::2]:
+        assert not one["known"]
+        assert [item["score"] for item in one["items"]] == pytest.approx(counts / session.coverage.events)
+    assert answer.to_records()[1] == recommend(session, [known], 5).to_records()[0]
+
+
+def test_a_user_requested_twice_is_scored_once_and_answered_twice(session, monkeypatch):
+    scored, top_items = [], session.top_items
+
+    def record_rows(rows, *args, **kwargs):
+        scored.extend(rows.tolist())
+        return top_items(rows, *args, **kwargs)
+
+    monkeypatch.setattr(session, "top_items", record_rows)
+    users = [session.users[row] for row in (5, 2, 5)]
+    first, _, again = recommend(session, users, 3).to_records()
+    assert first == again
+    assert scored == [5, 2]
+    assert distinct_users(session, users) == users[:2]
+
+
+def test_padding_is_in_no_view(session):
+    seen = recommend(session, [session.users[0]], len(session.items), filter_seen=True)
+    assert (seen.item_rows == NO_ITEM).any()
+    (record,) = seen.to_records()
+    assert len(record["items"]) == len(seen) == len(seen.item_id) == (seen.item_rows != NO_ITEM).sum()
+    assert np.isfinite(seen.score).all()
