@@ -68,9 +68,10 @@ class Recommendations:
         return len(self.flat.position)
 
     def __iter__(self) -> Iterator[UserRecommendations]:
-        for user, row, items, scores in zip(self.users, self.user_rows, self.item_rows, self.scores, strict=True):
-            present = items != NO_ITEM
-            yield UserRecommendations(user, int(row), items[present], scores[present], self.item_index)
+        counts = (self.item_rows != NO_ITEM).sum(1).tolist()  # padding comes last
+        for at, (user, row, count) in enumerate(zip(self.users, self.user_rows.tolist(), counts, strict=True)):
+            items, scores = self.item_rows[at, :count], self.scores[at, :count]
+            yield UserRecommendations(user, row, items, scores, self.item_index)
 
     @property
     def unknown(self) -> tuple[ExternalId, ...]:
@@ -125,21 +126,22 @@ def recommend(
 
     A user requested several times is scored once.
     """
-    rows = np.array([session.users.find(user) for user in users], np.int64)
-    distinct = np.array(list(dict.fromkeys(rows[rows >= 0].tolist())), np.int64)
-    scored = recommend_rows(session, distinct, k, time, filter_seen=filter_seen)
-    position = {row: at for at, row in enumerate(distinct.tolist())}
+    rows = [session.users.find(user) for user in users]
+    position = {row: at for at, row in enumerate(dict.fromkeys(row for row in rows if row >= 0))}
+    scored = recommend_rows(session, np.array(list(position), np.int64), k, time, filter_seen=filter_seen)
+    if len(position) == len(rows):
+        return scored
+    user_rows = np.array(rows, np.int64)
+    known = user_rows >= 0
     item_rows = np.full((len(rows), scored.item_rows.shape[1]), NO_ITEM, np.int64)
     scores = np.zeros(item_rows.shape, np.float32)
-    popular = session.popular(k) if (rows < 0).any() else None
-    for at, row in enumerate(rows.tolist()):
-        if row >= 0:
-            item_rows[at], scores[at] = scored.item_rows[position[row]], scored.scores[position[row]]
-        elif popular is not None:
-            count = len(popular[0])
-            item_rows[at, :count], scores[at, :count] = popular
-    ids = tuple(session.users[row] if row >= 0 else user for user, row in zip(users, rows.tolist(), strict=True))
-    return Recommendations(ids, rows, item_rows, scores, session.items)
+    positions = [position[row] for row in rows if row >= 0]
+    item_rows[known], scores[known] = scored.item_rows[positions], scored.scores[positions]
+    if not known.all():
+        popular, shares = session.popular(k)
+        item_rows[~known, : len(popular)], scores[~known, : len(popular)] = popular, shares
+    ids = tuple(user if row < 0 else session.users[row] for user, row in zip(users, rows, strict=True))
+    return Recommendations(ids, user_rows, item_rows, scores, session.items)
 
 
 def recommend_rows(

@@ -7,12 +7,12 @@ import asyncio
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
-from dynedge.serving.routes.common import BODY_ERRORS
+from dynedge.serving.routes.common import BODY_ERRORS, ERRORS
 from dynedge.serving.schemas import EventsBody, EventsReceipt
 from dynedge.serving.service import service_of
 from dynedge.serving.validation import validate_event
 
-router = APIRouter()
+router = APIRouter(responses=ERRORS)
 
 
 @router.post("/events", response_model=EventsReceipt, responses=BODY_ERRORS)

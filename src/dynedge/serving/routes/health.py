@@ -6,9 +6,10 @@ from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from dynedge.serving.problem_details import failed
+from dynedge.serving.routes.common import ERRORS
 from dynedge.serving.service import service_of
 
-router = APIRouter()
+router = APIRouter(responses=ERRORS)
 
 
 @router.post("/reload")

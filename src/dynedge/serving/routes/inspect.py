@@ -12,10 +12,10 @@ from dynedge.errors import UsageError
 from dynedge.inference.event_input import Event
 from dynedge.inference.session import Session
 from dynedge.serving.queries import Record, find_row
-from dynedge.serving.routes.common import Limit, PathId
+from dynedge.serving.routes.common import ERRORS, Limit, PathId
 from dynedge.serving.service import Service, service_of
 
-router = APIRouter()
+router = APIRouter(responses=ERRORS)
 
 
 @router.get("/users/{id:path}/history")

@@ -15,10 +15,10 @@ from dynedge.inference.session import Session
 from dynedge.serving import queries, schemas
 from dynedge.serving.batcher import QueryOptions
 from dynedge.serving.queries import Record, query_time
-from dynedge.serving.routes.common import BODY_ERRORS, FilterSeen, ItemCount, PathId, QueryTime
+from dynedge.serving.routes.common import BODY_ERRORS, ERRORS, FilterSeen, ItemCount, PathId, QueryTime
 from dynedge.serving.service import service_of
 
-router = APIRouter()
+router = APIRouter(responses=ERRORS)
 Explain = Annotated[bool, Query(description="Add the reasons for each item's score.")]
 
 
