@@ -62,6 +62,7 @@ def test_fit_and_save_cover_the_whole_log(log, model):
     assert np.all(np.diff(whole.score.reshape(5, 4)) <= 0)
 
 
+@pytest.mark.slow
 def test_the_commands_read_what_save_wrote(cli_process, log, saved, model):
     user = log.user_ids[2]
     done = cli_process("recommend", saved, "--users", user, "--k", 3, "--json")
@@ -219,6 +220,7 @@ def test_dates_in_data_frames(log, model, frame):
     assert model._session.coverage.last_time == dates[1].replace(tzinfo=UTC).timestamp()
 
 
+@pytest.mark.slow
 def test_event_features_are_columns_of_a_data_frame(tmp_path):
     rows = "".join(f"u{k % 7},i{k * k % 11},{1e9 + k},{k % 3},{k % 5}\n" for k in range(300))
     (tmp_path / "events.csv").write_text("user_id,item_id,timestamp,a,b\n" + rows)

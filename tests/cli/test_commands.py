@@ -21,16 +21,16 @@ def csv_file(tmp_path):
     return tmp_path / "events.csv"
 
 
-def test_prepare_and_info(cli_process, tmp_path, csv_file):
-    done = cli_process("prepare", csv_file, "--out", tmp_path / "log")
-    assert done.returncode == 0, done.stderr
-    assert "times in seconds (inferred" in done.stdout
-    assert "3 events, 2 users, 2 items" in done.stdout
-    statistics = json.loads(cli_process("info", tmp_path / "log", "--json", "--verify").stdout)
+def test_prepare_and_info(cli_run, tmp_path, csv_file):
+    code, out, err = cli_run("prepare", csv_file, "--out", tmp_path / "log")
+    assert code == 0, err
+    assert "times in seconds (inferred" in out
+    assert "3 events, 2 users, 2 items" in out
+    statistics = json.loads(cli_run("info", tmp_path / "log", "--json", "--verify")[1])
     assert {"events", "users", "items", "rejected", "first_time", "last_time"} <= statistics.keys()
     assert tuple(statistics[key] for key in ("events", "users", "rejected", "first_time")) == (3, 2, 0, 1.0)
-    shown = cli_process("info", tmp_path / "log", "--plot", tmp_path / "log.svg")
-    assert "repeats" in shown.stdout
+    _, out, _ = cli_run("info", tmp_path / "log", "--plot", tmp_path / "log.svg")
+    assert "repeats" in out
     assert (tmp_path / "log.svg").read_text().startswith("<?xml")
 
 

@@ -147,6 +147,7 @@ def save_and_kill(folder, step, when):
         os._exit(0)
 
 
+@pytest.mark.slow
 def test_a_kill_at_any_step_of_saving_leaves_the_old_or_the_new_checkpoint(tmp_path, monkeypatch, capsys):
     def fresh(name):
         folder = tmp_path / name
