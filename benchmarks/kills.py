@@ -1,12 +1,12 @@
-"""A service under load, killed again and again: is every acknowledged event there, once, and every bit the same?
+"""Kills a service under load repeatedly: is every acknowledged event stored once, and the state the same to the bit?
 
     python benchmarks/kills.py                               # 1,000,000 events, 20 kills
     python benchmarks/kills.py --events 50000 --kills 20
 
-A run is trained on a small made-up log. Clients send events in requests of up to 2 × --batch-size, 5 % of them a
-second time; the service is killed (SIGKILL) at random moments and started again, and clients repeat whatever they got
-no answer to. In the end the journal is compared with what was sent, and the states with those of a run that took in
-the journal's events without interruption.
+A run is trained on a small synthetic log. Clients send events in requests of up to 2 × --batch-size, 5 % of them
+twice; the service is killed (SIGKILL) at random times and restarted, and clients repeat requests without a response.
+At the end the journal is compared with the events sent, and the state with that of a session that observed the
+journal's events without interruption.
 """
 
 from __future__ import annotations
@@ -42,28 +42,28 @@ def main() -> None:
         run, data = make_run(place, "edge"), place / "data"
         events = make_events(place, args.events)
         print(f"{machine()}; {args.events:,} events by {args.clients} clients, {args.kills} kills")
-        began = time.perf_counter()
-        storming = {"clients": args.clients, "batch_size": args.batch_size, "every": args.every, "seed": args.seed}
-        found = storm(run, data, events, args.kills, **storming, report=print)
-        took = time.perf_counter() - began
-        again = f"{found['sent_twice']:,} events were sent twice"
-        starts = sorted(found["start_seconds"])
+        started = time.perf_counter()
+        options = {"clients": args.clients, "batch_size": args.batch_size, "every": args.every, "seed": args.seed}
+        outcome = storm(run, data, events, args.kills, **options, report=print)
+        took = time.perf_counter() - started
+        again = f"{outcome['sent_twice']:,} events were sent twice"
+        starts = sorted(outcome["start_seconds"])
         print(
-            f"{took:.0f} s, {args.events / took:,.0f} events/s; {again}; {found['kills']} kills; "
-            f"starts took {starts[len(starts) // 2]:.2f} s on the median, {starts[-1]:.2f} s at most"
+            f"{took:.0f} s, {args.events / took:,.0f} events/s; {again}; {outcome['kills']} kills; "
+            f"median start {starts[len(starts) // 2]:.2f} s, slowest {starts[-1]:.2f} s"
         )
         engine = Engine(run, data)
         journaled = [event for batch in engine.journal.since(0) for event in batch]
         uninterrupted = Session.open(run)
         uninterrupted.observe(journaled)
         checks = {
-            "all events acknowledged": found["acknowledged"] == {event.event_id for event in events},
+            "all events acknowledged": outcome["acknowledged"] == {event.event_id for event in events},
             "each in the journal exactly once, as it was sent": sorted(journaled) == sorted(events),
             "state equal to an uninterrupted run's": state_bits(engine.session) == state_bits(uninterrupted),
         }
         engine.close()
-    for what, held in checks.items():
-        print(f"{'yes' if held else 'NO '}  {what}")
+    for check, passed in checks.items():
+        print(f"{'yes' if passed else 'NO '}  {check}")
     sys.exit(0 if all(checks.values()) else 1)
 
 
