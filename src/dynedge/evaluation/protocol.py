@@ -1,14 +1,17 @@
-"""Walks a log forward: score, then advance. Each event is predicted from what came before it, and nothing else.
+"""Ranks events in time order: score, then advance. Each event is predicted from what came before it, and nothing else.
 
-`full`: each event's item is ranked among all items. `sampled-499`, the paper's: among 499 others, drawn once and for
-all (negatives.py); `sampled-9999` alike, for logs of so many items that ranking all takes too long. The states move
-alike under all of them.
+`full`: each event's item is ranked among all items. `sampled-499`, the paper's protocol: among 499 negatives that are
+the same for every model (negatives.py); `sampled-9999` likewise, for logs with so many items that ranking all of them
+takes too long. States advance in the same way under all protocols.
+
+Legend: n events of a window, C candidates, O calibration options.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,72 +22,109 @@ from dynedge.data.log import EventLog
 from dynedge.data.windows import Window
 from dynedge.evaluation.negatives import evaluation_negatives
 from dynedge.models.base import Model, State
-from dynedge.ops.ranks import ranks_on_device
+from dynedge.models.capabilities import Calibrated, capable
+from dynedge.ops.ranks import ranks_there
 from dynedge.utils.arrays import Array
 from dynedge.utils.prefetch import prefetch_map
 
-# name -> negatives an event; None: all items
+# name -> negatives per event; None: all items
 PROTOCOLS: dict[str, int | None] = {"full": None, "sampled-499": 499, "sampled-9999": 9999}
-CHUNK = 5000  # events scored at once, at most
-CHUNK_SCORES = 1 << 25  # and scores held at once: events × items
-WHOLE = 64  # chunks are a multiple of it where they can be: operators like full vectors
-GPU_CHUNK, GPU_SCORES = 65_536, 1 << 27  # the same on a GPU, which takes some milliseconds to be told of a chunk
-GPU_THREADS = 8  # that prepare its chunks ahead
+CHUNK = 5000  # maximum number of events scored at once
+CHUNK_SCORES = 1 << 25  # maximum number of scores held at once: events × items
+ALIGNED = 64  # chunks are a multiple of it where they can be: kernels prefer full vectors
+GPU_CHUNK, GPU_SCORES = 65_536, 1 << 27  # the same on a GPU, which takes milliseconds to launch a chunk
+GPU_THREADS = 8  # prepare chunks ahead
+
+
+@dataclass(frozen=True, eq=False)
+class Chunk:
+    """Events that are scored at once."""
+
+    window: Window
+    batch: Any  # as `Model.score` takes it
+    candidates: Tensor | None  # int64[n, C], the true item first; None: all items
+    true: Tensor  # int64[n]: column of the true item
+
+
+def chunks(
+    model: Model, log: EventLog, events: range, protocol: str, device: torch.device, max_events: int | None = None
+) -> Iterator[Chunk]:
+    """The events in chunks of bounded memory, in order; on a GPU they are prepared ahead in threads."""
+    on_gpu, count = device.type == "cuda", PROTOCOLS[protocol]
+    most, scores, threads = (GPU_CHUNK, GPU_SCORES, GPU_THREADS) if on_gpu else (CHUNK, CHUNK_SCORES, 0)
+    width = min(log.num_items, (count or log.num_items) + 1)
+    size = max(1, min(scores // max(width, 1), max_events or most))
+    size -= size % ALIGNED if size > ALIGNED else 0
+
+    def prepare(start: int) -> tuple[Window, Any]:
+        window = Window(log, range(start, min(start + size, events.stop)))
+        return window, model.prepare(window)
+
+    for window, batch in prefetch_map(prepare, range(events.start, events.stop, size), threads):
+        candidates = candidate_items(window, protocol, device)
+        true = torch.from_numpy(window.item.astype(np.int64)) if candidates is None else torch.zeros(len(window)).long()
+        yield Chunk(window, batch, candidates, true)
 
 
 @torch.no_grad()
-def walk(
+def rank_events(
     model: Model,
     log: EventLog,
     events: range,
     state: State,
     *,
     protocol: str = "full",
-    chunk: int | None = None,
-    after: Callable[[int], object] = lambda events: None,
+    device: torch.device | str = "cpu",
+    max_events: int | None = None,
+    on_progress: Callable[[int], object] = lambda events: None,
 ) -> Array:
-    """float64[events]: the rank of each event's item. The state moves to the end of `events`.
+    """float64[events]: the rank of each event's item. The state advances to the end of `events`.
 
-    `chunk` changes how much memory it takes, not what comes out. `after` is told each chunk's number of events.
-    If the state's first tensor is on a GPU, chunks are prepared ahead in threads, and a chunk's ranks are read while
-    the next is under way.
+    `device` is where the model computes. `max_events` bounds a chunk: it changes the memory used, not the result.
+    `on_progress` is called with each chunk's number of events. On a GPU a chunk's ranks are read while the next one
+    is computed.
     """
-    device = next((tensor.device for tensor in state.values()), torch.device("cpu"))
-    on_gpu, count = device.type == "cuda", PROTOCOLS[protocol]
-    most, scores, threads = (GPU_CHUNK, GPU_SCORES, GPU_THREADS) if on_gpu else (CHUNK, CHUNK_SCORES, 0)
-    among = min(log.num_items, (count or log.num_items) + 1)
-    rows = max(1, min(scores // max(among, 1), chunk or most))
-    rows -= rows % WHOLE if rows > WHOLE else 0
-    found, unread = np.empty(len(events)), deque[tuple[range, Tensor]]()
+    device = torch.device(device)
+    ranks, pending = np.empty(len(events)), deque[tuple[range, Tensor]]()
 
-    def prepared(start: int) -> tuple[Window, Any]:
-        window = Window(log, range(start, min(start + rows, events.stop)))
-        return window, model.prepare(window)
+    def read(leave: int) -> None:
+        while len(pending) > leave:
+            positions, chunk_ranks = pending.popleft()
+            ranks[positions.start - events.start : positions.stop - events.start] = chunk_ranks.cpu().numpy()
 
-    def read(left: int) -> None:
-        while len(unread) > left:
-            of, ranked = unread.popleft()
-            found[of.start - events.start : of.stop - events.start] = ranked.cpu().numpy()
-
-    for window, ready in prefetch_map(prepared, range(events.start, events.stop, rows), threads):
-        unread.append((window.events, _ranks(model, window, ready, state, protocol, device)))
-        read(left=int(on_gpu))
-        after(len(window))
-    read(left=0)
-    return found
+    for chunk in chunks(model, log, events, protocol, device, max_events):
+        scores = model.score(chunk.batch, chunk.candidates, state)
+        pending.append((chunk.window.events, ranks_there(scores, chunk.true.to(scores.device))))
+        read(leave=int(device.type == "cuda"))
+        on_progress(len(chunk.window))
+    read(leave=0)
+    return ranks
 
 
-def candidates(window: Window, protocol: str, device: torch.device | str = "cpu") -> Tensor | None:
-    """int64[n, C]: the items each event's own is ranked among, itself the first; None: all there are."""
+@torch.no_grad()
+def calibrate(
+    model: Model, log: EventLog, events: range, state: State, *, protocol: str, device: torch.device | str
+) -> tuple[dict[str, float], Array] | None:
+    """Lets a `Calibrated` model choose its option with the best MRR on these events; None for other models.
+
+    Returns numbers to log and the ranks float64[events] under the chosen option.
+    """
+    calibrated = capable(model, Calibrated)
+    if calibrated is None or not events:
+        return None
+    options = calibrated.calibration_options()
+    ranks = np.empty((len(options), len(events)))
+    for chunk in chunks(model, log, events, protocol, torch.device(device)):
+        at = slice(chunk.window.events.start - events.start, chunk.window.events.stop - events.start)
+        ranks[:, at] = calibrated.calibration_ranks(chunk.batch, chunk.candidates, chunk.true, state)
+    best = int((1 / ranks).mean(1).argmax())
+    return calibrated.set_calibration(options[best]), ranks[best]
+
+
+def candidate_items(window: Window, protocol: str, device: torch.device | str = "cpu") -> Tensor | None:
+    """int64[n, C]: the items that each event's own is ranked among, itself first; None: all items."""
     count = PROTOCOLS[protocol]
     if count is None:
         return None
     true = torch.from_numpy(window.item.astype(np.int64)).to(device)
     return torch.cat([true[:, None], evaluation_negatives(window.events, true, window.log.num_items, count)], 1)
-
-
-def _ranks(model: Model, window: Window, prepared: Any, state: State, protocol: str, device: torch.device) -> Tensor:
-    some = candidates(window, protocol, device)
-    scores = model.score(prepared, some, state)
-    true = torch.from_numpy(window.item.astype(np.int64)) if some is None else torch.zeros(len(window)).long()
-    return ranks_on_device(scores, true.to(scores.device))

@@ -1,18 +1,21 @@
-"""What every model can do. The training loop and the evaluation know models by these verbs alone, never by name.
+"""The model contract: the few methods by which training and evaluation know every model.
 
 Legend: n events of a window, C candidates, I items of the log.
 
-A model never sees the future: a prediction for event k uses what was known before k, and only then does the state
-take event k in. What a model remembers of the events so far is its State, which is passed in and moved forward by
-`loss` and `score`; parameters are what training changes, and nothing else is kept anywhere.
+A prediction for event k uses only what was known before k; only then does the state advance past event k. What a
+model remembers of past events is its `State`, passed in explicitly and advanced by `loss`, `score` and `observe`.
+Parameters are what training changes. Nothing else may carry information from event to event.
+
+Everything a model can do beyond this contract is a capability (capabilities.py).
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -20,41 +23,47 @@ from torch import Tensor, nn
 
 from dynedge.data.log import EventLog
 from dynedge.data.windows import Window
-from dynedge.errors import UsageError
 from dynedge.utils.arrays import Array
+from dynedge.utils.prefetch import prefetch_map
+
+Tensors = Mapping[str, Tensor]
 
 
 class State(dict[str, Tensor]):
-    """What is remembered of the events so far: named tensors, moved forward in place."""
+    """What is remembered of past events: named tensors, advanced in place."""
 
     def clone(self) -> State:
         return State({name: tensor.clone() for name, tensor in self.items()})
 
-    def beside(self, other: State) -> State:
-        """The same, each tensor where the other state has its own: next to a GPU, some are kept on the host.
-
-        In the other's order, too: where the first one is, scores are made (ranking/protocol.py).
-        """
-        order = [name for name in other if name in self] + [name for name in self if name not in other]
-        return State({name: self[name].to(other[name].device if name in other else "cpu") for name in order})
+    def placed_like(self, other: State) -> State:
+        """The same tensors, each on the device where the other state has it: beside a GPU some stay on the host."""
+        return State({name: t.to(other[name].device if name in other else "cpu") for name, t in self.items()})
 
 
-# int64[n, C]: what a window's events are ranked among, the true items first; None: all items
-Among = Callable[[Window], Tensor | None]
+@dataclass(frozen=True, eq=False)
+class LogShape:
+    """What a model must know of a log to size its tables; it has no events."""
 
+    users: int
+    items: int
+    features: int
+    categories: tuple[int, ...]  # number of values of each categorical item feature
+    item_categories: Array  # int32[I, number of categorical features]; -1: none
 
-def all_items(window: Window) -> Tensor | None:
-    return None
+    @classmethod
+    def of(cls, log: EventLog) -> LogShape:
+        sizes = tuple(len(ids) for ids in log.category_ids)
+        return cls(log.num_users, log.num_items, log.features.shape[1], sizes, np.asarray(log.item_categories))
 
 
 @dataclass(frozen=True)
 class Step:
-    """Where training stands: what a window's random draws are seeded with, so that a resumed run draws the same."""
+    """Position in training. It seeds a window's random draws, so that a resumed run draws the same."""
 
     seed: int
     epoch: int
     window: int
-    drawn: Tensor | None = None  # what the model's `draw` gave, if it was asked before
+    negatives: Tensor | None = None  # drawn beforehand by `GraphCapturable.sample_negatives`
 
     def generator(self, device: torch.device | str = "cpu") -> torch.Generator:
         mixed = np.random.SeedSequence([self.seed, self.epoch, self.window]).generate_state(1, np.uint64)[0]
@@ -63,149 +72,118 @@ class Step:
 
 @dataclass(frozen=True)
 class Loss:
-    """What a window costs: a scalar to differentiate, and numbers to log (means over the window's events).
+    """The loss of a window: a scalar to differentiate, and numbers to log (means over the window's events).
 
-    Numbers may be tensors that a GPU has yet to fill: who reads them waits.
+    Logged numbers may be tensors that a GPU has yet to fill; reading them waits for it.
     """
 
     total: Tensor
     log: Mapping[str, float | Tensor]
 
 
-@dataclass(frozen=True)
-class Reason:
-    """Shares, by name, that sum to one: of what lifts an item above the mean item."""
-
-    shares: dict[str, float]
-    near: int  # the item of the user's last ones that it stands nearest to, or -1
-
-
-def told(number: Tensor) -> float | Tensor:
-    """A number to log: of a GPU a tensor, so that nobody waits for it before it is due."""
+def loggable(number: Tensor) -> float | Tensor:
+    """A number to log: on a GPU it stays a tensor, so that nothing waits for it before it is read."""
     return number if number.is_cuda else float(number)
 
 
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Torch's global generator seeded inside the block, and as it was after it."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
+
+
 class Model(nn.Module, ABC):
-    """A system under the contract. `prepare` and `windows` touch no parameter, so they may run ahead in threads."""
+    """A recommender under the contract. `batches` and `prepare` read no parameter, so they may run ahead in threads.
 
-    grows = False  # whether it can take in users and items that its training log did not have
-    chooses = False  # whether `calibrate` does
+    Core methods: `batches`, `start`, `loss`, `prepare`, `score`, `score_query`, `observe`. A model must write `loss`,
+    `score` and `score_query`; the others have defaults for models without a state and without preparation.
+    """
 
-    @abstractmethod
-    def windows(self, log: EventLog, train_end: int, first: int = 0) -> Iterator[Any]:
-        """The training windows from number `first` on, prepared: what `loss` takes, in order."""
+    config: Any
+    shape: LogShape
 
-    @abstractmethod
+    def __init__(self, config: Any, shape: LogShape) -> None:
+        super().__init__()
+        self.config, self.shape = config, shape
+
+    # ---- construction
+
+    @classmethod
+    def create(cls, config: Any, log: EventLog, train_end: int, seed: int) -> Self:
+        """A new model for the log's first `train_end` events, on the CPU in float32, seeded."""
+        with seeded(seed):
+            return cls(config, LogShape.of(log))
+
+    @classmethod
+    def restore(cls, config: Any, shape: LogShape, tensors: Tensors) -> Self:
+        """A trained model from its state_dict."""
+        model = cls(config, shape)
+        model.load_state_dict(tensors)
+        return model
+
+    @classmethod
+    def supports(cls, capability: type, config: Any) -> bool:
+        """Whether the model has a capability (capabilities.py) under this config."""
+        return issubclass(cls, capability)
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes; parts of its state may stay on the host."""
+        return next((tensor.device for tensor in (*self.parameters(), *self.buffers())), torch.device("cpu"))
+
+    # ---- training
+
     def num_windows(self, train_end: int) -> int:
-        """How many training windows an epoch has."""
+        """Number of training windows per epoch."""
+        return int(self.config.windows)
+
+    def batches(self, log: EventLog, windows: Sequence[range], first: int = 0) -> Iterator[Any]:
+        """Training batches, one per window, from window number `first` on: what `loss` takes."""
+        return prefetch_map(lambda events: self.prepare(Window(log, events)), windows[first:], threads=1)
 
     @abstractmethod
-    def start(self) -> State:
-        """The state before the first event."""
+    def loss(self, batch: Any, state: State, step: Step) -> Loss:
+        """The loss of a training batch; advances the state past it, without gradient."""
 
-    @abstractmethod
-    def loss(self, prepared: Any, state: State, step: Step) -> Loss:
-        """The loss of a training window; the state moves past it, without gradient, but for what `passed` moves."""
+    def after_step(self, batch: Any, state: State) -> None:
+        """Advances what of the state is kept on the host past a training batch.
 
-    def draw(self, prepared: Any, step: Step) -> Tensor | None:
-        """What `loss` draws for a window, where it can be drawn beforehand."""
-        return None
-
-    def repeats(self, prepared: Any) -> bool:
-        """Whether `loss` makes a GPU do the same for this window in each epoch, but for the numbers it reads."""
-        return False
-
-    def passed(self, prepared: Any, state: State) -> None:
-        """A training window is done: whatever of the state is kept on the host moves past it.
-
-        `loss` is not called where a GPU repeats what was recorded of it; this is, each time. At the latest with the
-        last window the state is that at the end of the training events.
+        Called after every step, also where a captured CUDA graph is replayed and `loss` is not called. After the last
+        window the state must be that at the end of the training events.
         """
 
     def end_epoch(self, epoch: int) -> dict[str, float]:
-        """Whatever is due between epochs (multipliers, copies); numbers to log."""
+        """Work due between epochs; returns numbers to log."""
         return {}
 
-    def calibrate(
-        self, log: EventLog, events: range, state: State, among: Among = all_items
-    ) -> tuple[dict[str, float], Array | None]:
-        """Choose what is to be chosen on validation events: after an epoch on the first, at the end on more of them.
-
-        The state is a copy.
-
-        Numbers to log, and the events' ranks (ops/ranks.py) by what was chosen, where they are at hand.
-        """
-        return {}, None
-
-    def facts(self) -> dict[str, Any]:
-        """What a person may want to see of how training was laid out; plain values, kept in the run folder."""
+    def run_info(self) -> dict[str, Any]:
+        """Plain values about how training is laid out, stored in the run folder."""
         return {}
 
-    @abstractmethod
+    # ---- scoring
+
+    def start(self) -> State:
+        """The state before the first event; empty for a model that remembers nothing."""
+        return State()
+
     def prepare(self, window: Window) -> Any:
-        """A window for `score`: nothing cut, nothing static."""
+        """A window as `score` takes it."""
+        return window
 
     @abstractmethod
-    def score(self, prepared: Any, candidates: Tensor | None, state: State) -> Tensor:
-        """float[n, C] for candidates int64[n, C], or float[n, I] for None: all items. Row k sees what was before k.
+    def score(self, batch: Any, candidates: Tensor | None, state: State) -> Tensor:
+        """float[n, C] for candidates int64[n, C], or float[n, I] for None, all items; advances the state.
 
-        The state moves past the window.
+        Row k sees only what came before event k.
         """
+
+    @abstractmethod
+    def score_query(self, users: Tensor, times: Tensor, candidates: Tensor | None, state: State) -> Tensor:
+        """Scores as `score` gives them, for users at given times instead of events; the state does not change."""
 
     def observe(self, window: Window, state: State) -> None:
-        """The state moves past the window as by `score`, and nothing is scored: a model that can spare that does."""
-        device = next((tensor.device for tensor in state.values()), None)
-        nobody = torch.empty((len(window), 0), dtype=torch.int64, device=device)
-        self.score(self.prepare(window), nobody, state)
-
-    def suppose(self, window: Window, state: State) -> Callable[[], None]:
-        """As `observe`, and what comes back undoes it: the state is what it was, to the bit. It moves not in between.
-
-        A model that knows what an event touches keeps that alone; here it is all of the state.
-        """
-        before = state.clone()
-        self.observe(window, state)
-
-        def undo() -> None:
-            for name, tensor in before.items():
-                state[name] = tensor
-
-        return undo
-
-    def grow(self, users: int, items: int, state: State) -> None:
-        """From now on there are so many users and items: the new ones are at their beginning, as one nobody has met.
-
-        In model and state alike. A grown model observes and answers; it is not trained on.
-        """
-        raise UsageError(f"{type(self).__name__} knows the users and items of its training log only; train it again.")
-
-    def seen(self, users: Tensor, state: State) -> Tensor | None:
-        """bool[n, I]: the items that each of the users has had; None of a model that does not remember them."""
-        return None
-
-    def vectors(self, state: State) -> tuple[Tensor, Tensor] | None:
-        """A vector for every user and one for every item, as they are now; None of a model that has none."""
-        return None
-
-    def states(self, side: int, rows: Tensor, state: State) -> Tensor | None:
-        """[n, d]: the evolving part of the vectors of these users (side 0) or items (1); None where there is none."""
-        return None
-
-    def asked(self, user: int, time: float, state: State) -> tuple[Tensor, Tensor] | None:
-        """(base float[I], query float[D + 1]): of item i, `peek` says base[i] + query · its row of `item_rows`.
-
-        None of a model whose scores have no such form; who has it can be searched without looking at every row.
-        """
-        return None
-
-    def item_rows(self, items: Tensor, state: State) -> Tensor:
-        """float[n, D + 1]: what `asked` is about, of these items; the last column is a bias."""
-        raise NotImplementedError("only a model that has `asked` is asked for these")
-
-    def explain(self, user: int, time: float, items: Tensor, state: State) -> list[Reason] | None:
-        """Why each of these items int64[n] has the score that `peek` gives it; None of a model that cannot say."""
-        return None
-
-    @abstractmethod
-    def peek(self, users: Tensor, times: Tensor, candidates: Tensor | None, state: State) -> Tensor:
-        """As score, for questions instead of events: nothing happens, the state stays as it is."""
+        """Advances the state past a window without scoring."""
+        no_candidates = torch.empty((len(window), 0), dtype=torch.int64, device=self.device)
+        self.score(self.prepare(window), no_candidates, state)

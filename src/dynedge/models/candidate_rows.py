@@ -1,9 +1,9 @@
-"""Which state of a candidate item each event of a window reads: the one just before the event.
+"""Rows of candidate items: which state of a candidate each event of a window reads, the one just before the event.
 
-Legend: n events of a window, m chunks, C candidates of a chunk, A columns (ops/sampled_softmax says what those are).
+Legend: n events of a window, m chunks, C candidates of a chunk, A columns (see ops/sampled_softmax), I items.
 
 The events of a chunk share their candidates, so that their scores are one matrix product against the candidates'
-states at the chunk's start. What a candidate becomes inside a chunk, each time it moves, is a column of its own.
+states at the chunk's start. Each state that a candidate takes inside a chunk is a column of its own.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dynedge.models.window_index import Prepared
-from dynedge.ops.sampled_softmax import CHUNK, CandidateColumns
+from dynedge.models.window_index import WindowIndex
+from dynedge.ops.sampled_softmax import CHUNK, CandidateColumns, ChunkCandidates
 from dynedge.plan.schedule import NO_ROW, Schedule
 from dynedge.utils.arrays import Array
 from dynedge.utils.compile import compiled
@@ -22,46 +22,76 @@ FOREVER = np.iinfo(np.int64).max
 NEVER = np.iinfo(np.int32).max  # no event has that number
 
 
-def find(
+def num_chunks(events: int) -> int:
+    return -(-events // CHUNK)
+
+
+def candidates_of_chunks(
+    index: WindowIndex, negatives: Tensor | None, num_items: int, share: int = 1
+) -> CandidateColumns | ChunkCandidates:
+    """The candidates of a window's chunks, as the loss takes them on the path the window is indexed for.
+
+    `negatives` int64[⌈m / share⌉, C], each row for `share` chunks in a row; None: all items.
+    """
+    chunks, device = num_chunks(len(index.window)), index.item.device
+    group = torch.arange(chunks, device=device) // share
+    if not index.uses_triton:
+        if negatives is None:
+            items = np.broadcast_to(np.arange(num_items, dtype=np.int32), (chunks, num_items))
+        else:
+            items = negatives.int()[group.to(negatives.device)].cpu().numpy()
+        return candidate_columns(index.schedule, index.window.item, items, num_items, device)
+    if negatives is None:
+        outside = torch.arange(num_items, device=device)
+        items = outside.expand(chunks, -1).contiguous()
+        row_outside = index.rows + items
+    else:
+        items, outside = negatives[group], negatives.flatten()
+        row_outside = index.rows + torch.arange(len(outside), device=device).view(negatives.shape)[group]
+    rows, moves = rows_and_moves(index, items, CHUNK * torch.arange(chunks, device=device))
+    placed = torch.where(rows >= 0, rows, row_outside)
+    return ChunkCandidates(items, placed, moves, outside, all_items=negatives is None, chunks_per_sample=share)
+
+
+def candidate_columns(
     schedule: Schedule, item: Array, items: Array, num_items: int, device: torch.device | str = "cpu"
 ) -> CandidateColumns:
     """The columns of the candidates `items` int32[m, C] of each chunk, for events with items `item` int32[n]."""
     starts = np.arange(len(items), dtype=np.int32) * CHUNK
     rows = schedule.rows_before(items, starts[:, None])
-    made = _find(item, items, rows, schedule.rows, schedule.item_events, schedule.item_rows, num_items)
-    of, row, since, until, candidate, outside = (torch.from_numpy(part).to(device) for part in made)
-    return CandidateColumns(items.shape[1], of, row, since, until, candidate, outside)
+    fields = _find_columns(item, items, rows, schedule.rows, schedule.item_events, schedule.item_rows, num_items)
+    column_item, row, since, until, candidate, outside = (torch.from_numpy(field).to(device) for field in fields)
+    return CandidateColumns(items.shape[1], column_item, row, since, until, candidate, outside)
 
 
-def rows_before(prepared: Prepared, items: Tensor, events: Tensor) -> Tensor:
-    """int64[m, C], on the model's device: where the candidates `items` [m, C] stand just before the events [m].
+def rows_before(index: WindowIndex, items: Tensor, events: Tensor) -> Tensor:
+    """int64[m, C]: the rows of the candidates `items` [m, C] just before the events [m], or NO_ROW.
 
-    As Schedule.rows_before, by searches alone, so that nothing waits for the device.
+    As Schedule.rows_before, on the device of the index; nothing waits for a GPU.
     """
-    return rows_and_moves(prepared, items, events)[0]
+    return rows_and_moves(index, items, events)[0]
 
 
-def rows_and_moves(prepared: Prepared, items: Tensor, events: Tensor) -> tuple[Tensor, Tensor]:
-    """The same, and int32[m, C]: the first event from there on that moves the candidate, or NEVER."""
+def rows_and_moves(index: WindowIndex, items: Tensor, events: Tensor) -> tuple[Tensor, Tensor]:
+    """`rows_before`, and int32[m, C]: the first event from there on that updates the candidate, or NEVER."""
     starts = events[:, None]
-    _, entry, psi_users, psi = prepared.roots
-    first_item = len(prepared.roots[0])
+    _, entry, psi_users, psi = index.roots
+    first_item = len(index.roots[0])
     rows = torch.full_like(items, NO_ROW)
     moves = torch.full_like(items, NEVER, dtype=torch.int32)
     if len(entry):
         slot = torch.searchsorted(entry, items).clamp_(max=len(entry) - 1)
-        lengths = prepared.item_starts.diff()
+        lengths = index.item_starts.diff()
         numbers = torch.arange(len(entry), device=items.device)
-        slots = torch.repeat_interleave(numbers, lengths, output_size=len(prepared.item_events))
-        n, known = len(prepared.item), entry[slot] == items
-        written = torch.searchsorted(
-            slots * n + prepared.item_events, slot * n + starts
-        )  # states before, of all slots
-        last = prepared.after[prepared.item_events[(written - 1).clamp_min_(0)]]
-        now = torch.where(written > prepared.item_starts[slot], last, first_item + slot)
-        rows = torch.where(known, now, rows)
-        following = prepared.item_events[written.clamp(max=len(prepared.item_events) - 1)].int()
-        moves = torch.where(known & (written < prepared.item_starts[slot + 1]), following, moves)
+        slots = torch.repeat_interleave(numbers, lengths, output_size=len(index.item_events))
+        n, in_window = len(index.item), entry[slot] == items
+        # states written before the event, by all slots up to this one
+        written = torch.searchsorted(slots * n + index.item_events, slot * n + starts)
+        last = index.after[index.item_events[(written - 1).clamp_min_(0)]]
+        current = torch.where(written > index.item_starts[slot], last, first_item + slot)
+        rows = torch.where(in_window, current, rows)
+        following = index.item_events[written.clamp(max=len(index.item_events) - 1)].int()
+        moves = torch.where(in_window & (written < index.item_starts[slot + 1]), following, moves)
     if len(psi):
         slot = torch.searchsorted(psi, items).clamp_(max=len(psi) - 1)
         rows = torch.where(psi[slot] == items, first_item + len(entry) + len(psi_users) + slot, rows)
@@ -69,7 +99,7 @@ def rows_and_moves(prepared: Prepared, items: Tensor, events: Tensor) -> tuple[T
 
 
 @compiled
-def _find(
+def _find_columns(
     item: Array, items: Array, rows: Array, first_outside: int, item_events: Array, item_rows: Array, num_items: int
 ) -> tuple[Array, ...]:
     """The fields of CandidateColumns, in their order."""
@@ -83,24 +113,24 @@ def _find(
 
 @compiled
 def _outside(items: Array, rows: Array, first: int, scratch: Array) -> Array:
-    """int64: the items the window never meets, sorted; their entries of `rows` become rows from `first` on."""
-    found = np.empty(items.size, np.int64)
+    """int64: the items without an event in the window, sorted; their entries of `rows` become those from `first`."""
+    outside = np.empty(items.size, np.int64)
     count = 0
     for c in range(items.shape[0]):
         for j in range(items.shape[1]):
             if rows[c, j] == NO_ROW and scratch[items[c, j]] < 0:
                 scratch[items[c, j]] = 0
-                found[count] = items[c, j]
+                outside[count] = items[c, j]
                 count += 1
-    found = np.sort(found[:count])
+    outside = np.sort(outside[:count])
     for i in range(count):
-        scratch[found[i]] = i
+        scratch[outside[i]] = i
     for c in range(items.shape[0]):
         for j in range(items.shape[1]):
             if rows[c, j] == NO_ROW:
                 rows[c, j] = first + scratch[items[c, j]]
-    scratch[found] = -1
-    return found
+    scratch[outside] = -1
+    return outside
 
 
 @compiled

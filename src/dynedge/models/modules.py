@@ -1,4 +1,4 @@
-"""Parts that models are made of.
+"""Neural network modules that several models share.
 
 Legend: n events, d width, F width of an event's features, U users, I items.
 """
@@ -6,7 +6,6 @@ Legend: n events, d width, F width of an event's features, U users, I items.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -14,38 +13,22 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dynedge.data.log import EventLog
-from dynedge.ops.gather_linear import GatherPart, gather_linear, gather_rows
-from dynedge.ops.level_gru import level_gru
-from dynedge.plan.schedule import Schedule
-from dynedge.utils.arrays import Array
-
-
-@dataclass(frozen=True)
-class Shape:
-    """What a model must know of a log to size its tables."""
-
-    users: int
-    items: int
-    features: int
-    categories: tuple[int, ...]  # how many values each categorical item feature has
-
-    @classmethod
-    def of(cls, log: EventLog) -> Shape:
-        return cls(log.num_users, log.num_items, log.features.shape[1], tuple(len(ids) for ids in log.category_ids))
+from dynedge.models.base import LogShape
+from dynedge.ops.gather_linear import GatherPart, gather_linear
+from dynedge.ops.level_gru import gru_arena
 
 
 class ItemFeatures(nn.Module):
-    """fea(item): an embedding of its id and of each of its categories, side by side. Item −1, or none, is one too."""
+    """Item features: embeddings of the id and of each category, side by side. Item −1, none, has a row too."""
 
-    def __init__(self, shape: Shape, dim: int, *, ids: bool, categories: Array | None) -> None:
+    def __init__(self, shape: LogShape, dim: int, *, ids: bool, categories: bool) -> None:
         super().__init__()
         counts = [shape.items] if ids else []
         columns = [np.arange(shape.items)] if ids else []
-        if categories is not None:
+        if categories and shape.item_categories.size:
             counts += shape.categories
-            columns += list(categories.T)
-        # One row more in each table stands for none. Row numbers are looked up once, here.
+            columns += list(shape.item_categories.T)
+        # The last row of each table stands for none.
         self.tables = nn.ParameterList(nn.Parameter(0.1 * torch.randn(count + 1, dim)) for count in counts)
         codes = [np.append(np.where(c < 0, count, c), count) for c, count in zip(columns, counts, strict=True)]
         self.codes: Tensor
@@ -55,7 +38,7 @@ class ItemFeatures(nn.Module):
         self.width, self.ids, self.grown = len(counts) * dim, ids, False
 
     def grow(self) -> None:
-        """Items that come later are alike: as the mean item by id, without a category."""
+        """Items that are added later share one row: the mean item's id embedding, no category."""
         new = self.codes[:, -1:].clone()
         if self.ids:
             table = self.tables[0].detach()
@@ -67,7 +50,7 @@ class ItemFeatures(nn.Module):
     def forward(self, items: Tensor) -> Tensor:
         """[n] -> [n, width]"""
         if self.grown:
-            items = items.clamp(max=self.codes.shape[1] - 2)  # the last is none
+            items = items.clamp(max=self.codes.shape[1] - 2)  # the last row is none
         parts = [
             F.embedding(codes[items], table, sparse=True)
             for codes, table in zip(self.codes, self.tables, strict=True)
@@ -78,7 +61,7 @@ class ItemFeatures(nn.Module):
 
 
 class CoupledGRU(nn.Module):
-    """Two GRUs, one a side: a state becomes GRU_s(own state, [partner's state, features of the event])."""
+    """Two GRUs, one per side: a state becomes GRU_s(own state, [partner's state, features of the event])."""
 
     def __init__(self, dim: int, features: int) -> None:
         super().__init__()
@@ -94,10 +77,10 @@ class CoupledGRU(nn.Module):
     def forward(
         self, roots: Tensor, shared: Sequence[GatherPart], own: Sequence[Tensor], schedule: Any, place: Tensor
     ) -> Tensor:
-        """The arena of a window [R, d]: the rows that no event writes, then the states written.
+        """The arena of a window [R, d]: the rows that no event writes, then the written states.
 
         `shared` are features for both sides, and `own`, if any, those of one side each, [n, ..]. A written row's
-        features are those numbered `place` // 2. `schedule` is a Schedule, or on a GPU its Levels.
+        features are those numbered `place` // 2. `schedule` is as `level_gru` takes it.
         """
         if own:
             sides = [
@@ -108,16 +91,11 @@ class CoupledGRU(nn.Module):
         else:
             products = gather_linear(shared, self.feature.flatten(0, 1), self.bias.flatten())
             products = products.view(-1, self.own.shape[1])
-        weights = self.own, self.other, self.own_bias
-        if isinstance(schedule, Schedule):
-            return torch.cat([roots, level_gru(roots, gather_rows(products, place), *weights, schedule)])
-        from dynedge.ops.level_gru.triton import level_gru as by_triton
-
-        return by_triton(roots, products, place, *weights, schedule)
+        return gru_arena(roots, products, place, self.own, self.other, self.own_bias, schedule)
 
 
 class Head(nn.Sequential):
-    """An MLP with one hidden layer; what goes in may also be named as rows of tables."""
+    """MLP with one hidden layer, whose inputs may also be given as rows of tables."""
 
     def __init__(self, width: int, hidden: int, out: int) -> None:
         super().__init__(nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, out))

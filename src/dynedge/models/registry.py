@@ -9,7 +9,7 @@ name of the model, and its value is an Entry.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
@@ -18,20 +18,24 @@ from dynedge.config import unknown_key
 from dynedge.errors import DataError, UsageError
 from dynedge.models.base import Model
 from dynedge.models.baselines import heuristics
-from dynedge.models.baselines.dynamic import deepcoevolve, gcmc, jodie, tgat
-from dynedge.models.baselines.sequential.base import LEARNING, VECTOR_SEARCH, SequenceConfig, SequenceModel
+from dynedge.models.baselines.dynamic import gcmc
+from dynedge.models.baselines.dynamic.deepcoevolve import DeepCoevolve, DeepCoevolveConfig
+from dynedge.models.baselines.dynamic.jodie import Jodie, JodieConfig
+from dynedge.models.baselines.dynamic.tgat import TGAT, TGATConfig
+from dynedge.models.baselines.sequential.base import LEARNING, VECTOR_SEARCH
 from dynedge.models.baselines.sequential.dien import DIEN, DIENConfig
 from dynedge.models.baselines.sequential.gru4rec import GRU4Rec, GRU4RecConfig
 from dynedge.models.baselines.sequential.mimn import MIMN, MIMNConfig
 from dynedge.models.baselines.sequential.pair_scoring import PAIR_SEARCH
 from dynedge.models.baselines.sequential.sasrec import SASRec, SASRecConfig
 from dynedge.models.baselines.sequential.sum_pooling import SumPooling, SumPoolingConfig
-from dynedge.models.baselines.static import ctdne, dynaernn
-from dynedge.models.count_memory import config as memory_config
-from dynedge.models.count_memory import model as memory
-from dynedge.models.edge import config as edge_config
-from dynedge.models.edge import model as edge
-from dynedge.models.edge import recurrence
+from dynedge.models.baselines.static import dynaernn
+from dynedge.models.baselines.static.ctdne import Ctdne, CtdneConfig
+from dynedge.models.count_memory import config as memory
+from dynedge.models.count_memory.model import CountMemory
+from dynedge.models.edge import config as edge
+from dynedge.models.edge.model import Edge
+from dynedge.models.edge.recurrence import Recurrence
 
 GROUP = "dynedge.models"
 
@@ -40,9 +44,8 @@ GROUP = "dynedge.models"
 class Entry:
     """What is known of a model before it is built."""
 
+    model: type[Model]
     config: type[Any]  # a frozen dataclass with a default for every field
-    create: Callable[..., Model]  # (config, log, train_end, seed): a new model, on the CPU in float32
-    restore: Callable[..., Model]  # (config, log, tensors): a trained one; the log has ids and categories, no events
     recipes: Mapping[str, Any] = field(default_factory=dict)  # named instances of the config
     devices: tuple[str, ...] = ("cpu",)  # where it runs, the faster first
     training: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # recipe -> training fields it changes
@@ -53,61 +56,53 @@ class Entry:
         """The recipes, or where there are none the model's own name."""
         return list(self.recipes) or [name]
 
+    def recipe(self, name: str) -> Any:
+        """The config of a recipe, or the default one."""
+        return self.recipes.get(name) or self.config()
+
 
 GPU_FIRST = "cuda", "cpu"
-CPU_FIRST = "cpu", "cuda"  # compiled levels there are several times as fast as a GPU's launches, one by one
+CPU_FIRST = "cpu", "cuda"  # compiled levels are several times as fast there as launches one by one on a GPU
 
 
-def _sequence(
-    name: str, config: type[SequenceConfig], model: type[SequenceModel], search: Mapping[str, Sequence[Any]]
-) -> Entry:
-    """The sequence models learn alike, on any device."""
-    learning = {name: LEARNING}
-    return Entry(config, model.create, model.restore, devices=GPU_FIRST, training=learning, search=search)
+def _sequential(name: str, model: type[Model], config: type[Any], search: Mapping[str, Sequence[Any]]) -> Entry:
+    return Entry(model, config, devices=GPU_FIRST, training={name: LEARNING}, search=search)
 
 
 BUILT_IN: dict[str, Entry] = {
-    "edge": Entry(edge_config.EdgeConfig, edge.create, edge.restore, devices=GPU_FIRST, search=edge_config.SEARCH),
+    "edge": Entry(Edge, edge.EdgeConfig, devices=GPU_FIRST, search=edge.SEARCH),
     "recurrence": Entry(
-        edge_config.RecurrenceConfig,
-        recurrence.create,
-        recurrence.restore,
-        {"recurrence": edge_config.RecurrenceConfig(), "edge-paper": edge_config.PAPER},
+        Recurrence,
+        edge.RecurrenceConfig,
+        {"recurrence": edge.RecurrenceConfig(), "edge-paper": edge.PAPER},
         devices=GPU_FIRST,
         training={"edge-paper": {"lr_decay": 1.0}},
     ),
     "memory": Entry(
-        memory_config.MemoryConfig,
-        memory.create,
-        memory.restore,
-        {"memory": memory_config.MemoryConfig(), "counts": heuristics.COUNTS},
-        search=memory_config.SEARCH,
+        CountMemory,
+        memory.StandaloneMemoryConfig,
+        {"memory": memory.StandaloneMemoryConfig(), "counts": heuristics.COUNTS},
+        search=memory.SEARCH,
     ),
-    "jodie": Entry(jodie.JodieConfig, jodie.create, jodie.restore, devices=CPU_FIRST),
-    "deepcoevolve": Entry(
-        deepcoevolve.DeepCoevolveConfig, deepcoevolve.create, deepcoevolve.restore, devices=CPU_FIRST
-    ),
-    "sum-pooling": _sequence("sum-pooling", SumPoolingConfig, SumPooling, VECTOR_SEARCH),
-    "gru4rec": _sequence("gru4rec", GRU4RecConfig, GRU4Rec, VECTOR_SEARCH),
-    "sasrec": _sequence("sasrec", SASRecConfig, SASRec, VECTOR_SEARCH),
-    "dien": _sequence("dien", DIENConfig, DIEN, PAIR_SEARCH),
-    "mimn": _sequence("mimn", MIMNConfig, MIMN, PAIR_SEARCH),
-    "ctdne": Entry(ctdne.CtdneConfig, ctdne.create, ctdne.restore),
-    "dynaernn": Entry(
-        dynaernn.DynAERNNConfig, dynaernn.create, dynaernn.restore, devices=GPU_FIRST, search=dynaernn.SEARCH
-    ),
-    "gcmc": Entry(gcmc.GCMCConfig, gcmc.create, gcmc.restore, gcmc.RECIPES, devices=GPU_FIRST, search=gcmc.SEARCH),
-    "tgat": Entry(tgat.TGATConfig, tgat.create, tgat.restore, devices=GPU_FIRST),
+    "jodie": Entry(Jodie, JodieConfig, devices=CPU_FIRST),
+    "deepcoevolve": Entry(DeepCoevolve, DeepCoevolveConfig, devices=CPU_FIRST),
+    "sum-pooling": _sequential("sum-pooling", SumPooling, SumPoolingConfig, VECTOR_SEARCH),
+    "gru4rec": _sequential("gru4rec", GRU4Rec, GRU4RecConfig, VECTOR_SEARCH),
+    "sasrec": _sequential("sasrec", SASRec, SASRecConfig, VECTOR_SEARCH),
+    "dien": _sequential("dien", DIEN, DIENConfig, PAIR_SEARCH),
+    "mimn": _sequential("mimn", MIMN, MIMNConfig, PAIR_SEARCH),
+    "ctdne": Entry(Ctdne, CtdneConfig),
+    "dynaernn": Entry(dynaernn.DynAERNN, dynaernn.DynAERNNConfig, devices=GPU_FIRST, search=dynaernn.SEARCH),
+    "gcmc": Entry(gcmc.GCMC, gcmc.GCMCConfig, gcmc.RECIPES, devices=GPU_FIRST, search=gcmc.SEARCH),
+    "tgat": Entry(TGAT, TGATConfig, devices=GPU_FIRST),
     "heuristic": Entry(
+        heuristics.Heuristic,
         heuristics.HeuristicConfig,
-        heuristics.create,
-        heuristics.restore,
         heuristics.RECIPES,
         training=heuristics.TRAINING,
         heuristic=True,
     ),
 }
-
 
 _entries: dict[str, Entry] | None = None
 
@@ -147,3 +142,13 @@ def find_entry(name: str, flag: str = "--model") -> Entry:
             return entry
     known = dict.fromkeys(one for key, entry in entries().items() for one in (key, *entry.recipes))
     raise UsageError(str(unknown_key(name, known, flag)).replace("has no", "knows no"))
+
+
+def models_with(capability: type) -> list[str]:
+    """The models and recipes that have a capability (capabilities.py), by name."""
+    return [
+        name
+        for key, entry in entries().items()
+        for name in entry.names(key)
+        if entry.model.supports(capability, entry.recipe(name))
+    ]

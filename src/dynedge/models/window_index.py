@@ -1,6 +1,8 @@
-"""A window with every index the recurrence needs, made once, ahead of training and on its device.
+"""WindowIndex: a window with every index that models with evolving states need, on the device that computes.
 
-Legend: n events of a window, W states written, M distinct items, B users that begin (first event in the window).
+Legend: n events of a window, W states written, M distinct items, B users whose first event is in the window.
+
+The rows of a window's states, its arena, are numbered by its schedule (plan/schedule.py).
 """
 
 from __future__ import annotations
@@ -13,19 +15,19 @@ import torch
 from torch import Tensor
 
 from dynedge.data.windows import Window
-from dynedge.models.edge.repeat_bonus import RepeatLists
 from dynedge.ops.dispatch import uses_triton
 from dynedge.ops.host_to_device import to_device
+from dynedge.ops.level_gru import device_arrays, device_schedule
 from dynedge.plan.schedule import NO_ROW, Schedule
 from dynedge.utils.arrays import Array
 from dynedge.utils.compile import compiled
 
 if TYPE_CHECKING:
-    from dynedge.ops.level_gru.triton import Levels
+    from dynedge.models.edge.repeat_bonus import RepeatLists
 
 
 @dataclass(frozen=True, eq=False)
-class Last:
+class LastEvents:
     """The last event of each user, or of each item, of the window."""
 
     entity: Tensor  # int64
@@ -34,13 +36,12 @@ class Last:
 
 
 @dataclass(frozen=True, eq=False)
-class Prepared:
+class WindowIndex:
     """Indices are int64 on a CPU and, for Triton, int32 on a GPU, where they stay from epoch to epoch."""
 
     window: Window
     number: int  # of the training window; −1: none
-    schedule: Schedule | None  # on the host; none where `levels` stands for it
-    levels: Levels | None  # the same for Triton's kernels
+    schedule: Any  # as ops.level_gru takes it: a Schedule, or on a GPU what its kernels read
     dnodes: int
     first_phi: int  # where the window's d-nodes start in the table of φ
     rows: int  # of the arena
@@ -54,19 +55,24 @@ class Prepared:
     exits: tuple[Tensor, Tensor]  # the rows of the entry users' and items' last states
     targets: Tensor  # [K]: the rows that φ should equal
     items: Tensor  # [M], sorted
-    item_place: Tensor  # [n]: where the event's item is among `items`
+    item_place: Tensor  # [n]: position of the event's item in `items`
     item_starts: Tensor  # [entry items + 1]: where each one's events start in item_events
     item_events: Tensor  # the events of each entry item, in order
-    begin: Tensor  # [B]: the users whose last item the state holds
-    last_place: Tensor  # [n]: where the user's last item is among `items`, or M + where the user is in `begin`
-    place: Tensor  # [W]: 2 · where its event's features are (`item_place` if by item, else the event) + side
-    past: tuple[Tensor, Tensor]  # [n]: the previous event of the same user and item, active or not; below 0: none
-    last: tuple[Last, Last]
-    had: RepeatLists | None  # for training: what the events' users had had before
+    begin: Tensor  # [B]: the users whose last item is in the state
+    last_place: Tensor  # [n]: position of the user's last item in `items`, or M + position of the user in `begin`
+    place: Tensor  # [W]: 2 · position of the event's features (`item_place` if by item, else the event) + side
+    past: tuple[Tensor, Tensor]  # [n]: previous event of the same user and item in the window; below 0: none
+    last: tuple[LastEvents, LastEvents]
+    repeats: RepeatLists | None  # for training: the items that the events' users had interacted with before
+
+    @property
+    def uses_triton(self) -> bool:
+        """Whether its indices are those of the Triton kernels."""
+        return not isinstance(self.schedule, Schedule)
 
 
-def alone(other: Prepared, window: Window) -> Prepared:
-    """Of one event: as any other that is alone, but for who, what and when. On a CPU, where nobody is active."""
+def index_event(other: WindowIndex, window: Window) -> WindowIndex:
+    """The index of a window of one event, made from another such index: on a CPU, without active entities."""
     user, item = (torch.from_numpy(column.astype(np.int64)) for column in (window.user, window.item))
     time = torch.from_numpy(window.time)
     return replace(
@@ -79,50 +85,43 @@ def alone(other: Prepared, window: Window) -> Prepared:
         roots=(user, item, *other.roots[2:]),
         items=item,
         begin=user,
-        last=(Last(user, time, item), Last(item, time, item)),
+        last=(LastEvents(user, time, item), LastEvents(item, time, item)),
     )
 
 
-def index(
+def index_window(
     window: Window,
     schedule: Schedule,
     past: Array,
-    by_item: bool,
     like: Tensor,
     *,
+    by_item: bool = False,
+    triton: bool = False,
     number: int = -1,
     first_phi: int = 0,
-    plain: bool = False,
-    had: RepeatLists | None = None,
-) -> Prepared:
-    """`by_item`: an event's features are its item's alone, and so made once an item; `like` says where and in what.
+    repeats: RepeatLists | None = None,
+) -> WindowIndex:
+    """Indexes a window for computing on the device of `like`.
 
     `past` int32[n, 2]: the previous event of the same user and of the same item, active or not; below 0: none.
-    `plain`: with the schedule, for plain torch, on a GPU too.
+    `by_item`: an event's features are those of its item alone, so that they are computed once per item.
+    `triton`: for the Triton kernels, where they run on that device; else for plain torch.
     """
-    by_levels = uses_triton(like) and not plain
+    triton = triton and uses_triton(like)
     arrays = _arrays(window, schedule, past, by_item)
-    if by_levels:
-        from dynedge.ops.level_gru.triton import LEVEL_TENSORS, Levels, level_arrays, level_metadata
-
-        arrays |= level_arrays(schedule)
-    tensors = to_device(arrays, like.device, packed=by_levels)
-    levels = None
-    if by_levels:
-        numbers = level_metadata(schedule)
-        parts: dict[str, Any] = {name: tensors.pop(name) for name in LEVEL_TENSORS}
-        levels = Levels(**parts, **numbers)
+    if triton:
+        arrays |= device_arrays(schedule)
+    tensors = to_device(arrays, like.device, packed=triton)
+    placed = device_schedule(schedule, tensors) if triton else schedule
 
     def pair(name: str) -> tuple[Tensor, Tensor]:
         return tensors.pop(f"{name}_0"), tensors.pop(f"{name}_1")
 
     entities, items, times = pair("last"), pair("last_item"), pair("last_time")
-    return Prepared(
-        window=Window(window.log, window.events) if by_levels else window,  # without its columns
-        schedule=None if by_levels else schedule,
+    return WindowIndex(
+        window=Window(window.log, window.events) if triton else window,  # without its columns
         number=number,
-        had=had,
-        levels=levels,
+        schedule=placed,
         dnodes=len(schedule.dnodes),
         first_phi=first_phi,
         rows=schedule.rows,
@@ -130,14 +129,15 @@ def index(
         reads=pair("reads"),
         exits=pair("exits"),
         past=pair("past"),
-        last=(Last(entities[0], times[0], items[0]), Last(entities[1], times[1], items[1])),
+        last=(LastEvents(entities[0], times[0], items[0]), LastEvents(entities[1], times[1], items[1])),
+        repeats=repeats,
         **tensors,
     )
 
 
 def _arrays(window: Window, schedule: Schedule, past: Array, by_item: bool) -> dict[str, Array]:
-    """All but the levels, on the host; pairs as two names."""
-    made = _indices(
+    """All arrays but the schedule's, on the host; pairs under two names."""
+    indices = _indices(
         window.user,
         window.item,
         past,
@@ -147,7 +147,7 @@ def _arrays(window: Window, schedule: Schedule, past: Array, by_item: bool) -> d
         schedule.blocks,
         by_item,
     )
-    items, item_place, begin, last_place, place, *ends = made
+    items, item_place, begin, last_place, place, *ends = indices
     users = len(schedule.entry_users)
     after = np.full(len(window), NO_ROW, np.int32)
     after[schedule.item_events] = schedule.item_rows
@@ -189,7 +189,7 @@ def _indices(
     blocks: Array,
     by_item: bool,
 ) -> tuple[Array, ...]:
-    """items, item_place, begin, last_place and place as in Prepared; the last events of users, and of items."""
+    """items, item_place, begin, last_place, place as in WindowIndex; then the last events of users and of items."""
     n = len(user)
     items = np.sort(np.concatenate((entry_items, psi_items))).astype(np.int64)
     item_place, last_place, begin = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.int64)

@@ -31,7 +31,7 @@ class RunConfig:
 def recipe_config(name: str, flag: str = "--model") -> RunConfig:
     """Returns the default config of a model or recipe."""
     entry = find_entry(name, flag)
-    config = RunConfig(name, entry.recipes.get(name) or entry.config())
+    config = RunConfig(name, entry.recipe(name))
     for key, value in entry.training.get(name, {}).items():
         config = set_key(config, f"training.{key}", value)
     return config
@@ -96,6 +96,6 @@ def build_model(config: RunConfig, log: EventLog) -> Model:
     training = config.training
     torch.manual_seed(training.seed)  # for layers that initialize themselves
     train, _ = training.train_valid_ranges(log)
-    model = find_entry(config.name).create(config.model, log, train.stop, training.seed)
+    model = find_entry(config.name).model.create(config.model, log, train.stop, training.seed)
     set_cuda_device(training.device)
     return model.to(training.device, torch.float64 if training.precision == "float64" else torch.float32)

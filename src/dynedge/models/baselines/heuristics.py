@@ -19,21 +19,20 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from dynedge.config import option
-from dynedge.data.log import EventLog
-from dynedge.models.count_memory.config import MemoryConfig
+from dynedge.models.base import LogShape
+from dynedge.models.count_memory.config import MemoryConfig, StandaloneMemoryConfig
 from dynedge.models.count_memory.contexts import CONTEXT_SOURCES, FIRST_SOURCE, LOG_DECAYED, PLAIN, RECENCY
 from dynedge.models.count_memory.hash_table import decay_factors
-from dynedge.models.count_memory.model import Memory
-from dynedge.models.modules import Shape
+from dynedge.models.count_memory.model import CountMemory
 
 CONTEXTS = {"popular": None, "recent": "user", "next": "last", "next-five": "near", "near": "near"}  # by kind
 TIE_BREAK = 1e-6  # weight of popularity where it only breaks ties
 UNIFORM = 1e-12  # weight of the uniform source: items without events rank last
 SEEN = -60.0  # log factor of seen items where they are ranked last
 UNLIMITED = 1 << 30
+WINDOWS = 300  # progress is shown by window
 
 
 @dataclass(frozen=True)
@@ -45,23 +44,26 @@ class HeuristicConfig:
     unseen: bool = option(False, "Whether the user's own items are ranked last.")
 
 
-class Heuristic(Memory):
+def counts_config(config: HeuristicConfig) -> MemoryConfig:
+    """What a heuristic counts."""
+    context = CONTEXTS[config.kind]
+    return MemoryConfig(
+        contexts=tuple(name for name in (context, "user" if config.unseen else None) if name),
+        half_lives=(config.half_life if context is None and config.half_life else 1e12,),
+        gating_hidden=0,
+        rescaling_hidden=0,
+        max_list_length=UNLIMITED,
+        counted_events=1 << 62,
+        training_examples=0,
+    )
+
+
+class Heuristic(CountMemory):
     """A count memory with fixed weights: it counts events and learns nothing."""
 
-    def __init__(self, config: HeuristicConfig, shape: Shape) -> None:
+    def __init__(self, config: HeuristicConfig, shape: LogShape) -> None:
+        super().__init__(config, shape, counts_config(config))
         context = CONTEXTS[config.kind]
-        contexts = tuple(name for name in (context, "user" if config.unseen else None) if name)
-        half_life = config.half_life if context is None and config.half_life else 1e12
-        memory = MemoryConfig(
-            contexts=contexts,
-            half_lives=(half_life,),
-            gating_hidden=0,
-            rescaling_hidden=0,
-            max_list_length=UNLIMITED,
-            counted_events=1 << 62,
-            training_examples=0,
-        )
-        super().__init__(memory, shape)
         if config.half_life and context:
             self.settings = self.settings._replace(log_decay=decay_factors(config.half_life))
         if config.kind == "next-five":
@@ -77,8 +79,15 @@ class Heuristic(Memory):
         self.mixture.rescaling_seen.data.fill_(SEEN if config.unseen else 0.0)
         self.requires_grad_(False)
 
+    @classmethod
+    def supports(cls, capability: type, config: HeuristicConfig) -> bool:
+        return super().supports(capability, counts_config(config))
 
-COUNTS = MemoryConfig(
+    def num_windows(self, train_end: int) -> int:
+        return WINDOWS
+
+
+COUNTS = StandaloneMemoryConfig(
     contexts=("user", "last", "near"), gating_hidden=0, rescaling_hidden=0, max_list_length=UNLIMITED
 )
 
@@ -102,11 +111,3 @@ def _recipes() -> dict[str, HeuristicConfig]:
 
 RECIPES = _recipes()
 TRAINING = {name: {"epochs": 1} for name in RECIPES}  # one pass to count the events
-
-
-def create(config: HeuristicConfig, log: EventLog, train_end: int, seed: int) -> Heuristic:
-    return Heuristic(config, Shape.of(log))
-
-
-def restore(config: HeuristicConfig, log: EventLog, tensors: dict[str, Tensor]) -> Heuristic:
-    return Heuristic(config, Shape.of(log))

@@ -32,6 +32,12 @@ class MemoryConfig:
         least=1,
     )
     training_examples: int = option(40_000, "Number of training events that the networks are fitted to.", least=0)
+
+
+@dataclass(frozen=True)
+class StandaloneMemoryConfig(MemoryConfig):
+    """The count memory as a model of its own: it has windows of its own."""
+
     windows: int = option(300, "Number of windows (training steps) per epoch.", least=1)
 
 

@@ -6,12 +6,12 @@ examples stay in its memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
 from dynedge.data.log import EventLog
-from dynedge.data.windows import Window, cut_windows
+from dynedge.data.windows import Window
 from dynedge.models.base import State
 from dynedge.models.count_memory.example_collection import Examples
 from dynedge.utils.prefetch import prefetch_map
@@ -39,25 +39,25 @@ class ExampleCache:
     """
 
     def __init__(
-        self, start: Callable[[], State], collect: Collect, windows: int, counted_events: int, examples: int
+        self, start: Callable[[], State], collect: Collect, counted_events: int, examples: int
     ) -> None:
-        self._start, self._collect, self._num_windows = start, collect, windows
+        self._start, self._collect = start, collect
         self._counted_events, self._num_examples = counted_events, examples
-        self._cached: tuple[EventLog, int, list[WindowExamples]] | None = None
+        self._cached: tuple[EventLog, list[range], list[WindowExamples]] | None = None
 
-    def windows(self, log: EventLog, train_end: int, first: int) -> Iterator[WindowExamples]:
-        """Yields the windows from number `first` on.
+    def batches(self, log: EventLog, windows: Sequence[range], first: int) -> Iterator[WindowExamples]:
+        """Yields the examples of the windows from number `first` on.
 
         The first time the examples of all windows are collected, in a thread ahead of the reader.
         """
-        if self._cached is None or self._cached[0] is not log or self._cached[1] != train_end:
-            yield from islice(self._collect_all(log, train_end), first, None)
+        if self._cached is None or self._cached[0] is not log or self._cached[1] != list(windows):
+            yield from islice(self._collect_all(log, list(windows)), first, None)
         else:
             yield from self._cached[2][first:]
 
-    def _collect_all(self, log: EventLog, train_end: int) -> Iterator[WindowExamples]:
+    def _collect_all(self, log: EventLog, ranges: list[range]) -> Iterator[WindowExamples]:
         state, collected = self._start(), list[WindowExamples]()
-        ranges, begin = cut_windows(train_end, self._num_windows), max(train_end - self._counted_events, 0)
+        begin = max(ranges[-1].stop - self._counted_events, 0)
         per_window = -(-self._num_examples // max(sum(events.stop > begin for events in ranges), 1))
 
         def collect(number: int) -> WindowExamples:
@@ -70,5 +70,5 @@ class ExampleCache:
         for examples in prefetch_map(collect, range(len(ranges)), threads=1):
             collected.append(examples)
             if len(collected) == len(ranges):
-                self._cached = log, train_end, collected
+                self._cached = log, ranges, collected
             yield examples

@@ -6,10 +6,11 @@ its State (contexts.py); its parameters are two small networks (gating.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from operator import is_
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -17,7 +18,8 @@ from torch import Tensor
 
 from dynedge.data.log import EventLog
 from dynedge.data.windows import Window
-from dynedge.models.base import Loss, Model, Reason, State, Step, told
+from dynedge.models.base import LogShape, Loss, Model, State, Step, loggable
+from dynedge.models.capabilities import Explainable, Explanation, Growable, RemembersSeen, Undoable
 from dynedge.models.count_memory import contexts, scoring
 from dynedge.models.count_memory.candidates import CandidateBuffer, allocate_buffer
 from dynedge.models.count_memory.config import TABLES, MemoryConfig
@@ -31,8 +33,7 @@ from dynedge.models.count_memory.example_collection import (
 )
 from dynedge.models.count_memory.explain import explain_items, shares_by_reason
 from dynedge.models.count_memory.gating import Mixture
-from dynedge.models.growable import wide
-from dynedge.models.modules import Shape
+from dynedge.models.growable import padded_size
 from dynedge.ops.thread_pool import run_side_by_side
 
 COPIED_PER_EVENT = 1 << 18  # bytes: a low estimate of what is copied in the time that scoring an event takes
@@ -40,12 +41,13 @@ MAX_COPIES_BYTES = 1 << 32  # of all copies together
 IS_USER_TABLE = np.array([name == "user" for name in TABLES])
 
 
-class Memory(Model):
-    grows = True
+class CountMemory(Model, Growable, Explainable, Undoable, RemembersSeen):
+    """`counts`, if given, says what is counted in place of the config."""
 
-    def __init__(self, config: MemoryConfig, shape: Shape, seed: int = 0) -> None:
-        super().__init__()
-        self.config, self.shape, self._seed = config, shape, seed
+    def __init__(self, config: Any, shape: LogShape, counts: MemoryConfig | None = None) -> None:
+        super().__init__(config, shape)
+        self.counts = config = config if counts is None else counts
+        self._seed = 0  # of the choice of training examples
         self.settings = contexts.count_settings(config.contexts, config.half_lives, config.max_list_length)
         sources = 1 + len(config.half_lives) + CONTEXT_SOURCES
         self._view: tuple[list[Tensor], ContextCounts | None] = [], None
@@ -53,13 +55,24 @@ class Memory(Model):
         self._scored = 0  # events since there are no copies
         self.mixture = Mixture(torch.zeros(sources), config.gating_hidden, config.rescaling_hidden)
         self._equal_weights = Mixture(torch.zeros(sources), 0, 0).weights()
-        self._examples = ExampleCache(
-            self.start, self._collect, config.windows, config.counted_events, config.training_examples
-        )
+        limits = config.counted_events, config.training_examples
+        self._examples = ExampleCache(self.start, self._collect, *limits)
+
+    @classmethod
+    def create(cls, config: MemoryConfig, log: EventLog, train_end: int, seed: int) -> Self:
+        model = super().create(config, log, train_end, seed)
+        model._seed = seed
+        return model
+
+    @classmethod
+    def supports(cls, capability: type, config: Any) -> bool:
+        if capability is RemembersSeen:
+            return "user" in config.contexts
+        return super().supports(capability, config)
 
     @cached_property
     def _buffer(self) -> CandidateBuffer:
-        return allocate_buffer(wide(self.shape.items))
+        return allocate_buffer(padded_size(self.shape.items))
 
     def _counts(self, state: State, events: int = 0) -> ContextCounts:
         """Returns the counts in a state, with capacity for `events` more.
@@ -82,17 +95,11 @@ class Memory(Model):
         if items > len(self._buffer.slot):
             del self._buffer
 
-    def num_windows(self, train_end: int) -> int:
-        return self.config.windows
-
-    def windows(self, log: EventLog, train_end: int, first: int = 0) -> Iterator[WindowExamples]:
-        return self._examples.windows(log, train_end, first)
-
-    def prepare(self, window: Window) -> Window:
-        return window
+    def batches(self, log: EventLog, windows: Sequence[range], first: int = 0) -> Iterator[WindowExamples]:
+        return self._examples.batches(log, windows, first)
 
     def start(self) -> State:
-        return contexts.empty(self.shape.users, self.shape.items, len(self.config.half_lives))
+        return contexts.empty(self.shape.users, self.shape.items, len(self.counts.half_lives))
 
     def _collect(self, window: Window, number: int, older: int, count: int, state: State) -> Examples:
         """Returns up to `count` examples of a window and counts its events.
@@ -112,32 +119,30 @@ class Memory(Model):
         collect_examples(counts, self.settings, self._equal_weights, *rest, self._buffer, examples)
         return to_tensors(examples, self.mixture.logits)
 
-    def loss(self, prepared: WindowExamples, state: State, step: Step) -> Loss:
-        mixed, rescaled = self.mixture.loss(prepared.examples)
+    def loss(self, batch: WindowExamples, state: State, step: Step) -> Loss:
+        mixed, rescaled = self.mixture.loss(batch.examples)
         count = max(len(rescaled), 1)
-        return Loss((mixed + rescaled).sum() / count, {"loss": told(rescaled.detach().sum() / count)})
+        return Loss((mixed + rescaled).sum() / count, {"loss": loggable(rescaled.detach().sum() / count)})
 
-    def passed(self, prepared: WindowExamples, state: State) -> None:
-        if prepared.end_state is not None:
-            state.update(prepared.end_state)
+    def after_step(self, batch: WindowExamples, state: State) -> None:
+        if batch.end_state is not None:
+            state.update(batch.end_state)
 
     def observe(self, window: Window, state: State) -> None:
         counts = self._counts(state, len(window))
         count_events(counts, self.settings, window.user, window.item, window.time)
 
-    def suppose(self, window: Window, state: State) -> Callable[[], None]:
-        if len(window) != 1:
-            return super().suppose(window, state)
+    def apply_with_undo(self, window: Window, state: State) -> Callable[[], None]:
         undo = contexts.save_for_undo(self._counts(state, 1), int(window.user[0]), int(window.item[0]))
         self.observe(window, state)
         return undo
 
-    def score(self, prepared: Window, candidates: Tensor | None, state: State) -> Tensor:
+    def score(self, batch: Window, candidates: Tensor | None, state: State) -> Tensor:
         """Each thread counts all events in its own copy of the counts, and scores those that no other has taken."""
-        weights, columns = self.mixture.weights(), (prepared.user, prepared.item, prepared.time)
-        out = torch.empty((len(prepared), self.shape.items) if candidates is None else candidates.shape)
+        weights, columns = self.mixture.weights(), (batch.user, batch.item, batch.time)
+        out = torch.empty((len(batch), self.shape.items) if candidates is None else candidates.shape)
         some = np.empty((0, 0), np.int64) if candidates is None else candidates.cpu().numpy()
-        workers, taken = self._workers(state, len(prepared)), np.zeros(len(prepared), np.int64)
+        workers, taken = self._workers(state, len(batch)), np.zeros(len(batch), np.int64)
 
         def work(thread: int) -> None:
             counts, buffer = workers[thread]
@@ -169,35 +174,21 @@ class Memory(Model):
             self._copies = list(state.values()), copies
         return [(own, self._buffer), *copies]
 
-    def peek(self, users: Tensor, times: Tensor, candidates: Tensor | None, state: State) -> Tensor:
+    def score_query(self, users: Tensor, times: Tensor, candidates: Tensor | None, state: State) -> Tensor:
         out = torch.empty(len(users), self.shape.items)
         counts, columns = self._counts(state), (users.cpu().numpy(), times.cpu().double().numpy())
         scoring.score_queries(counts, self.settings, self.mixture.weights(), *columns, self._buffer, out.numpy())
         return out.log_() if candidates is None else out.gather(1, candidates.cpu()).log_()
 
-    def seen(self, users: Tensor, state: State) -> Tensor | None:
-        if "user" not in self.config.contexts:
-            return None
+    def seen_items(self, users: Tensor, state: State) -> Tensor:
         out = torch.zeros(len(users), self.shape.items, dtype=torch.bool)
         contexts.mark_seen_items(self._counts(state).user, users.cpu().numpy(), out.numpy())
         return out
 
-    def explain(self, user: int, time: float, items: Tensor, state: State) -> list[Reason]:
-        weights, half_lives = self.mixture.weights(), len(self.config.half_lives)
+    def explain(self, user: int, time: float, items: Tensor, state: State) -> list[Explanation]:
+        weights, half_lives = self.mixture.weights(), len(self.counts.half_lives)
         contributions = np.zeros((len(items), len(weights.gating_logits)), np.float32)
         nearest, query = np.zeros(len(items), np.int64), (user, time, items.numpy())
         explain_items(self._counts(state), self.settings, weights, *query, self._buffer, contributions, nearest)
         shares = (shares_by_reason(row, half_lives) for row in contributions)
-        return [Reason(by_reason, int(item)) for by_reason, item in zip(shares, nearest, strict=True)]
-
-
-def create(config: MemoryConfig, log: EventLog, train_end: int, seed: int) -> Memory:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return Memory(config, Shape.of(log), seed)
-
-
-def restore(config: MemoryConfig, log: EventLog, tensors: dict[str, Tensor]) -> Memory:
-    model = Memory(config, Shape.of(log))
-    model.load_state_dict(tensors)
-    return model
+        return [Explanation(by_reason, int(item)) for by_reason, item in zip(shares, nearest, strict=True)]

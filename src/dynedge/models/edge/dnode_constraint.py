@@ -1,8 +1,8 @@
-"""How φ is tied to the state it stands for: the constraint φ = state, under four solvers.
+"""The d-node constraint: φ should equal the state it stands for, under one of four solvers.
 
-penalty          φ is learned; α/2·‖φ − state‖² is added to the loss (the paper's way)
-augmented        the same plus λ·(φ − state), λ moved by α·(φ − state) each time (Lagrangian, primal-dual)
-refresh          φ is a copy of the state as computed in the last epoch
+penalty          φ is learned; α/2·‖φ − state‖² is added to the loss (as in the paper)
+augmented        the same plus λ·(φ − state), with λ increased by α·(φ − state) each time (augmented Lagrangian)
+refresh          φ is a copy of the state as computed in the previous epoch
 refresh-penalty  the same, and the penalty pulls the state towards its last copy
 
 Legend: K d-nodes of a window, D of all windows, d width of a state.
@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 
-class Ties(nn.Module):
-    def __init__(self, count: int, start: Tensor, solver: str, alpha: float) -> None:
-        """`start` [count, d]: what φ is before anything is known."""
+class DNodeConstraint(nn.Module):
+    def __init__(self, start: Tensor, solver: str, alpha: float) -> None:
+        """`start` [D, d]: the initial φ."""
         super().__init__()
         self.alpha = alpha
         self.learned = not solver.startswith("refresh")
-        self.penalty = solver != "refresh"
+        self.penalized = solver != "refresh"
         self.phi: Tensor
         if self.learned:
             self.phi = nn.Parameter(start.clone())
@@ -34,12 +34,12 @@ class Ties(nn.Module):
         """φ [K, d] of a window's d-nodes."""
         return F.embedding(rows, self.phi, sparse=True) if self.learned else self.phi[rows]
 
-    def cost(self, rows: Tensor, phi: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
-        """(what the tie adds to the window's loss, the residual: mean ‖φ − state‖). Moves what is not learned."""
+    def penalty(self, rows: Tensor, phi: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
+        """(penalty added to the window's loss, residual: mean ‖φ − state‖); updates multipliers and copied φ."""
         gap = phi - states
         residual = gap.detach().norm(dim=1).mean() if len(rows) else gap.new_zeros(())
         total = gap.new_zeros(())
-        if self.penalty:
+        if self.penalized:
             total = total + self.alpha / 2 * gap.square().sum()
         if self.multiplier is not None:
             total = total + (self.multiplier[rows] * gap).sum()

@@ -1,4 +1,4 @@
-"""Windows that stay on the GPU from epoch to epoch, as many as fit; and whether what must fit does."""
+"""GPU window cache: indexed training windows that stay on the GPU from epoch to epoch, as many as fit."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 import torch
 
 from dynedge.errors import UsageError
-from dynedge.models.window_index import Prepared
+from dynedge.models.window_index import WindowIndex
 from dynedge.utils.prefetch import prefetch_map
 
 if TYPE_CHECKING:
@@ -17,80 +17,80 @@ if TYPE_CHECKING:
 Planned = TypeVar("Planned")
 
 GIB = 2**30
-THREADS = 8  # that index windows and copy them over, beside those that plan
+THREADS = 8  # index windows and copy them to the GPU, beside the threads that plan
 
 
-class Resident:
-    """Indexed windows of a plan. Those that no longer fit are planned and copied anew each epoch, ahead of use."""
+class GPUWindowCache:
+    """Caches the windows of a plan. Those that do not fit are planned and copied again in each epoch, prefetched."""
 
     def __init__(self, device: torch.device, working: int) -> None:
         """`working`: the bytes that must stay free for computing a window."""
         self._device, self._working = device, working
-        self._kept: dict[int, Prepared] = {}
+        self._cached: dict[int, WindowIndex] = {}
         self._full = False
 
     def windows(
         self,
         count: int,
-        planned: Callable[[int], Iterable[Planned]],
-        indexed: Callable[[Planned], Prepared],
+        plan_from: Callable[[int], Iterable[Planned]],
+        index: Callable[[Planned], WindowIndex],
         first: int,
-    ) -> Iterator[Prepared]:
-        """The windows from number `first` on: those kept, then those that `indexed` makes of what is planned."""
+    ) -> Iterator[WindowIndex]:
+        """The windows from number `first` on: cached ones, then those that `index` makes of planned ones."""
         number = first
-        while number in self._kept:
-            yield self._kept[number]
+        while number in self._cached:
+            yield self._cached[number]
             number += 1
         if number == count:
             return
         stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
 
-        def copied(one: Planned) -> tuple[Prepared, torch.cuda.Event]:
+        def copy(planned: Planned) -> tuple[WindowIndex, torch.cuda.Event]:
             with torch.cuda.stream(stream):
-                prepared = indexed(one)
-                return prepared, stream.record_event()
+                window = index(planned)
+                return window, stream.record_event()
 
-        for prepared, ready in prefetch_map(copied, planned(number), threads=THREADS):
+        for window, ready in prefetch_map(copy, plan_from(number), threads=THREADS):
             torch.cuda.current_stream().wait_event(ready)
-            self._full = self._full or not self._room()
+            self._full = self._full or not self._has_space()
             if self._full:  # one buffer: its memory is free again when its readers are done
-                prepared.item.record_stream(torch.cuda.current_stream())
+                window.item.record_stream(torch.cuda.current_stream())
             else:
-                self._kept[number] = prepared
-            yield prepared
+                self._cached[number] = window
+            yield window
             number += 1
 
-    def keeps(self, prepared: Prepared) -> bool:
-        return self._kept.get(prepared.number) is prepared
+    def holds(self, window: WindowIndex) -> bool:
+        return self._cached.get(window.number) is window
 
-    def _room(self) -> bool:
-        free = torch.cuda.mem_get_info(self._device)[0] + _unused(self._device)
+    def _has_space(self) -> bool:
+        free = torch.cuda.mem_get_info(self._device)[0] + _reserved_unused(self._device)
         return free > self._working
 
 
-def _unused(device: torch.device) -> int:
-    """Bytes that torch holds and nothing is in."""
+def _reserved_unused(device: torch.device) -> int:
+    """Bytes that torch has reserved and does not use."""
     return torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
 
 
 def working_memory(model: Recurrence) -> int:
-    """About how many bytes computing a training window takes at most: what the levels keep, the loss, the gradients.
+    """Estimated peak bytes of computing a training window: saved activations, loss, gradients.
 
-    Counted per event, of tensors alive at once: two written states keep 8d numbers of two bytes and send 4d of four,
-    the head and the loss some 12d of four; then as much again for gradients and for what the allocator cannot reuse.
+    Per event, of tensors alive at once: two written states save 8d numbers of two bytes and pass on 4d of four, the
+    head and the loss some 12d of four; then as much again for gradients and for what the allocator cannot reuse.
     """
     config, events = model.config, max((stats.events for stats in model.plan.stats), default=0)
-    sampled = config.negatives if model.shape.items > config.full_softmax_up_to else model.shape.items
-    chunk = 2 * (sampled + 128) * config.dim * 4 / 128
-    added = 8 * model.shape.items if model.bonus is not None else 0
-    return int(2 * events * (80 * config.dim + 48 * config.dim + chunk + added) + GIB)
+    candidates = model.shape.items if model.full_softmax else config.negatives
+    chunk = 2 * (candidates + 128) * config.dim * 4 / 128
+    bonus = 8 * model.shape.items if model.bonus is not None else 0
+    return int(2 * events * (80 * config.dim + 48 * config.dim + chunk + bonus) + GIB)
 
 
 def check_memory(model: Recurrence) -> None:
-    """Refuse, before training, what cannot fit."""
-    learned = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+    """Raises UsageError, before training, if the model cannot fit on the GPU."""
+    parameters = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
     states = (model.shape.users + model.shape.items) * (4 * model.config.dim + 17)
-    needed = 4 * learned + 2 * states + working_memory(model)
+    needed = 4 * parameters + 2 * states + working_memory(model)
     total = torch.cuda.get_device_properties(model.xi.device).total_memory
     if needed > total:
         raise UsageError(

@@ -1,203 +1,231 @@
 """`edge`, the default model: two experts under one contract, fused late.
 
-The memory counts what followed what; the co-evolving recurrence has a state for every user and item. Each learns by
-itself: trained together, the recurrence's fitted vectors look better on the training events than they are, and the
-counts get too little weight. Their scores are added, with a weight for the recurrence that is chosen on the
-validation events; zero is allowed.
+The count memory counts what followed what; the co-evolving recurrence has a state for every user and item. Each is
+trained on its own loss: trained jointly, the recurrence's fitted embeddings look better on the training events than
+they are, and the counts get too little weight. Their scores are added; the weight of the recurrence is chosen on the
+validation events, and may be zero.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
+from typing import Any, Self
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from dynedge.data.log import EventLog
 from dynedge.data.windows import Window
-from dynedge.models.base import Among, Loss, Model, Reason, State, Step, all_items
-from dynedge.models.count_memory import model as memory
+from dynedge.models.base import LogShape, Loss, Model, State, Step, Tensors
+from dynedge.models.capabilities import (
+    Calibrated,
+    Explainable,
+    Explanation,
+    GraphCapturable,
+    Growable,
+    HasStates,
+    RemembersSeen,
+    Searchable,
+    Undoable,
+)
 from dynedge.models.count_memory.example_cache import WindowExamples
-from dynedge.models.count_memory.model import Memory
-from dynedge.models.edge import recurrence
+from dynedge.models.count_memory.model import CountMemory
 from dynedge.models.edge.config import EdgeConfig
 from dynedge.models.edge.recurrence import Recurrence
-from dynedge.models.window_index import Prepared
+from dynedge.models.window_index import WindowIndex
 from dynedge.ops.dispatch import SideStream
-from dynedge.ops.ranks import ranks_of_weighted_sums
+from dynedge.ops.ranks import ranks_of_sums
 from dynedge.utils.arrays import Array
 
-MEMORY, RECURRENCE = "memory.", "recurrence."
-PIECE = 1 << 24  # scores held at once while the fusion is chosen
+MEMORY, RECURRENCE = "memory.", "recurrence."  # prefixes of the experts' parts of state and parameters
 
 
 @dataclass(frozen=True, eq=False)
-class Both:
-    """A training window, for each expert."""
+class ExpertBatches:
+    """A training batch of each expert, for the same window."""
 
-    evolved: Prepared
-    counted: WindowExamples
+    recurrence: WindowIndex
+    memory: WindowExamples
+
+    @property
+    def window(self) -> Window:
+        return self.recurrence.window
 
 
-class Edge(Model):
-    grows = chooses = True
-    weight: Tensor
+class Edge(
+    Model,
+    Growable,
+    Searchable,
+    Explainable,
+    Undoable,
+    GraphCapturable,
+    Calibrated,
+    HasStates,
+    RemembersSeen,
+):
+    weight: Tensor  # of the recurrence's scores
 
-    def __init__(self, config: EdgeConfig, memory: Memory, recurrence: Recurrence) -> None:
-        super().__init__()
-        self.config, self.memory, self.recurrence = config, memory, recurrence
+    def __init__(self, config: EdgeConfig, memory: CountMemory, recurrence: Recurrence) -> None:
+        super().__init__(config, memory.shape)
+        self.memory, self.recurrence = memory, recurrence
         self.register_buffer("weight", torch.zeros(()))
-        self._beside = SideStream()
-        self._kept: dict[int, Both] = {}  # what a GPU repeats must be the same object each epoch
+        self._side_stream = SideStream()
+        self._captured: dict[int, ExpertBatches] = {}  # a captured graph needs the same object in every epoch
 
-    # ---- training: each expert by itself
+    @classmethod
+    def create(cls, config: EdgeConfig, log: EventLog, train_end: int, seed: int) -> Self:
+        memory = replace(config.memory, windows=config.recurrence.windows)
+        experts = (
+            CountMemory.create(memory, log, train_end, seed),
+            Recurrence.create(config.recurrence, log, train_end, seed),
+        )
+        return cls(config, *experts)
+
+    @classmethod
+    def restore(cls, config: EdgeConfig, shape: LogShape, tensors: Tensors) -> Self:
+        parts = _part(State(tensors), MEMORY), _part(State(tensors), RECURRENCE)
+        memory = CountMemory.restore(config.memory, shape, parts[0])
+        model = cls(config, memory, Recurrence.restore(config.recurrence, shape, parts[1]))
+        model.load_state_dict(tensors)
+        return model
+
+    # ---- training: each expert on its own loss
 
     def num_windows(self, train_end: int) -> int:
         return self.recurrence.num_windows(train_end)
 
-    def windows(self, log: EventLog, train_end: int, first: int = 0) -> Iterator[Both]:
-        parts = self.recurrence.windows(log, train_end, first), self.memory.windows(log, train_end, first)
-        for number, (evolved, counted) in enumerate(zip(*parts, strict=True), first):
-            both = self._kept.get(number)
-            if both is None or both.evolved is not evolved:
-                both = Both(evolved, counted)
-            if self.repeats(both):
-                self._kept[number] = both
-            yield both
+    def batches(self, log: EventLog, windows: Sequence[range], first: int = 0) -> Iterator[ExpertBatches]:
+        parts = self.recurrence.batches(log, windows, first), self.memory.batches(log, windows, first)
+        for number, (index, examples) in enumerate(zip(*parts, strict=True), first):
+            batch = self._captured.get(number)
+            if batch is None or batch.recurrence is not index:
+                batch = ExpertBatches(index, examples)
+            if self.is_graph_capturable(batch):
+                self._captured[number] = batch
+            yield batch
 
     def start(self) -> State:
         return _join(self.memory.start(), self.recurrence.start())
 
-    def draw(self, prepared: Both, step: Step) -> Tensor | None:
-        return self.recurrence.draw(prepared.evolved, step)
+    def sample_negatives(self, batch: ExpertBatches, step: Step) -> Tensor | None:
+        return self.recurrence.sample_negatives(batch.recurrence, step)
 
-    def repeats(self, prepared: Both) -> bool:
-        return self.recurrence.repeats(prepared.evolved)
+    def is_graph_capturable(self, batch: ExpertBatches) -> bool:
+        return self.recurrence.is_graph_capturable(batch.recurrence)
 
-    def passed(self, prepared: Both, state: State) -> None:
-        with _parts(state) as (known, states):
-            self.memory.passed(prepared.counted, known)
-            self.recurrence.passed(prepared.evolved, states)
+    def after_step(self, batch: ExpertBatches, state: State) -> None:
+        with _parts(state) as (counts, states):
+            self.memory.after_step(batch.memory, counts)
+            self.recurrence.after_step(batch.recurrence, states)
 
-    def loss(self, prepared: Both, state: State, step: Step) -> Loss:
-        with _parts(state) as (known, states):
-            with self._beside.launch(self.weight.device):
-                counted = self.memory.loss(prepared.counted, known, step)
-            evolved = self.recurrence.loss(prepared.evolved, states, step)
-            self._beside.wait()
-        return Loss(counted.total + evolved.total, {**evolved.log, "memory_loss": counted.log["loss"]})
+    def loss(self, batch: ExpertBatches, state: State, step: Step) -> Loss:
+        with _parts(state) as (counts, states):
+            with self._side_stream.launch(self.weight.device):
+                memory = self.memory.loss(batch.memory, counts, step)
+            recurrence = self.recurrence.loss(batch.recurrence, states, step)
+            self._side_stream.wait()
+        return Loss(memory.total + recurrence.total, {**recurrence.log, "memory_loss": memory.log["loss"]})
 
     def end_epoch(self, epoch: int) -> dict[str, float]:
         return self.recurrence.end_epoch(epoch)
 
-    def facts(self) -> dict[str, Any]:
-        return self.recurrence.facts()
+    def run_info(self) -> dict[str, Any]:
+        return self.recurrence.run_info()
 
     # ---- fusion
 
-    @torch.no_grad()
-    def calibrate(
-        self, log: EventLog, events: range, state: State, among: Among = all_items
-    ) -> tuple[dict[str, float], Array | None]:
-        """Choose the recurrence's weight: the mean reciprocal rank decides."""
-        if not events:
-            return {"weight": float(self.weight)}, None
-        known, states = _part(state, MEMORY), _part(state, RECURRENCE)
-        weights = sorted({0.0, *self.config.weights})
-        found = np.empty((len(weights), len(events)))
-        one = among(Window(log, events[:1]))
-        rows = max(1, min(PIECE // (self.memory.shape.items if one is None else one.numel()), 5000))
-        for start in range(events.start, events.stop, rows):
-            window = Window(log, range(start, min(start + rows, events.stop)))
-            some = among(window)
-            counted = self.memory.score(window, some, known)
-            there = None if some is None else some.to(self.weight.device)
-            evolved = self.recurrence.score(self.recurrence.prepare(window), there, states)
-            true = torch.from_numpy(window.item).long() if some is None else torch.zeros(len(window)).long()
-            place = slice(start - events.start, start - events.start + len(window))
-            found[:, place] = ranks_of_weighted_sums(counted.to(evolved), evolved, weights, true.to(evolved.device))
-        best = int((1 / found).mean(1).argmax())
-        self.weight.fill_(weights[best])
-        return {"weight": float(self.weight)}, found[best]
+    def calibration_options(self) -> Sequence[float]:
+        return sorted({0.0, *self.config.weights})
 
-    def _fused(self, counted: Tensor, evolved: Tensor) -> Tensor:
-        return torch.add(counted.to(evolved), evolved * self.weight)
+    def calibration_ranks(self, batch: WindowIndex, candidates: Tensor | None, true: Tensor, state: State) -> Array:
+        memory, recurrence = self._scores(batch, candidates, state)
+        weights = self.calibration_options()
+        return ranks_of_sums(memory.to(recurrence), recurrence, weights, true.to(recurrence.device))
 
-    def prepare(self, window: Window) -> Any:
+    def set_calibration(self, value: float) -> dict[str, float]:
+        self.weight.fill_(value)
+        return {"weight": float(self.weight)}
+
+    def _fuse(self, memory: Tensor, recurrence: Tensor) -> Tensor:
+        return torch.add(memory.to(recurrence), recurrence * self.weight)
+
+    def prepare(self, window: Window) -> WindowIndex:
         return self.recurrence.prepare(window)
 
-    def score(self, prepared: Any, candidates: Tensor | None, state: State) -> Tensor:
-        with _parts(state) as (known, states):
-            counted = self.memory.score(prepared.window, candidates, known)
-            some = None if candidates is None else candidates.to(self.weight.device)
-            evolved = self.recurrence.score(prepared, some, states)
-        return self._fused(counted, evolved)
+    def _scores(self, batch: WindowIndex, candidates: Tensor | None, state: State) -> tuple[Tensor, Tensor]:
+        with _parts(state) as (counts, states):
+            memory = self.memory.score(batch.window, candidates, counts)
+            placed = None if candidates is None else candidates.to(self.weight.device)
+            return memory, self.recurrence.score(batch, placed, states)
+
+    def score(self, batch: WindowIndex, candidates: Tensor | None, state: State) -> Tensor:
+        return self._fuse(*self._scores(batch, candidates, state))
 
     def observe(self, window: Window, state: State) -> None:
-        with _parts(state) as (known, states):
-            self.memory.observe(window, known)
+        with _parts(state) as (counts, states):
+            self.memory.observe(window, counts)
             self.recurrence.observe(window, states)
 
-    def suppose(self, window: Window, state: State) -> Callable[[], None]:
-        with _parts(state) as (known, states):
-            undoing = self.memory.suppose(window, known), self.recurrence.suppose(window, states)
+    def apply_with_undo(self, window: Window, state: State) -> Callable[[], None]:
+        with _parts(state) as (counts, states):
+            undo_memory = self.memory.apply_with_undo(window, counts)
+            undo_recurrence = self.recurrence.apply_with_undo(window, states)
 
         def undo() -> None:
-            for one in undoing:
-                one()
+            undo_memory()
+            undo_recurrence()
 
         return undo
 
     def grow(self, users: int, items: int, state: State) -> None:
-        with _parts(state) as (known, states):
-            self.memory.grow(users, items, known)
+        with _parts(state) as (counts, states):
+            self.memory.grow(users, items, counts)
             self.recurrence.grow(users, items, states)
+        self.shape = self.recurrence.shape
 
-    def seen(self, users: Tensor, state: State) -> Tensor | None:
-        return self.memory.seen(users, _part(state, MEMORY))
+    def seen_items(self, users: Tensor, state: State) -> Tensor:
+        return self.memory.seen_items(users, _part(state, MEMORY))
 
-    def states(self, side: int, rows: Tensor, state: State) -> Tensor:
-        return self.recurrence.states(side, rows, _part(state, RECURRENCE))
-
-    def item_rows(self, items: Tensor, state: State) -> Tensor:
-        return self.recurrence.item_rows(items, _part(state, RECURRENCE))
-
-    def asked(self, user: int, time: float, state: State) -> tuple[Tensor, Tensor]:
-        users, times = torch.tensor([user]), torch.tensor([time], dtype=torch.float64)
-        counted = self.memory.peek(users, times, None, _part(state, MEMORY))[0]
-        added, query = self.recurrence.asked(user, time, _part(state, RECURRENCE))
-        return self._fused(counted, added) if added.any() else counted, query * self.weight
+    def entity_states(self, side: int, entities: Tensor, state: State) -> Tensor:
+        return self.recurrence.entity_states(side, entities, _part(state, RECURRENCE))
 
     def vectors(self, state: State) -> tuple[Tensor, Tensor]:
         return self.recurrence.vectors(_part(state, RECURRENCE))
 
-    def peek(self, users: Tensor, times: Tensor, candidates: Tensor | None, state: State) -> Tensor:
-        counted = self.memory.peek(users, times, candidates, _part(state, MEMORY))
-        device = self.weight.device
-        some = None if candidates is None else candidates.to(device)
-        evolved = self.recurrence.peek(users.to(device), times.to(device), some, _part(state, RECURRENCE))
-        return self._fused(counted, evolved)
+    def item_matrix(self, items: Tensor, state: State) -> Tensor:
+        return self.recurrence.item_matrix(items, _part(state, RECURRENCE))
 
-    def explain(self, user: int, time: float, items: Tensor, state: State) -> list[Reason]:
-        """The states' share is their lift over the mean item's score, beside the memory's."""
+    def query_vector(self, user: int, time: float, state: State) -> tuple[Tensor, Tensor]:
         users, times = torch.tensor([user]), torch.tensor([time], dtype=torch.float64)
-        counted = self.memory.peek(users, times, None, _part(state, MEMORY))[0]
-        here = users.to(self.weight.device), times.to(self.weight.device)
-        evolved = (self.weight * self.recurrence.peek(*here, None, _part(state, RECURRENCE))[0]).cpu()
-        lifts = [(part[items] - part.clamp_min(-60).mean()).clamp_min(0).tolist() for part in (counted, evolved)]
-        found = []
-        for reason, of_counts, of_states in zip(
-            self.memory.explain(user, time, items, _part(state, MEMORY)), *lifts, strict=True
-        ):
-            share = of_states / (of_counts + of_states) if of_states else 0.0
-            shares = {name: (1 - share) * value for name, value in reason.shares.items()}
-            found.append(Reason({**shares, "states": share}, reason.near))
-        return found
+        memory = self.memory.score_query(users, times, None, _part(state, MEMORY))[0]
+        base, query = self.recurrence.query_vector(user, time, _part(state, RECURRENCE))
+        return self._fuse(memory, base) if base.any() else memory, query * self.weight
+
+    def score_query(self, users: Tensor, times: Tensor, candidates: Tensor | None, state: State) -> Tensor:
+        memory = self.memory.score_query(users, times, candidates, _part(state, MEMORY))
+        device = self.weight.device
+        placed = None if candidates is None else candidates.to(device)
+        states = _part(state, RECURRENCE)
+        return self._fuse(memory, self.recurrence.score_query(users.to(device), times.to(device), placed, states))
+
+    def explain(self, user: int, time: float, items: Tensor, state: State) -> list[Explanation]:
+        """The share of the states is their lift over the mean item's score, relative to the memory's."""
+        users, times = torch.tensor([user]), torch.tensor([time], dtype=torch.float64)
+        memory = self.memory.score_query(users, times, None, _part(state, MEMORY))[0]
+        query = users.to(self.weight.device), times.to(self.weight.device)
+        recurrence = self.recurrence.score_query(*query, None, _part(state, RECURRENCE))[0]
+        scores = memory, (self.weight * recurrence).cpu()
+        lifts = [(score[items] - score.clamp_min(-60).mean()).clamp_min(0).tolist() for score in scores]
+        by_counts = self.memory.explain(user, time, items, _part(state, MEMORY))
+        explanations = []
+        for counts, memory_lift, recurrence_lift in zip(by_counts, *lifts, strict=True):
+            share = recurrence_lift / (memory_lift + recurrence_lift) if recurrence_lift else 0.0
+            shares = {name: (1 - share) * value for name, value in counts.shares.items()}
+            explanations.append(Explanation({**shares, "states": share}, counts.nearest_item))
+        return explanations
 
 
 def _part(state: State, prefix: str) -> State:
@@ -206,33 +234,18 @@ def _part(state: State, prefix: str) -> State:
 
 @cache
 def _names(prefix: str, names: tuple[str, ...]) -> list[tuple[str, str]]:
-    """Without their prefix, and with it: found once, since events may come one at a time."""
+    """(name without its prefix, full name); cached, since events may come one at a time."""
     return [(name[len(prefix) :], name) for name in names if name.startswith(prefix)]
 
 
 @contextmanager
 def _parts(state: State) -> Iterator[tuple[State, State]]:
-    """The experts' states; what they have become is in the state afterwards, also where a tensor was replaced."""
-    known, states = _part(state, MEMORY), _part(state, RECURRENCE)
-    yield known, states
-    state.update(_join(known, states))
+    """The experts' states; afterwards the state has what they became, also where a tensor was replaced."""
+    counts, states = _part(state, MEMORY), _part(state, RECURRENCE)
+    yield counts, states
+    state.update(_join(counts, states))
 
 
-def _join(known: State, states: State) -> State:
-    parts = {MEMORY: known, RECURRENCE: states}
+def _join(counts: State, states: State) -> State:
+    parts = {MEMORY: counts, RECURRENCE: states}
     return State({prefix + name: tensor for prefix, part in parts.items() for name, tensor in part.items()})
-
-
-def create(config: EdgeConfig, log: EventLog, train_end: int, seed: int) -> Edge:
-    counts = replace(config.memory, windows=config.recurrence.windows)
-    experts = memory.create(counts, log, train_end, seed), recurrence.create(config.recurrence, log, train_end, seed)
-    return Edge(config, *experts)
-
-
-def restore(config: EdgeConfig, log: EventLog, tensors: dict[str, Tensor]) -> Edge:
-    known, states = _part(State(tensors), MEMORY), _part(State(tensors), RECURRENCE)
-    model = Edge(
-        config, memory.restore(config.memory, log, known), recurrence.restore(config.recurrence, log, states)
-    )
-    model.load_state_dict(tensors)
-    return model

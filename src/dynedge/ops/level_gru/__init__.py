@@ -13,13 +13,20 @@ and of the entity it interacts with. As in torch's GRUCell:
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
+from dynedge.ops.gather_linear import gather_rows
 from dynedge.ops.level_gru import cpu, reference
 from dynedge.plan.schedule import Schedule
+from dynedge.utils.arrays import Array
 
-__all__ = ["level_gru"]
+if TYPE_CHECKING:
+    from dynedge.ops.level_gru.triton import Levels
+
+__all__ = ["device_arrays", "device_schedule", "gru_arena", "level_gru"]
 
 BY_DEVICE: dict[str, Callable[..., Tensor]] = {
     "cpu": cpu.level_gru,
@@ -61,3 +68,39 @@ def _check(roots: Tensor, pre: Tensor, w_own: Tensor, w_other: Tensor, b_own: Te
                 f"{name} is {tensor.dtype} on {tensor.device}, roots {roots.dtype} on {roots.device}: "
                 "all five must have the same."
             )
+
+
+def gru_arena(
+    roots: Tensor,
+    products: Tensor,
+    product_row: Tensor,
+    w_own: Tensor,
+    w_other: Tensor,
+    b_own: Tensor,
+    schedule: Schedule | Levels,
+) -> Tensor:
+    """The arena [R, d]: the roots, then the written states, on whatever path `schedule` was placed for.
+
+    products [P, 3d] are rows of pre, of which written state w reads row product_row[w].
+    """
+    if isinstance(schedule, Schedule):
+        pre = gather_rows(products, product_row)
+        return torch.cat([roots, level_gru(roots, pre, w_own, w_other, b_own, schedule)])
+    from dynedge.ops.level_gru.triton import level_gru as triton_level_gru
+
+    return triton_level_gru(roots, products, product_row, w_own, w_other, b_own, schedule)
+
+
+def device_arrays(schedule: Schedule) -> dict[str, Array]:
+    """What the Triton kernels read of a schedule, to be copied to the GPU with a window's other arrays."""
+    from dynedge.ops.level_gru.triton import level_arrays
+
+    return level_arrays(schedule)
+
+
+def device_schedule(schedule: Schedule, tensors: dict[str, Tensor]) -> Levels:
+    """A schedule for the Triton kernels; takes the tensors of `device_arrays` out of the dict."""
+    from dynedge.ops.level_gru.triton import LEVEL_TENSORS, Levels, level_metadata
+
+    parts: dict[str, Any] = {name: tensors.pop(name) for name in LEVEL_TENSORS}
+    return Levels(**parts, **level_metadata(schedule))

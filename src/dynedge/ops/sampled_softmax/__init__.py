@@ -18,9 +18,9 @@ from collections.abc import Callable
 from torch import Tensor
 
 from dynedge.ops.sampled_softmax import cpu, reference
-from dynedge.ops.sampled_softmax.inputs import CHUNK, CandidateColumns, LossInputs, ScoreBonus
+from dynedge.ops.sampled_softmax.inputs import CHUNK, CandidateColumns, ChunkCandidates, LossInputs, ScoreBonus
 
-__all__ = ["CHUNK", "CandidateColumns", "LossInputs", "ScoreBonus", "sampled_softmax"]
+__all__ = ["CHUNK", "CandidateColumns", "ChunkCandidates", "LossInputs", "ScoreBonus", "sampled_softmax"]
 
 BY_DEVICE: dict[str, Callable[..., Tensor]] = {"cpu": cpu.sampled_softmax}
 
@@ -30,20 +30,28 @@ def sampled_softmax(
     arena: Tensor,
     outside: Tensor,
     id_embeddings: Tensor | None,
-    columns: CandidateColumns,
+    candidates: CandidateColumns | ChunkCandidates,
     item: Tensor,
     row: Tensor,
     bonus: ScoreBonus | None = None,
     negative_weight: float = 1.0,
+    item_row_after: Tensor | None = None,
 ) -> Tensor:
     """Sum of the events' losses, a scalar; `item` and `row` int64[n] are the true items and their rows of the arena.
 
     Each candidate's exponential is multiplied by `negative_weight`: where C of I items were sampled, I / C makes the
-    sum an estimate of that over all items.
+    sum an estimate of that over all items. ChunkCandidates also need `item_row_after` int[n]: the row of event k's
+    item after the event, or −1.
 
     query [n, D], arena [R, d], outside [.., d], id_embeddings [I, d + 1] or None. Differentiable once in all four and
     in the bonus values; the gradient of id_embeddings is sparse unless every item is a candidate.
     """
+    if isinstance(candidates, ChunkCandidates):
+        from dynedge.ops.sampled_softmax.triton import sampled_softmax as triton_sampled_softmax
+
+        assert item_row_after is not None
+        tensors = query, arena, outside, id_embeddings
+        return triton_sampled_softmax(*tensors, candidates, item, row, item_row_after, bonus, negative_weight)
     compute = BY_DEVICE.get(query.device.type, reference.sampled_softmax)
     inputs = LossInputs(query, arena, outside, id_embeddings, item, row)
-    return compute(inputs, columns, bonus, math.log(negative_weight))
+    return compute(inputs, candidates, bonus, math.log(negative_weight))

@@ -23,6 +23,22 @@ class CandidateColumns:
     outside: Tensor  # items that no event of the window touches; their states are those at its start
 
 
+@dataclass(frozen=True, eq=False)
+class ChunkCandidates:
+    """The candidates of each chunk for the Triton kernel, which finds by itself those updated inside a chunk.
+
+    Their states are rows of the pool [arena | outside].
+    `outside` has a row for every item or, where candidates are sampled, one for each of a sample's C.
+    """
+
+    items: Tensor  # int[m, C]
+    rows: Tensor  # int[m, C]: at the chunk's start
+    first_update: Tensor  # int32[m, C]: the first event from there on that updates it; beyond all events if none does
+    outside: Tensor  # the items whose states at the window's start are the rows of the argument `outside`
+    all_items: bool  # whether the candidates of each chunk are all items
+    chunks_per_sample: int = 1  # consecutive chunks with the same candidates
+
+
 class ScoreBonus(NamedTuple):
     """What is added to an event's scores of some items: entries start[k] to start[k + 1] − 1 are those of event k."""
 

@@ -7,7 +7,6 @@ need not be listed and nothing waits for the GPU to count them. Legend: as in th
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,24 +16,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from dynedge.ops.sampled_softmax import triton_kernels
-from dynedge.ops.sampled_softmax.inputs import CHUNK, ScoreBonus
+from dynedge.ops.sampled_softmax.inputs import CHUNK, ChunkCandidates, ScoreBonus
 from dynedge.ops.segment_sum.triton import segment_sum, tail_width
 
 SHARED_BLOCK = 32  # candidates a program sums at once
-
-
-@dataclass(frozen=True, eq=False)
-class ChunkCandidates:
-    """The candidates of a window's chunks, and where their states are: rows of the pool [arena | outside].
-
-    `outside` has a row for every item or, where candidates are sampled, one for each of a sample's C.
-    """
-
-    items: Tensor  # int[m, C]
-    rows: Tensor  # int[m, C]: at the chunk's start
-    first_update: Tensor  # int32[m, C]: the first event from there on that updates it; beyond all events if none does
-    all_items: bool  # whether the candidates of each chunk are all items
-    chunks_per_sample: int = 1  # consecutive chunks with the same candidates
 
 
 def sampled_softmax(

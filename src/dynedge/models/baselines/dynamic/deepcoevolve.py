@@ -1,6 +1,6 @@
 """DeepCoevolve (Dai, Wang, Trivedi, Song 2016): co-evolving states that drive point processes, one for each pair.
 
-Legend: n events, N negatives, I items, d width of a state; f_u and f_i are states (models/coevolving.py moves them).
+Legend: n events, N negatives, I items, d width of a state; f_u and f_i are states (coevolving_rnn.py updates them).
 
 The intensity of user u meeting item i, with τ the time since either of their states moved last:
 
@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import torch
@@ -29,12 +30,11 @@ from torch import Tensor, nn
 
 from dynedge.config import option
 from dynedge.data.log import EventLog
-from dynedge.models.base import State, Step
+from dynedge.models.base import LogShape, State, Step, Tensors, seeded
+from dynedge.models.baselines.dynamic.coevolving_rnn import CoevolvingRNN
 from dynedge.models.candidate_rows import rows_before
-from dynedge.models.coevolving import Coevolving
-from dynedge.models.dynamic import Asked
-from dynedge.models.modules import Shape
-from dynedge.models.window_index import Prepared
+from dynedge.models.dynamic import Forward
+from dynedge.models.window_index import WindowIndex
 from dynedge.ops.all_scores import all_scores
 from dynedge.utils.arrays import Array
 
@@ -52,27 +52,45 @@ class DeepCoevolveConfig:
     ranked_by: str = option("density", "what items are ranked by", choices=("density", "intensity"))
 
 
-class DeepCoevolve(Coevolving):
+class DeepCoevolve(CoevolvingRNN):
     unit: Tensor
     origin: Tensor
 
-    def __init__(self, config: DeepCoevolveConfig, shape: Shape, categories: Array, met: tuple[Array, Array]) -> None:
-        asked = config.windows, config.negatives
-        super().__init__(shape, config.dim, categories, met, *asked, item_ids=True)
-        self.config = config
+    def __init__(self, config: DeepCoevolveConfig, shape: LogShape, seen: tuple[Array, Array]) -> None:
+        super().__init__(config, shape, seen, item_ids=True)
         self.rate = nn.Parameter(torch.tensor(-math.log(max(shape.items, 1))))
         self.register_buffer("unit", torch.ones((), dtype=torch.float64))
         self.register_buffer("origin", torch.zeros((), dtype=torch.float64))
 
-    def ask(self, prepared: Prepared, state: State) -> Asked:
-        arena = self.evolve(prepared, state)
-        return Asked(arena[prepared.reads[0]], arena)
+    @classmethod
+    def create(cls, config: DeepCoevolveConfig, log: EventLog, train_end: int, seed: int) -> Self:
+        user, time = np.asarray(log.user[:train_end]), np.asarray(log.time[:train_end])
+        seen = np.zeros(log.num_users, bool), np.zeros(log.num_items, bool)
+        seen[0][user], seen[1][log.item[:train_end]] = True, True
+        with seeded(seed):
+            model = cls(config, LogShape.of(log), seen)
+        order = np.argsort(user, kind="stable")
+        gaps = np.diff(time[order])[np.diff(user[order]) == 0]
+        gaps = gaps[gaps > 0]  # events at the same time, as in a basket, say nothing about how long users wait
+        if train_end:
+            model.origin.fill_(float(time[0]))
+        if len(gaps):
+            model.unit.fill_(max(float(np.log1p(gaps).mean()), EARLIEST))
+        return model
 
-    def question(self, users: Tensor, times: Tensor, state: State) -> Tensor:
-        return self.states(0, users, state)
+    @classmethod
+    def restore(cls, config: DeepCoevolveConfig, shape: LogShape, tensors: Tensors) -> Self:
+        users, items = (np.asarray(tensors[f"psi_row_{side}"] >= 0) for side in (0, 1))
+        model = cls(config, shape, (users, items))
+        model.load_state_dict(tensors)
+        return model
 
-    def advance(self, prepared: Prepared, asked: Asked, state: State) -> None:
-        self.move(prepared, asked.arena, state)
+    def forward_window(self, index: WindowIndex, state: State) -> Forward:
+        arena = self.evolve(index, state)
+        return Forward(arena[index.reads[0]], arena)
+
+    def query(self, users: Tensor, times: Tensor, state: State) -> Tensor:
+        return self.entity_states(0, users, state)
 
     # ---- the point process
 
@@ -86,67 +104,42 @@ class DeepCoevolve(Coevolving):
         exponent = (products + self.rate).clamp_max(LARGEST)
         return exponent + waited.log(), exponent.exp() * waited.square() / 2
 
-    def error(self, prepared: Prepared, asked: Asked, state: State, step: Step) -> Tensor:
-        n, drawn = len(prepared.window), self.negatives
+    def error(self, index: WindowIndex, forward: Forward, state: State, step: Step) -> Tensor:
+        n, drawn = len(index.window), self.config.negatives
         items = torch.randint(self.shape.items, (n, drawn), generator=step.generator()).to(self.xi.device)
-        items = torch.cat([prepared.item[:, None], items], 1)
-        rows = rows_before(prepared, items, self.numbers(n))
+        items = torch.cat([index.item[:, None], items], 1)
+        rows = rows_before(index, items, self.arange(n))
         inside = (rows >= 0).flatten()
         outside = items.flatten()[~inside].unique()  # type: ignore[no-untyped-call]
-        pool = torch.cat([asked.arena, self.items_now(outside, state)])
-        place = torch.where(rows >= 0, rows, prepared.rows + torch.searchsorted(outside, items))
-        products = torch.bmm(pool[place], asked.wanted[:, :, None])[..., 0]
-        times = torch.cat([self._row_times(prepared, state), state["item_time"][outside]])[place]
-        waited = self._waited(prepared.time, self.times_before(prepared, state)[0], times)
+        pool = torch.cat([forward.arena, self.item_vectors(outside, state)])
+        place = torch.where(rows >= 0, rows, index.rows + torch.searchsorted(outside, items))
+        products = torch.bmm(pool[place], forward.query[:, :, None])[..., 0]
+        times = torch.cat([self._row_times(index, state), state["item_time"][outside]])[place]
+        waited = self._waited(index.time, self.previous_times(index, state)[0], times)
         intensity, survival = self._likelihood(products, waited)
         others = survival[:, 1:].sum() * (self.shape.items - 1) / drawn
         return survival[:, 0].sum() + others - intensity[:, 0].sum()
 
-    def _row_times(self, prepared: Prepared, state: State) -> Tensor:
+    def _row_times(self, index: WindowIndex, state: State) -> Tensor:
         """float64[R]: when the states of the arena were written."""
-        assert prepared.schedule is not None
-        events = torch.from_numpy(prepared.schedule.event).long().to(self.xi.device)
-        users, items = prepared.roots[:2]
-        return torch.cat([state["user_time"][users], state["item_time"][items], prepared.time[events]])
+        events = torch.from_numpy(index.schedule.event).long().to(self.xi.device)
+        users, items = index.roots[:2]
+        return torch.cat([state["user_time"][users], state["item_time"][items], index.time[events]])
 
-    def score(self, prepared: Prepared, candidates: Tensor | None, state: State) -> Tensor:
+    def score(self, batch: WindowIndex, candidates: Tensor | None, state: State) -> Tensor:
         # When each item last moved, before each event, is a state of width 1.
-        ones, now = prepared.time.new_ones(len(prepared.window), 1), state["item_time"][:, None]
-        times = all_scores(ones, now, None, prepared.item, self.numbers(len(ones)), prepared.time[:, None])
-        waited = self._waited(prepared.time, self.times_before(prepared, state)[0], times)
-        found = self._ranked(super().score(prepared, None, state), waited)
+        ones, now = batch.time.new_ones(len(batch.window), 1), state["item_time"][:, None]
+        times = all_scores(ones, now, None, batch.item, self.arange(len(ones)), batch.time[:, None])
+        waited = self._waited(batch.time, self.previous_times(batch, state)[0], times)
+        found = self._ranked(super().score(batch, None, state), waited)
         return found if candidates is None else found.gather(1, candidates)
 
-    def peek(self, users: Tensor, times: Tensor, candidates: Tensor | None, state: State) -> Tensor:
+    def score_query(self, users: Tensor, times: Tensor, candidates: Tensor | None, state: State) -> Tensor:
         last = state["item_time"].expand(len(users), -1)
         waited = self._waited(times.to(last), state["user_time"][users], last)
-        found = self._ranked(super().peek(users, times, None, state), waited)
+        found = self._ranked(super().score_query(users, times, None, state), waited)
         return found if candidates is None else found.gather(1, candidates)
 
     def _ranked(self, products: Tensor, waited: Tensor) -> Tensor:
         intensity, survival = self._likelihood(products, waited)
         return intensity - survival if self.config.ranked_by == "density" else intensity
-
-
-def restore(config: DeepCoevolveConfig, log: EventLog, tensors: dict[str, Tensor]) -> DeepCoevolve:
-    met = np.asarray(tensors["user_begins"] >= 0), np.asarray(tensors["item_begins"] >= 0)
-    model = DeepCoevolve(config, Shape.of(log), np.asarray(log.item_categories), met)
-    model.load_state_dict(tensors)
-    return model
-
-
-def create(config: DeepCoevolveConfig, log: EventLog, train_end: int, seed: int) -> DeepCoevolve:
-    met = np.zeros(log.num_users, bool), np.zeros(log.num_items, bool)
-    met[0][log.user[:train_end]], met[1][log.item[:train_end]] = True, True
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = DeepCoevolve(config, Shape.of(log), np.asarray(log.item_categories), met)
-    user, time = np.asarray(log.user[:train_end]), np.asarray(log.time[:train_end])
-    order = np.argsort(user, kind="stable")
-    gaps = np.diff(time[order])[np.diff(user[order]) == 0]
-    gaps = gaps[gaps > 0]  # what comes at once, as in a basket, tells nothing of how long users wait
-    if train_end:
-        model.origin.fill_(float(time[0]))
-    if len(gaps):
-        model.unit.fill_(max(float(np.log1p(gaps).mean()), EARLIEST))
-    return model

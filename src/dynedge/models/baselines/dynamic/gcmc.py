@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Self
 
 import numpy as np
 import torch
@@ -34,12 +35,12 @@ from dynedge.config import option
 from dynedge.data.log import EventLog
 from dynedge.data.windows import Window
 from dynedge.errors import UsageError
-from dynedge.models.base import State
-from dynedge.models.baselines.dynamic.neighbours import Met, Neighbours, after, arena
-from dynedge.models.dynamic import Asked
-from dynedge.models.modules import Shape
+from dynedge.models.base import LogShape, State
+from dynedge.models.baselines.dynamic.neighbours import NeighbourIndex, NeighbourModel, after, arena
+from dynedge.models.capabilities import HasVectors
+from dynedge.models.dynamic import Forward
 from dynedge.models.ring_buffer import NONE
-from dynedge.models.window_index import Prepared
+from dynedge.models.window_index import WindowIndex
 from dynedge.ops.gather_linear import gather_linear
 from dynedge.utils.arrays import Array
 
@@ -140,15 +141,22 @@ def _sums(table: Tensor, partner: Tensor, share: Tensor | None = None) -> Tensor
     return F.embedding_bag(partner.clamp_min(0), table, mode="sum", per_sample_weights=weights)
 
 
-class GCMC(Neighbours):
-    def __init__(self, config: GCMCConfig, shape: Shape) -> None:
-        asked = config.windows, config.negatives, config.full_softmax_up_to
-        super().__init__(shape, *asked, config.neighbours)
-        self.config, d = config, config.dim
+class GCMC(NeighbourModel, HasVectors):
+    def __init__(self, config: GCMCConfig, shape: LogShape) -> None:
+        super().__init__(config, shape)
+        d = config.dim
         self.x = nn.ParameterList(nn.Parameter(0.1 * torch.randn(count, d)) for count in (shape.users, shape.items))
         self.encoders = nn.ModuleList(ENCODERS[config.encoder](config) for _ in range(2))
         self.dense = nn.Linear(d, d)
         self.decode = nn.Parameter(torch.eye(d))
+
+    @classmethod
+    def create(cls, config: GCMCConfig, log: EventLog, train_end: int, seed: int) -> Self:
+        model = super().create(config, log, train_end, seed)
+        for table, ids in zip(model.x, (log.user, log.item), strict=True):
+            unseen = np.bincount(ids[:train_end], minlength=len(table)) == 0
+            table.data[torch.from_numpy(unseen)] = 0.0
+        return model
 
     @cached_property
     def _met(self) -> list[Array]:
@@ -166,39 +174,23 @@ class GCMC(Neighbours):
         hidden = F.dropout(hidden, self.config.dropout, self.training)
         return gather_linear([(hidden, None)], self.dense.weight, self.dense.bias)
 
-    def _wanted(self, users: Tensor, partner: Tensor) -> Tensor:
+    def _query(self, users: Tensor, partner: Tensor) -> Tensor:
         nothing = torch.zeros_like(self.decode[0])
         return gather_linear([(self._vectors(0, users, partner), None)], self.decode, nothing)
 
-    def ask(self, prepared: Prepared, state: State) -> Asked:
-        of_user, of_item = self.histories(prepared, state)
-        assert isinstance(prepared, Met)
-        moved = self._vectors(1, prepared.item, after(of_item, prepared.met[1]).partner)
-        at_start = self.items_now(prepared.roots[1], state)
-        return Asked(self._wanted(prepared.user, of_user.partner), arena(prepared, at_start, moved))
+    def forward_window(self, index: WindowIndex, state: State) -> Forward:
+        of_user, of_item = self.histories(index, state)
+        assert isinstance(index, NeighbourIndex)
+        moved = self._vectors(1, index.item, after(of_item, index.rings[1]).partner)
+        at_start = self.item_vectors(index.roots[1], state)
+        return Forward(self._query(index.user, of_user.partner), arena(index, at_start, moved))
 
-    def question(self, users: Tensor, times: Tensor, state: State) -> Tensor:
-        return self._wanted(users, self.now(0, users, state).partner)
+    def query(self, users: Tensor, times: Tensor, state: State) -> Tensor:
+        return self._query(users, self.now(0, users, state).partner)
 
-    def items_now(self, items: Tensor, state: State) -> Tensor:
+    def item_vectors(self, items: Tensor, state: State) -> Tensor:
         return self._vectors(1, items, self.now(1, items, state).partner)
 
     def vectors(self, state: State) -> tuple[Tensor, Tensor]:
-        users, items = self.numbers(self.shape.users), self.numbers(self.shape.items)
-        return self._vectors(0, users, self.now(0, users, state).partner), self.items_now(items, state)
-
-
-def restore(config: GCMCConfig, log: EventLog, tensors: dict[str, Tensor]) -> GCMC:
-    model = GCMC(config, Shape.of(log))
-    model.load_state_dict(tensors)
-    return model
-
-
-def create(config: GCMCConfig, log: EventLog, train_end: int, seed: int) -> GCMC:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = GCMC(config, Shape.of(log))
-    for table, ids in zip(model.x, (log.user, log.item), strict=True):
-        unmet = np.bincount(ids[:train_end], minlength=len(table)) == 0
-        table.data[torch.from_numpy(unmet)] = 0.0
-    return model
+        users, items = self.arange(self.shape.users), self.arange(self.shape.items)
+        return self._vectors(0, users, self.now(0, users, state).partner), self.item_vectors(items, state)

@@ -1,6 +1,6 @@
-"""JODIE (Kumar, Zhang, Leskovec 2019): coupled recurrent networks, and a user's state projected to the time asked.
+"""JODIE (Kumar, Zhang, Leskovec 2019): coupled recurrent networks, and a user's state projected to the time forward.
 
-Legend: n events, d width of a state; ū and ī are static vectors, u and i states (models/coevolving.py moves them).
+Legend: n events, d width of a state; ū and ī are static vectors, u and i states (coevolving_rnn.py updates them).
 
     û = (1 + w Δ) ∘ u                                      the projection: Δ since the user's last event
     j̃ = W₁ û + W₂ ū + W₃ i + W₄ ī + b                      the wanted item's vector, from the user's last item i
@@ -23,15 +23,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dynedge.config import option
-from dynedge.data.log import EventLog
-from dynedge.models.base import State, Step
+from dynedge.models.base import LogShape, State, Step
+from dynedge.models.baselines.dynamic.coevolving_rnn import CoevolvingRNN
 from dynedge.models.candidate_rows import rows_before
-from dynedge.models.coevolving import Coevolving, gaps
-from dynedge.models.dynamic import Asked
-from dynedge.models.modules import Shape
-from dynedge.models.window_index import Prepared
+from dynedge.models.dynamic import Forward
+from dynedge.models.window_index import WindowIndex
 from dynedge.ops.gather_linear import gather_linear
-from dynedge.utils.arrays import Array
 
 
 @dataclass(frozen=True)
@@ -47,11 +44,11 @@ class JodieConfig:
     steady: float = option(1.0, "weight of how far states move, in the loss mse", least=0)
 
 
-class Jodie(Coevolving):
-    def __init__(self, config: JodieConfig, shape: Shape, categories: Array) -> None:
-        asked = config.windows, config.negatives, config.full_softmax_up_to
-        super().__init__(shape, config.dim, categories, None, *asked)
-        self.config, d = config, config.dim
+class Jodie(CoevolvingRNN):
+    def __init__(self, config: JodieConfig, shape: LogShape) -> None:
+        nobody = np.zeros(shape.users, bool), np.zeros(shape.items, bool)
+        super().__init__(config, shape, nobody)
+        d = config.dim
         self.by_distance = config.loss == "mse"
         tables = torch.zeros(shape.users, d), torch.zeros(shape.items, d + 1)  # an item's bias is its last column
         if self.by_distance:
@@ -61,13 +58,13 @@ class Jodie(Coevolving):
         self.wants = nn.Linear(4 * d, 2 * d)
 
     @property
-    def ids(self) -> Tensor:
+    def candidate_ids(self) -> Tensor:
         if not self.by_distance:
             return self.item_static
         static = self.item_static[:, :-1]
         return torch.cat([F.pad(static, (0, 1)), -static.square().sum(1, keepdim=True)], 1)
 
-    def _wanted(self, user: Tensor, users: Tensor, since: Tensor, last: Tensor, lasts: Tensor) -> Tensor:
+    def _query(self, user: Tensor, users: Tensor, since: Tensor, last: Tensor, lasts: Tensor) -> Tensor:
         """[n, 2d], j̃: from users and their states, the time since, the last items (−1: none) and their states."""
         projected = (1 + self.ahead * since) * users
         there = (last >= 0)[:, None]
@@ -77,29 +74,31 @@ class Jodie(Coevolving):
         # a regressed vector with parts left out would be the shorter for it
         return wanted if self.by_distance else F.dropout(wanted, self.config.dropout, self.training)
 
-    def ask(self, prepared: Prepared, state: State) -> Asked:
-        arena = self.evolve(prepared, state)
-        last = self.last_items(prepared, state)
-        row = rows_before(prepared, last[:, None], self.numbers(len(last)))[:, 0]
-        lasts = torch.where((row >= 0)[:, None], arena[row.clamp_min(0)], self.states(1, last.clamp_min(0), state))
-        since = gaps(prepared.time, self.times_before(prepared, state)[0])[:, :1].to(arena)
-        wanted = self._wanted(prepared.user, arena[prepared.reads[0]], since, last, lasts)
-        return Asked(self._for_scores(wanted), self._with_length(arena))
+    def forward_window(self, index: WindowIndex, state: State) -> Forward:
+        arena = self.evolve(index, state)
+        last = self.last_items(index, state)
+        row = rows_before(index, last[:, None], self.arange(len(last)))[:, 0]
+        stored = self.entity_states(1, last.clamp_min(0), state)
+        lasts = torch.where((row >= 0)[:, None], arena[row.clamp_min(0)], stored)
+        since = self.gap_features(index.time, self.previous_times(index, state)[0])[:, :1].to(arena)
+        wanted = self._query(index.user, arena[index.reads[0]], since, last, lasts)
+        return Forward(self._for_scores(wanted), self._with_length(arena))
 
-    def question(self, users: Tensor, times: Tensor, state: State) -> Tensor:
-        last, since = state["last_item"][users], gaps(times, state["user_time"][users])[:, :1].to(self.xi)
-        lasts = self.states(1, last.clamp_min(0), state)
-        return self._for_scores(self._wanted(users, self.states(0, users, state), since, last, lasts))
+    def query(self, users: Tensor, times: Tensor, state: State) -> Tensor:
+        last = state["last_item"][users]
+        since = self.gap_features(times, state["user_time"][users])[:, :1].to(self.xi)
+        lasts = self.entity_states(1, last.clamp_min(0), state)
+        return self._for_scores(self._query(users, self.entity_states(0, users, state), since, last, lasts))
 
-    def items_now(self, items: Tensor, state: State) -> Tensor:
-        return self._with_length(super().items_now(items, state))
+    def item_vectors(self, items: Tensor, state: State) -> Tensor:
+        return self._with_length(super().item_vectors(items, state))
 
     # −‖j̃ − [j, j̄]‖² is an inner product too, but for what all items share, with one more column: the square of j.
 
     def _for_scores(self, wanted: Tensor) -> Tensor:
         if not self.by_distance:
             return wanted
-        dynamic, static = wanted[:, : self.dim], wanted[:, self.dim :]
+        dynamic, static = wanted[:, : self.config.dim], wanted[:, self.config.dim :]
         return torch.cat([F.pad(2 * dynamic, (0, 1), value=-1.0), F.pad(2 * static, (0, 1))], 1)
 
     def _with_length(self, states: Tensor) -> Tensor:
@@ -107,28 +106,15 @@ class Jodie(Coevolving):
             return states
         return torch.cat([states, states.square().sum(1, keepdim=True)], 1)
 
-    def error(self, prepared: Prepared, asked: Asked, state: State, step: Step) -> Tensor:
+    def error(self, index: WindowIndex, forward: Forward, state: State, step: Step) -> Tensor:
         if not self.by_distance:
-            return super().error(prepared, asked, state, step)
-        d, states = self.dim, asked.arena[:, : self.dim]
-        wanted = torch.cat([asked.wanted[:, :d], asked.wanted[:, d + 1 : -1]], 1) / 2
-        true = torch.cat([states[prepared.reads[1]].detach(), self.item_static[prepared.item, :-1]], 1)
-        assert prepared.schedule is not None
-        own = torch.from_numpy(prepared.schedule.parents[:, 0]).long().to(states.device)
-        moved = states[prepared.schedule.first_written :] - states[own]
+            return super().error(index, forward, state, step)
+        d, states = self.config.dim, forward.arena[:, : self.config.dim]
+        wanted = torch.cat([forward.query[:, :d], forward.query[:, d + 1 : -1]], 1) / 2
+        true = torch.cat([states[index.reads[1]].detach(), self.item_static[index.item, :-1]], 1)
+        own = torch.from_numpy(index.schedule.parents[:, 0]).long().to(states.device)
+        moved = states[index.schedule.first_written :] - states[own]
         return (wanted - true).square().sum() + self.config.steady * moved.square().sum()
 
-    def advance(self, prepared: Prepared, asked: Asked, state: State) -> None:
-        self.move(prepared, asked.arena[:, : self.dim], state)
-
-
-def restore(config: JodieConfig, log: EventLog, tensors: dict[str, Tensor]) -> Jodie:
-    model = Jodie(config, Shape.of(log), np.asarray(log.item_categories))
-    model.load_state_dict(tensors)
-    return model
-
-
-def create(config: JodieConfig, log: EventLog, train_end: int, seed: int) -> Jodie:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return Jodie(config, Shape.of(log), np.asarray(log.item_categories))
+    def advance(self, index: WindowIndex, forward: Forward, state: State) -> None:
+        super().advance(index, forward._replace(arena=forward.arena[:, : self.config.dim]), state)

@@ -23,6 +23,7 @@ Memory: (U + I) L (d + F) numbers.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import torch
@@ -32,12 +33,12 @@ from torch.nn import functional as F
 from dynedge.config import option
 from dynedge.data.log import EventLog
 from dynedge.errors import UsageError
-from dynedge.models.base import State
-from dynedge.models.baselines.dynamic.neighbours import Met, Neighbours, after, arena
-from dynedge.models.dynamic import Asked
-from dynedge.models.modules import Shape
+from dynedge.models.base import LogShape, State, seeded
+from dynedge.models.baselines.dynamic.neighbours import NeighbourIndex, NeighbourModel, after, arena
+from dynedge.models.capabilities import HasVectors
+from dynedge.models.dynamic import Forward
 from dynedge.models.ring_buffer import SIDES, History, Indexed
-from dynedge.models.window_index import Prepared
+from dynedge.models.window_index import WindowIndex
 from dynedge.ops.gather_linear import gather_linear
 
 AT_ONCE = 8192  # vectors made at once
@@ -85,15 +86,14 @@ class Attention(nn.Module):
         return normed
 
 
-class TGAT(Neighbours):
+class TGAT(NeighbourModel, HasVectors):
     rate: Tensor  # ω [T]
 
-    def __init__(self, config: TGATConfig, shape: Shape) -> None:
+    def __init__(self, config: TGATConfig, shape: LogShape) -> None:
         if config.dim % config.heads:
             raise UsageError(f"tgat: {config.heads} heads do not divide a width of {config.dim}; change one of them.")
-        asked = config.windows, config.negatives, config.full_softmax_up_to
-        super().__init__(shape, *asked, config.neighbours)
-        self.config, d = config, config.dim
+        super().__init__(config, shape)
+        d = config.dim
         sizes = (shape.users, d), (shape.items, d + 1)  # an item's last number is its bias as a candidate
         self.x = nn.ParameterList(nn.Parameter(torch.zeros(size)) for size in sizes)
         self.register_buffer("rate", torch.logspace(0, -9, config.times))
@@ -101,8 +101,17 @@ class TGAT(Neighbours):
         self.first, self.second = (nn.ModuleList(Attention(config, shape.features) for _ in SIDES) for _ in range(2))
         self.wants = nn.Linear(d, 2 * d)
 
+    @classmethod
+    def create(cls, config: TGATConfig, log: EventLog, train_end: int, seed: int) -> Self:
+        with seeded(seed):
+            model = cls(config, LogShape.of(log))
+            for table, ids in zip(model.x, (log.user, log.item), strict=True):
+                seen = np.unique(ids[:train_end])
+                table.data[seen, : config.dim] = 0.1 * torch.randn(len(seen), config.dim)
+        return model
+
     @property
-    def ids(self) -> Tensor:
+    def candidate_ids(self) -> Tensor:
         return self.x[1]
 
     def start(self) -> State:
@@ -153,50 +162,50 @@ class TGAT(Neighbours):
 
     # ---- a window
 
-    def ask(self, prepared: Prepared, state: State) -> Asked:
+    def forward_window(self, index: WindowIndex, state: State) -> Forward:
         """`more`: for users and for items [n, d + F], the neighbour's first layer and the event's features."""
-        assert isinstance(prepared, Met)
-        (users, items), d = prepared.met, self.config.dim
-        user, item, time, features = prepared.user, prepared.item, prepared.time, prepared.features.to(self.rate)
-        before, of_item = self.histories(prepared, state)
+        assert isinstance(index, NeighbourIndex)
+        (users, items), d = index.rings, self.config.dim
+        user, item, time, features = index.user, index.item, index.time, index.features.to(self.rate)
+        before, of_item = self.histories(index, state)
         later = after(of_item, items)
-        kept = [self._kept(side, indexed, state) for side, indexed in enumerate(prepared.met)]
-        known = [_newest(indexed, features, old[..., d:]) for indexed, old in zip(prepared.met, kept, strict=True)]
+        kept = [self._kept(side, indexed, state) for side, indexed in enumerate(index.rings)]
+        known = [_newest(indexed, features, old[..., d:]) for indexed, old in zip(index.rings, kept, strict=True)]
         user1 = self._layer1(0, user, time, before, known[0])
         item1 = self._layer1(1, item, time, later, _shifted(features, known[1]))
         for_user, for_item = torch.cat([item1, features], 1), torch.cat([user1, features], 1)
         user2 = self._layer2(0, user1, user, time, before, _newest(users, for_user, kept[0]))
         met = _shifted(for_item, _newest(items, for_item, kept[1]))
         item2 = self._layer2(1, item1, item, time, later, met)
-        at_start = self.items_now(prepared.roots[1], state)
-        return Asked(self._wanted(user2), arena(prepared, at_start, item2), (for_user, for_item))
+        at_start = self.item_vectors(index.roots[1], state)
+        return Forward(self._query(user2), arena(index, at_start, item2), (for_user, for_item))
 
     def _kept(self, side: int, indexed: Indexed, state: State) -> Tensor:
         """[n, L, d + F]: of what was before the window."""
         _, slot = self.rings[side].slots(indexed.entity, indexed.earlier, state)
         return state[f"{SIDES[side]}_kept"][indexed.entity[:, None], slot]
 
-    def _wanted(self, user: Tensor) -> Tensor:
+    def _query(self, user: Tensor) -> Tensor:
         wanted = gather_linear([(user, None)], self.wants.weight, self.wants.bias) * self.config.dim**-0.5
         return F.dropout(wanted, self.config.dropout, self.training)
 
-    def question(self, users: Tensor, times: Tensor, state: State) -> Tensor:
-        return self._wanted(self._both(0, users, times, state))
+    def query(self, users: Tensor, times: Tensor, state: State) -> Tensor:
+        return self._query(self._both(0, users, times, state))
 
-    def items_now(self, items: Tensor, state: State) -> Tensor:
+    def item_vectors(self, items: Tensor, state: State) -> Tensor:
         return self._both(1, items, None, state)
 
     def vectors(self, state: State) -> tuple[Tensor, Tensor]:
         """As of everyone's last event."""
-        users, items = self.numbers(self.shape.users), self.numbers(self.shape.items)
+        users, items = self.arange(self.shape.users), self.arange(self.shape.items)
         return self._both(0, users, None, state), self._both(1, items, None, state)
 
     @torch.no_grad()
-    def advance(self, prepared: Prepared, asked: Asked, state: State) -> None:
-        assert isinstance(prepared, Met)
-        for side, indexed in enumerate(prepared.met):
-            state[f"{SIDES[side]}_kept"][self.rings[side].places(indexed, state)] = asked.more[side][indexed.kept]
-        super().advance(prepared, asked, state)
+    def advance(self, index: WindowIndex, forward: Forward, state: State) -> None:
+        assert isinstance(index, NeighbourIndex)
+        for side, indexed in enumerate(index.rings):
+            state[f"{SIDES[side]}_kept"][self.rings[side].places(indexed, state)] = forward.extra[side][indexed.kept]
+        super().advance(index, forward, state)
 
 
 def _newest(indexed: Indexed, fresh: Tensor, old: Tensor) -> Tensor:
@@ -207,19 +216,3 @@ def _newest(indexed: Indexed, fresh: Tensor, old: Tensor) -> Tensor:
 def _shifted(newest: Tensor, before: Tensor) -> Tensor:
     """[n, L, w]: of the histories after the events."""
     return torch.cat([newest[:, None], before[:, :-1]], 1)
-
-
-def restore(config: TGATConfig, log: EventLog, tensors: dict[str, Tensor]) -> TGAT:
-    model = TGAT(config, Shape.of(log))
-    model.load_state_dict(tensors)
-    return model
-
-
-def create(config: TGATConfig, log: EventLog, train_end: int, seed: int) -> TGAT:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = TGAT(config, Shape.of(log))
-        for table, ids in zip(model.x, (log.user, log.item), strict=True):
-            met = np.unique(ids[:train_end])
-            table.data[met, : config.dim] = 0.1 * torch.randn(len(met), config.dim)
-    return model

@@ -11,7 +11,7 @@ integers (histories.py), so that neither the order nor the cutting of a log into
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -22,9 +22,9 @@ from torch.nn import functional as F
 
 from dynedge.config import option
 from dynedge.data.log import EventLog
-from dynedge.data.windows import Window, cut_windows
-from dynedge.models.base import Loss, Model, State, Step
-from dynedge.models.modules import ItemFeatures, Shape
+from dynedge.data.windows import Window
+from dynedge.models.base import LogShape, Loss, Model, State, Step, loggable
+from dynedge.models.modules import ItemFeatures
 from dynedge.models.ring_buffer import Indexed, Past, Rings
 from dynedge.ops.gather_linear import gather_rows
 from dynedge.utils.arrays import Array
@@ -70,26 +70,12 @@ class Examples(NamedTuple):
 class SequenceModel(Model):
     least = LEAST  # rows it is asked about at once, or more
 
-    def __init__(self, config: Any, shape: Shape, categories: Array) -> None:
-        super().__init__()
-        self.config, self.shape = config, shape
+    def __init__(self, config: Any, shape: LogShape) -> None:
+        super().__init__(config, shape)
         self.rings = Rings(0, shape.users, config.length)
-        known = categories if config.categories and categories.size else None
-        self.items = ItemFeatures(shape, config.dim, ids=True, categories=known)
+        self.items = ItemFeatures(shape, config.dim, ids=True, categories=config.categories)
         self.bias = nn.Parameter(torch.zeros(shape.items + 1, 1))
         self._order: tuple[tuple[int, int], Array] | None = None
-
-    @classmethod
-    def create(cls, config: Any, log: EventLog, train_end: int, seed: int) -> SequenceModel:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            return cls(config, Shape.of(log), np.asarray(log.item_categories))
-
-    @classmethod
-    def restore(cls, config: Any, log: EventLog, tensors: dict[str, Tensor]) -> SequenceModel:
-        model = cls(config, Shape.of(log), np.asarray(log.item_categories))
-        model.load_state_dict(tensors)
-        return model
 
     # ---- what a model is
 
@@ -131,10 +117,11 @@ class SequenceModel(Model):
     def num_windows(self, train_end: int) -> int:
         return max(1, round(train_end / self.config.window_events))
 
-    def windows(self, log: EventLog, train_end: int, first: int = 0) -> Iterator[Examples]:
+    def batches(self, log: EventLog, windows: Sequence[range], first: int = 0) -> Iterator[Examples]:
+        train_end = windows[-1].stop
         past = Past(log, train_end, 0, self.config.length)
-        for cut in cut_windows(train_end, self.num_windows(train_end))[first:]:
-            window = Window(log, cut)
+        for events in windows[first:]:
+            window = Window(log, events)
             yield Examples(window, self.rings.index(window, self.bias.device), past, train_end)
 
     def _chosen(self, examples: Examples, step: Step) -> Array:
@@ -147,17 +134,17 @@ class SequenceModel(Model):
             self._order = epoch, np.random.default_rng(epoch).permutation(examples.end)
         return self._order[1][events.start : events.stop]
 
-    def draw(self, prepared: Examples, step: Step) -> Tensor | None:
+    def sample_negatives(self, batch: Examples, step: Step) -> Tensor | None:
         """int64[C]: the negatives of a step; none where all items are candidates."""
         if self.shape.items <= self.config.full_softmax_up_to:
             return None
         return torch.randint(self.shape.items, (self.config.negatives,), generator=step.generator())
 
-    def loss(self, prepared: Examples, state: State, step: Step) -> Loss:
-        device, events = self.bias.device, self._chosen(prepared, step)
-        history = torch.from_numpy(prepared.past.before(events)).to(device)
-        true = torch.from_numpy(prepared.window.log.item[events].astype(np.int64)).to(device)
-        negatives = self.draw(prepared, step)
+    def loss(self, batch: Examples, state: State, step: Step) -> Loss:
+        device, events = self.bias.device, self._chosen(batch, step)
+        history = torch.from_numpy(batch.past.before(events)).to(device)
+        true = torch.from_numpy(batch.window.log.item[events].astype(np.int64)).to(device)
+        negatives = self.sample_negatives(batch, step)
         if negatives is None:
             vectors, bias = self._vectors(self._all_items())
             reading = self.read(history % len(vectors), history >= 0, vectors)
@@ -166,9 +153,9 @@ class SequenceModel(Model):
             error = self.error(mine, others, torch.ones_like(bias[:-1]))
         else:
             error, reading = self._drawn_error(history, true, negatives.to(device))
-        self.rings.advance(prepared.indexed, state)
+        self.rings.advance(batch.indexed, state)
         total = error.sum() / max(len(true), 1) + self.beside(reading)
-        return Loss(total, {"loss": total.detach()} if device.type == "cuda" else {"loss": float(total.detach())})
+        return Loss(total, {"loss": loggable(total.detach())})
 
     def _drawn_error(self, history: Tensor, true: Tensor, negatives: Tensor) -> tuple[Tensor, Any]:
         """(errors [n], reading): against the user's own items, hardest of all to tell apart, and those drawn.
@@ -197,15 +184,15 @@ class SequenceModel(Model):
     def prepare(self, window: Window) -> Indexed:
         return self.rings.index(window, self.bias.device)
 
-    def score(self, prepared: Indexed, candidates: Tensor | None, state: State) -> Tensor:
-        found = self._scores(self.rings.before(prepared, state).partner, candidates)
-        self.rings.advance(prepared, state)
+    def score(self, batch: Indexed, candidates: Tensor | None, state: State) -> Tensor:
+        found = self._scores(self.rings.before(batch, state).partner, candidates)
+        self.rings.advance(batch, state)
         return found
 
     def observe(self, window: Window, state: State) -> None:
         self.rings.advance(self.prepare(window), state)
 
-    def peek(self, users: Tensor, times: Tensor, candidates: Tensor | None, state: State) -> Tensor:
+    def score_query(self, users: Tensor, times: Tensor, candidates: Tensor | None, state: State) -> Tensor:
         return self._scores(self.rings.now(users, state).partner, candidates)
 
     def _scores(self, history: Tensor, candidates: Tensor | None) -> Tensor:

@@ -27,10 +27,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dynedge.config import option
+from dynedge.models.base import LogShape
 from dynedge.models.baselines.sequential.base import Dropout, SequenceConfig, in_order, vectors_of
 from dynedge.models.baselines.sequential.pair_scoring import PairModel
-from dynedge.models.modules import Shape
-from dynedge.utils.arrays import Array
 
 
 @dataclass(frozen=True)
@@ -56,8 +55,8 @@ class Interests(NamedTuple):
 
 
 class DIEN(PairModel):
-    def __init__(self, config: DIENConfig, shape: Shape, categories: Array) -> None:
-        super().__init__(config, shape, categories)
+    def __init__(self, config: DIENConfig, shape: LogShape) -> None:
+        super().__init__(config, shape)
         d, s = config.dim, config.interest
         self.extractor = nn.GRU(d, d, batch_first=True)
         self.attention = nn.Linear(d, d, bias=False)

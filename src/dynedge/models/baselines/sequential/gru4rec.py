@@ -21,9 +21,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dynedge.config import option
+from dynedge.models.base import LogShape
 from dynedge.models.baselines.sequential.base import Dropout, VectorConfig, VectorModel, in_order, vectors_of
-from dynedge.models.modules import Shape
-from dynedge.utils.arrays import Array
 
 LOSSES = "softmax", "bpr-max", "top1-max"
 
@@ -38,8 +37,8 @@ class GRU4RecConfig(VectorConfig):
 
 
 class GRU4Rec(VectorModel):
-    def __init__(self, config: GRU4RecConfig, shape: Shape, categories: Array) -> None:
-        super().__init__(config, shape, categories)
+    def __init__(self, config: GRU4RecConfig, shape: LogShape) -> None:
+        super().__init__(config, shape)
         d = config.dim
         self.gru = nn.GRU(d, d, batch_first=True)
         self.begin = nn.Parameter(torch.zeros(1, 1, d))  # the state before the first item

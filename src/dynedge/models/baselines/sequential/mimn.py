@@ -29,10 +29,9 @@ from torch.nn import functional as F
 
 from dynedge.config import option
 from dynedge.errors import UsageError
+from dynedge.models.base import LogShape
 from dynedge.models.baselines.sequential.base import Dropout, SequenceConfig, in_order, vectors_of
 from dynedge.models.baselines.sequential.pair_scoring import PairModel
-from dynedge.models.modules import Shape
-from dynedge.utils.arrays import Array
 
 
 @dataclass(frozen=True)
@@ -58,8 +57,8 @@ class Memories(NamedTuple):
 
 
 class MIMN(PairModel):
-    def __init__(self, config: MIMNConfig, shape: Shape, categories: Array) -> None:
-        super().__init__(config, shape, categories)
+    def __init__(self, config: MIMNConfig, shape: LogShape) -> None:
+        super().__init__(config, shape)
         if config.read_most > config.slots:
             raise UsageError(f"--read-most {config.read_most} should be at most --slots {config.slots}.")
         d, m, w = config.dim, config.slots, config.width

@@ -14,9 +14,8 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from dynedge.models.base import LogShape
 from dynedge.models.baselines.sequential.base import LEAST, SEARCH, SequenceModel
-from dynedge.models.modules import Shape
-from dynedge.utils.arrays import Array
 
 PAIR_SEARCH = SEARCH | {"model.length": (5, 10, 20), "model.negatives": (15, 31, 127)}
 BLOCK, GPU_BLOCK = 4096, 1 << 18  # pairs judged at once, when nothing is learned
@@ -27,8 +26,8 @@ class PairModel(SequenceModel):
 
     least = 1
 
-    def __init__(self, config: Any, shape: Shape, categories: Array) -> None:
-        super().__init__(config, shape, categories)
+    def __init__(self, config: Any, shape: LogShape) -> None:
+        super().__init__(config, shape)
         self.judge = Judge(config.dim, config.hidden)
 
     @abstractmethod

@@ -17,9 +17,8 @@ from torch import Tensor, nn
 
 from dynedge.config import option
 from dynedge.errors import UsageError
+from dynedge.models.base import LogShape
 from dynedge.models.baselines.sequential.base import Dropout, VectorConfig, VectorModel, vectors_of
-from dynedge.models.modules import Shape
-from dynedge.utils.arrays import Array
 
 
 @dataclass(frozen=True)
@@ -31,8 +30,8 @@ class SASRecConfig(VectorConfig):
 
 
 class SASRec(VectorModel):
-    def __init__(self, config: SASRecConfig, shape: Shape, categories: Array) -> None:
-        super().__init__(config, shape, categories)
+    def __init__(self, config: SASRecConfig, shape: LogShape) -> None:
+        super().__init__(config, shape)
         if config.dim % config.heads:
             raise UsageError(f"--heads {config.heads} should divide --dim {config.dim}.")
         self.places = nn.Parameter(0.1 * torch.randn(config.length, config.dim))

@@ -16,9 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from dynedge.config import option
+from dynedge.models.base import LogShape
 from dynedge.models.baselines.sequential.base import Dropout, VectorConfig, VectorModel, vectors_of
-from dynedge.models.modules import Shape
-from dynedge.utils.arrays import Array
 
 PACE = 10.0  # one number among thousands of weights: it learns so many times as fast
 
@@ -31,8 +30,8 @@ class SumPoolingConfig(VectorConfig):
 
 
 class SumPooling(VectorModel):
-    def __init__(self, config: SumPoolingConfig, shape: Shape, categories: Array) -> None:
-        super().__init__(config, shape, categories)
+    def __init__(self, config: SumPoolingConfig, shape: LogShape) -> None:
+        super().__init__(config, shape)
         d = config.dim
         self.again = nn.Parameter(torch.tensor(0.5 / PACE))
         self.head = nn.Sequential(nn.Linear(d, 2 * d), nn.ReLU(), Dropout(config.dropout), nn.Linear(2 * d, d))

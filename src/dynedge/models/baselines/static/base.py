@@ -11,40 +11,28 @@ events after training: the State is empty.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
-from typing import Any, Protocol
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dynedge.data.log import EventLog
-from dynedge.data.windows import Window, cut_windows
-from dynedge.models.base import Loss, Model, State, Step
-from dynedge.models.modules import Shape
+from dynedge.data.windows import Window
+from dynedge.models.base import LogShape, Loss, Model, State, Step
+from dynedge.models.capabilities import HasVectors
 from dynedge.ops.all_scores import all_scores
 
 LR_SCALE = 10.0  # the regression is to be where the vectors are: it learns this much faster
 
 
-class SettledConfig(Protocol):
-    """What the config of such a model has, whatever else it has."""
-
-    @property
-    def dim(self) -> int: ...
-    @property
-    def windows(self) -> int: ...
-    @property
-    def negatives(self) -> int: ...
-
-
-class Settled(Model):
+class StaticModel(Model, HasVectors):
     users: Tensor  # [U, d]: as they were when the last epoch ended
     items: Tensor  # [I, d]
 
-    def __init__(self, config: SettledConfig, shape: Shape) -> None:
-        super().__init__()
-        self.told, self.shape = config, shape
+    def __init__(self, config: Any, shape: LogShape) -> None:
+        super().__init__(config, shape)
         self.register_buffer("users", torch.zeros(shape.users, config.dim))
         self.register_buffer("items", torch.zeros(shape.items, config.dim))
         self.weight, self.bias = nn.Parameter(torch.ones(config.dim)), nn.Parameter(torch.zeros(()))
@@ -58,32 +46,26 @@ class Settled(Model):
         """(error of the window, x_u [n, d], x_i [n, d] of its events); None: nothing is known of them yet."""
 
     @abstractmethod
-    def others(self, items: Tensor, window: Window) -> Tensor:
+    def item_vectors(self, items: Tensor, window: Window) -> Tensor:
         """[q, d]: the vectors of any items, as an event of the window would meet them."""
 
     @abstractmethod
-    def settle(self) -> tuple[Tensor, Tensor]:
+    def final_vectors(self) -> tuple[Tensor, Tensor]:
         """The vectors of all users and of all items."""
 
     # ---- the contract
 
-    def num_windows(self, train_end: int) -> int:
-        return self.told.windows
+    def batches(self, log: EventLog, windows: Sequence[range], first: int = 0) -> Iterator[Window]:
+        return (Window(log, events) for events in windows[first:])
 
-    def windows(self, log: EventLog, train_end: int, first: int = 0) -> Iterator[Window]:
-        return (Window(log, events) for events in cut_windows(train_end, self.told.windows)[first:])
-
-    def start(self) -> State:
-        return State()
-
-    def loss(self, prepared: Window, state: State, step: Step) -> Loss:
-        found = self.learn(prepared, step) if len(prepared) else None
+    def loss(self, batch: Window, state: State, step: Step) -> Loss:
+        found = self.learn(batch, step) if len(batch) else None
         if found is None:
             return Loss(torch.zeros(()), {"loss": 0.0, "link_loss": 0.0})
         error, user, item = found
-        drawn = torch.randint(self.shape.items, (self.told.negatives,), generator=step.generator())
+        drawn = torch.randint(self.shape.items, (self.config.negatives,), generator=step.generator())
         with torch.no_grad():
-            negative = self.others(drawn.to(self.weight.device), prepared)
+            negative = self.item_vectors(drawn.to(self.weight.device), batch)
         link = self._link_error(user.detach() * self.weight, item.detach(), negative)
         return Loss(error + link, {"loss": float(error.detach()), "link_loss": float(link.detach())})
 
@@ -93,16 +75,13 @@ class Settled(Model):
 
     @torch.no_grad()
     def end_epoch(self, epoch: int) -> dict[str, float]:
-        users, items = self.settle()
+        users, items = self.final_vectors()
         self.users.copy_(users)
         self.items.copy_(items)
         return {}
 
-    def prepare(self, window: Window) -> Window:
-        return window
-
-    def score(self, prepared: Window, candidates: Tensor | None, state: State) -> Tensor:
-        return self._log_odds(torch.from_numpy(prepared.user).long(), candidates)
+    def score(self, batch: Window, candidates: Tensor | None, state: State) -> Tensor:
+        return self._log_odds(torch.from_numpy(batch.user).long(), candidates)
 
     def observe(self, window: Window, state: State) -> None:
         pass
@@ -110,7 +89,7 @@ class Settled(Model):
     def vectors(self, state: State) -> tuple[Tensor, Tensor]:
         return self.users, self.items
 
-    def peek(self, users: Tensor, times: Tensor, candidates: Tensor | None, state: State) -> Tensor:
+    def score_query(self, users: Tensor, times: Tensor, candidates: Tensor | None, state: State) -> Tensor:
         return self._log_odds(users, candidates)
 
     def _log_odds(self, users: Tensor, candidates: Tensor | None) -> Tensor:

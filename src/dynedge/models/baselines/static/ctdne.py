@@ -8,14 +8,14 @@ events (walks of the training log alone). Entities near each other on a walk are
     −Σ log σ(x_v · y_c) over contexts c of v  −  Σ log σ(−x_v · y_r) over as many random r, N of them, for each
 
 with r drawn by degree^¾. Each event starts one walk an epoch. Which later event is taken is uniform, or `lean`s to
-the sooner ones (the paper's biased walks). Links are judged as in models/settled.py.
+the sooner ones (the paper's biased walks). Links are judged as in base.py.
 Whoever was not met in training has the mean vector of its side.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 import torch
@@ -25,9 +25,8 @@ from torch.nn import functional as F
 from dynedge.config import option
 from dynedge.data.log import EventLog
 from dynedge.data.windows import Window
-from dynedge.models.base import Step
-from dynedge.models.baselines.static.base import Settled
-from dynedge.models.modules import Shape
+from dynedge.models.base import LogShape, Step, Tensors, seeded
+from dynedge.models.baselines.static.base import StaticModel
 from dynedge.utils.arrays import Array
 from dynedge.utils.compile import compiled
 
@@ -56,15 +55,31 @@ class Meetings(NamedTuple):
     events: Array  # int64[2E]
 
 
-class Ctdne(Settled):
-    def __init__(self, config: CtdneConfig, shape: Shape, degrees: Array) -> None:
+class Ctdne(StaticModel):
+    def __init__(self, config: CtdneConfig, shape: LogShape, degrees: Array) -> None:
         super().__init__(config, shape)
-        self.config = config
         everyone = shape.users + shape.items
         self.x = nn.Parameter((torch.rand(everyone, config.dim) - 0.5) / config.dim**0.5)
         self.y = nn.Parameter(torch.zeros(everyone, config.dim))
         self.degree: Tensor
         self.register_buffer("degree", torch.from_numpy(degrees.astype(np.float32)))
+
+    @classmethod
+    def create(cls, config: CtdneConfig, log: EventLog, train_end: int, seed: int) -> Self:
+        user, item = np.array(log.user[:train_end]), np.array(log.item[:train_end])
+        entity = np.concatenate([user, log.num_users + item])
+        degrees = np.bincount(entity, minlength=log.num_users + log.num_items)
+        starts, events = np.concatenate([[0], np.cumsum(degrees)]), np.argsort(entity, kind="stable")
+        with seeded(seed):
+            model = cls(config, LogShape.of(log), degrees)
+        model.follow(Meetings(user, item, starts, events % max(train_end, 1)))
+        return model
+
+    @classmethod
+    def restore(cls, config: CtdneConfig, shape: LogShape, tensors: Tensors) -> Self:
+        model = cls(config, shape, tensors["degree"].numpy())
+        model.load_state_dict(tensors)
+        return model
 
     def follow(self, meetings: Meetings) -> None:
         """Walk by these."""
@@ -98,10 +113,10 @@ class Ctdne(Settled):
         against = F.softplus(torch.bmm(noise, x.flatten(0, 1)[:, :, None])[..., 0]).sum(1)
         return (total + (against * contexts.flatten()).sum()) / contexts.sum().clamp_min(1)
 
-    def others(self, items: Tensor, window: Window) -> Tensor:
+    def item_vectors(self, items: Tensor, window: Window) -> Tensor:
         return self.x[self.shape.users + items]
 
-    def settle(self) -> tuple[Tensor, Tensor]:
+    def final_vectors(self) -> tuple[Tensor, Tensor]:
         users = self.shape.users
         return _filled(self.x[:users], self.degree[:users]), _filled(self.x[users:], self.degree[users:])
 
@@ -131,24 +146,3 @@ def _walks(
             event = own[later + min(int((len(own) - later) * chance[w, step] ** lean), len(own) - later - 1)]
             walks[w, step] = users + item[event] if entity < users else user[event]
     return walks
-
-
-def restore(config: CtdneConfig, log: EventLog, tensors: dict[str, Tensor]) -> Ctdne:
-    model = Ctdne(config, Shape.of(log), tensors["degree"].numpy())
-    model.load_state_dict(tensors)
-    return model
-
-
-def create(config: CtdneConfig, log: EventLog, train_end: int, seed: int) -> Ctdne:
-    user, item = np.array(log.user[:train_end]), np.array(log.item[:train_end])
-    everyone = log.num_users + log.num_items
-    entity = np.concatenate([user, log.num_users + item])
-    degrees = np.bincount(entity, minlength=everyone)
-    meetings = Meetings(
-        user, item, np.concatenate([[0], np.cumsum(degrees)]), np.argsort(entity, kind="stable") % max(train_end, 1)
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = Ctdne(config, Shape.of(log), degrees)
-    model.follow(meetings)
-    return model

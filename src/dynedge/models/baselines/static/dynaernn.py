@@ -18,12 +18,13 @@ over the events, and mean â² over what is drawn.
 A snapshot is its own events, not all up to then, which is much worse on wikipedia. Windows of the first one have
 nothing to look back at and teach nothing. After training x_v is made from the last l snapshots and stays. Whoever was
 not met before has the vector of an empty past, without a part of its own, in training as later. Links are judged as
-in models/settled.py.
+in base.py.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import torch
@@ -34,9 +35,8 @@ from dynedge.config import option
 from dynedge.data.log import EventLog
 from dynedge.data.windows import Window, cut_windows
 from dynedge.errors import DataError
-from dynedge.models.base import Step
-from dynedge.models.baselines.static.base import Settled
-from dynedge.models.modules import Shape
+from dynedge.models.base import LogShape, Step
+from dynedge.models.baselines.static.base import StaticModel
 from dynedge.utils.arrays import Array
 from dynedge.utils.compile import compiled
 
@@ -98,15 +98,26 @@ class Snapshots:
         return np.concatenate([[0], np.cumsum(length)[:-1]]).astype(np.int64), self.partner[named], self.weight[named]
 
 
-class DynAERNN(Settled):
-    def __init__(self, config: DynAERNNConfig, shape: Shape) -> None:
+class DynAERNN(StaticModel):
+    def __init__(self, config: DynAERNNConfig, shape: LogShape) -> None:
         super().__init__(config, shape)
-        self.config, d, h = config, config.dim, config.hidden
+        d, h = config.dim, config.hidden
         everyone = shape.users + shape.items
         self.read, self.read_bias = nn.Parameter(0.1 * torch.randn(everyone, h)), nn.Parameter(torch.zeros(h))
         self.encode, self.recur = nn.Linear(h, d), nn.LSTM(d, d, batch_first=True)
         self.decode = nn.Linear(d, h)
         self.write = nn.Parameter(F.pad(0.1 * torch.randn(everyone, h), (0, 1)))  # the last column is b₄
+
+    @classmethod
+    def create(cls, config: DynAERNNConfig, log: EventLog, train_end: int, seed: int) -> Self:
+        if train_end < config.snapshots:
+            raise DataError(
+                f"dynaernn splits the training events into {config.snapshots} snapshots, and there are {train_end} "
+                "events: use a longer log, or fewer snapshots (model.snapshots, at least 2)."
+            )
+        model = super().create(config, log, train_end, seed)
+        model.follow(Snapshots(log, train_end, config.snapshots))
+        return model
 
     def follow(self, snapshots: Snapshots) -> None:
         """Learn from these."""
@@ -157,10 +168,10 @@ class DynAERNN(Settled):
         own = F.embedding(partner, self.write, sparse=True)
         return torch.sigmoid((decoded * own[:, :-1]).sum(1) + own[:, -1])
 
-    def others(self, items: Tensor, window: Window) -> Tensor:
+    def item_vectors(self, items: Tensor, window: Window) -> Tensor:
         return self._vectors(self.shape.users + items.cpu().numpy(), int(self.snapshots.of(window.events.start)))
 
-    def settle(self) -> tuple[Tensor, Tensor]:
+    def final_vectors(self) -> tuple[Tensor, Tensor]:
         every = np.arange(self.shape.users + self.shape.items)
         pieces = [every[at : at + AT_ONCE] for at in range(0, len(every), AT_ONCE)]
         found = torch.cat([self._vectors(piece, self.config.snapshots) for piece in pieces])
@@ -177,22 +188,3 @@ def _ranges(first: Array, length: Array) -> Array:
             named[at] = first[r] + j
             at += 1
     return named
-
-
-def restore(config: DynAERNNConfig, log: EventLog, tensors: dict[str, Tensor]) -> DynAERNN:
-    model = DynAERNN(config, Shape.of(log))
-    model.load_state_dict(tensors)
-    return model
-
-
-def create(config: DynAERNNConfig, log: EventLog, train_end: int, seed: int) -> DynAERNN:
-    if train_end < config.snapshots:
-        raise DataError(
-            f"dynaernn cuts the training events into {config.snapshots} snapshots, and there are {train_end} events: "
-            "give it a longer log, or fewer snapshots (model.snapshots, at least 2)."
-        )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = DynAERNN(config, Shape.of(log))
-    model.follow(Snapshots(log, train_end, config.snapshots))
-    return model

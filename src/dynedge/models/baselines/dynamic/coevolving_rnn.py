@@ -1,0 +1,69 @@
+"""CoevolvingRNN: states of users and items updated by two plain recurrent networks; base of JODIE and DeepCoevolve.
+
+Legend: n events of a window, U users, I items, d width of a state.
+
+Event k of user u and item i, with f its features and Δ the time since the entity's previous event (its logarithm, and
+whether there was one; raw seconds would dominate all other inputs):
+
+    u' = tanh(W₁ u + W₂ i + W₃ [f, Δ_u] + b)        i' = tanh(V₁ i + V₂ u + V₃ [f, Δ_i] + c)
+
+JODIE's t-batches, runs of events in which no entity occurs twice, are the levels of the window's schedule without
+d-nodes; here an event waits only for its own user and item. Features are the event's own numbers and an embedding of
+each category of its item, and of the item's id where a model asks for it (`item_ids`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dynedge.models.base import LogShape, State
+from dynedge.models.coevolving import CoevolvingModel, time_gap_features
+from dynedge.models.modules import ItemFeatures
+from dynedge.models.window_index import WindowIndex
+from dynedge.ops.gather_linear import gather_linear, gather_rows
+from dynedge.ops.level_rnn import level_rnn
+from dynedge.ops.read_states import read_states
+from dynedge.utils.arrays import Array
+
+LONG_GAP = 10.0  # log(1 + seconds) of some hours: inputs much above 1 would saturate every tanh
+
+
+class CoevolvingRNN(CoevolvingModel):
+    """`seen`: masks of the users and items that start at a learned vector of their own; all others start at ξ."""
+
+    def __init__(
+        self, config: Any, shape: LogShape, seen: tuple[Array, Array], *, item_ids: bool = False
+    ) -> None:
+        super().__init__(config, shape)
+        dim = config.dim
+        self.items = ItemFeatures(shape, dim, ids=item_ids, categories=True)
+        width, bound = shape.features + self.items.width + 2, dim**-0.5
+
+        def uniform(*size: int) -> nn.Parameter:
+            return nn.Parameter(torch.empty(size).uniform_(-bound, bound))
+
+        self.xi = nn.Parameter(0.1 * torch.randn(2, dim))
+        self.own, self.other, self.feature = uniform(2, dim, dim), uniform(2, dim, dim), uniform(2, dim, width)
+        self.bias = uniform(2, dim)
+        self.add_learned_vectors(*seen, dim)
+
+    def gap_features(self, time: Tensor, previous: Tensor) -> Tensor:
+        return time_gap_features(time, previous, LONG_GAP)
+
+    def evolve(self, index: WindowIndex, state: State) -> Tensor:
+        """The arena of a window [R, d]: the states it starts from, then those it writes."""
+        shared = [(index.features.to(self.xi), None), (self.items(index.item).to(self.xi), None)]
+        pre = [
+            gather_linear(
+                [*shared, (self.gap_features(index.time, previous).to(self.xi), None)],
+                self.feature[side],
+                self.bias[side],
+            )
+            for side, previous in enumerate(self.previous_times(index, state))
+        ]
+        roots = read_states([(self.entity_table(side, state), index.roots[side]) for side in (0, 1)])
+        written = gather_rows(torch.stack(pre, 1).flatten(0, 1), index.place)
+        return torch.cat([roots, level_rnn(roots, written, self.own, self.other, index.schedule)])
