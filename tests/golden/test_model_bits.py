@@ -10,7 +10,7 @@ from golden.machine import Golden, checksum
 from dynedge.config import flatten, set_key
 from dynedge.data.id_index import IdIndex
 from dynedge.data.log import EventLog
-from dynedge.evaluation.protocol import walk
+from dynedge.evaluation.protocol import rank_events
 from dynedge.models.registry import entries
 from dynedge.runs.run_config import build_model, recipe_config, resolve_config
 from dynedge.training.loop import fit
@@ -85,9 +85,9 @@ def test_bits(case, log):
     state = model.start()
     with torch.no_grad():
         for start in range(0, valid.start, 500):
-            walk(model, log, range(start, min(start + 500, valid.start)), state)
-    full = walk(model, log, valid, state)
-    sampled = walk(model, log, valid, model.start(), protocol="sampled-499")
+            rank_events(model, log, range(start, min(start + 500, valid.start)), state)
+    full = rank_events(model, log, valid, state)
+    sampled = rank_events(model, log, valid, model.start(), protocol="sampled-499")
     last = course.history[-1]
     GOLDEN.check(
         case,

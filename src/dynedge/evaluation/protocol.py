@@ -1,4 +1,4 @@
-"""Ranks events in time order: score, then advance. Each event is predicted from what came before it, and nothing else.
+"""Ranks events in time order: score, then advance. Each event is predicted from what came before it alone.
 
 `full`: each event's item is ranked among all items. `sampled-499`, the paper's protocol: among 499 negatives that are
 the same for every model (negatives.py); `sampled-9999` likewise, for logs with so many items that ranking all of them
@@ -23,7 +23,7 @@ from dynedge.data.windows import Window
 from dynedge.evaluation.negatives import evaluation_negatives
 from dynedge.models.base import Model, State
 from dynedge.models.capabilities import Calibrated, capable
-from dynedge.ops.ranks import ranks_there
+from dynedge.ops.ranks import ranks_on_device
 from dynedge.utils.arrays import Array
 from dynedge.utils.prefetch import prefetch_map
 
@@ -62,7 +62,9 @@ def chunks(
 
     for window, batch in prefetch_map(prepare, range(events.start, events.stop, size), threads):
         candidates = candidate_items(window, protocol, device)
-        true = torch.from_numpy(window.item.astype(np.int64)) if candidates is None else torch.zeros(len(window)).long()
+        true = (
+            torch.from_numpy(window.item.astype(np.int64)) if candidates is None else torch.zeros(len(window)).long()
+        )
         yield Chunk(window, batch, candidates, true)
 
 
@@ -94,7 +96,7 @@ def rank_events(
 
     for chunk in chunks(model, log, events, protocol, device, max_events):
         scores = model.score(chunk.batch, chunk.candidates, state)
-        pending.append((chunk.window.events, ranks_there(scores, chunk.true.to(scores.device))))
+        pending.append((chunk.window.events, ranks_on_device(scores, chunk.true.to(scores.device))))
         read(leave=int(device.type == "cuda"))
         on_progress(len(chunk.window))
     read(leave=0)

@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dynedge.models.base import Model, State
+from dynedge.models.base import State
+from dynedge.models.capabilities import Searchable
 from dynedge.ops.thread_pool import run_in_parts
 from dynedge.utils.arrays import Array
 from dynedge.utils.compile import compiled
@@ -29,23 +30,24 @@ SLACK = 1e-5  # float rounding in the sum with the base scores, which are at mos
 class QuantizedSearch:
     """int8 copy of the item matrix, kept up to date with the state."""
 
-    def __init__(self, model: Model, state: State, items: int) -> None:
-        width = model.item_rows(torch.arange(min(items, 1)), state).shape[1] - 1
+    def __init__(self, model: Searchable, state: State, items: int) -> None:
+        self.model = model
+        width = model.item_matrix(torch.arange(min(items, 1)), state).shape[1] - 1
         self._codes = np.zeros((0, width), np.int8)
         self._scale_bias = np.zeros((0, 2), np.float32)
         self._items = 0
-        self.grow(model, state, items)
+        self.grow(state, items)
 
-    def grow(self, model: Model, state: State, items: int) -> None:
+    def grow(self, state: State, items: int) -> None:
         """Quantizes items added since the last call."""
         for start in range(self._items, items, BATCH):
-            self.update(model, state, np.arange(start, min(start + BATCH, items)))
+            self.update(state, np.arange(start, min(start + BATCH, items)))
         self._items = items
 
     @torch.no_grad()
-    def update(self, model: Model, state: State, items: Array) -> None:
+    def update(self, state: State, items: Array) -> None:
         """Quantizes these items again after their states changed."""
-        rows = np.ascontiguousarray(model.item_rows(torch.from_numpy(items), state).float().numpy())
+        rows = np.ascontiguousarray(self.model.item_matrix(torch.from_numpy(items), state).float().numpy())
         count = int(items.max(initial=-1)) + 1
         if count > len(self._codes):
             codes, scale_bias = self._codes, self._scale_bias
@@ -55,7 +57,7 @@ class QuantizedSearch:
         _quantize(items, rows, self._codes, self._scale_bias)
 
     @torch.no_grad()
-    def top_k(self, base: Tensor, query: Tensor, k: int, model: Model, state: State) -> tuple[Tensor, Tensor]:
+    def top_k(self, base: Tensor, query: Tensor, k: int, state: State) -> tuple[Tensor, Tensor]:
         """Returns (scores, items) of the k largest base[i] + query · row i, largest first."""
         vector, lower = np.ascontiguousarray(query.float().numpy()), np.empty(len(base), np.float32)
         error = np.float32(ROUNDING * np.abs(vector[:-1]).sum())
@@ -66,7 +68,7 @@ class QuantizedSearch:
             run_in_parts(_lower_bounds, len(base), *arguments)
         threshold = torch.from_numpy(lower).topk(min(k, len(base))).values[-1]
         items = torch.from_numpy(_candidates(self._scale_bias, error, lower, float(threshold)))
-        scores = base[items] + model.item_rows(items, state).float() @ query.float()
+        scores = base[items] + self.model.item_matrix(items, state).float() @ query.float()
         best = scores.topk(min(k, len(base)))
         return best.values, items[best.indices]
 

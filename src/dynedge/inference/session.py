@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -28,6 +29,8 @@ from dynedge.inference.event_input import Event
 from dynedge.inference.late_events import LateEventPolicy
 from dynedge.inference.quantized_search import QuantizedSearch
 from dynedge.models.base import State
+from dynedge.models.capabilities import Growable, HasVectors, RemembersSeen, Searchable, apply_with_undo, capable
+from dynedge.models.registry import models_with
 from dynedge.runs.coverage import Coverage
 from dynedge.runs.folder import (
     COVERAGE,
@@ -49,6 +52,9 @@ OBSERVE_EVENTS = 4096  # events applied to the state together
 MAX_SCORES = 1 << 22  # scores in memory at once: users × items
 QUANTIZED_ITEMS = 4096  # from this many items, quantized search is faster than scoring all of them
 NO_ITEM = -1  # pads a user's items where fewer than k have a score
+SHOWN_MODELS = 8  # model names in a message
+
+C = TypeVar("C")
 
 
 class Session:
@@ -75,14 +81,14 @@ class Session:
         session = cls(path, trained, Coverage.from_tensors(load_tensors(path / COVERAGE)))
         if (path / CURRENT_STATE).is_file():
             saved = load_tensors(path / CURRENT_STATE)
-            session.state = State(select_prefix(saved, "state")).beside(session.state)
+            session.state = State(select_prefix(saved, "state")).placed_like(session.state)
             session.coverage = Coverage.from_tensors(select_prefix(saved, "coverage"))
         return session
 
     @property
     def device(self) -> torch.device:
         """The device of the model's parameters; parts of the state may be in host memory."""
-        return next((parameter.device for parameter in self.model.parameters()), torch.device("cpu"))
+        return self.model.device
 
     @property
     def time_unit(self) -> str:
@@ -125,7 +131,7 @@ class Session:
 
     def _update_search(self, items: Array) -> None:
         if self._search is not None:
-            self._search.update(self.model, self.state, np.unique(items).astype(np.int64))
+            self._search.update(self.state, np.unique(items).astype(np.int64))
 
     @cached_property
     def late_events(self) -> LateEventPolicy:
@@ -158,11 +164,12 @@ class Session:
         """Grows every table to the current number of users and items."""
         users, items = len(self.users), len(self.items)
         if (users, items) != self._size:
-            self.model.grow(users, items, self.state)
+            growable = self.require(Growable, "accepts no users or items beyond its training log")
+            growable.grow(users, items, self.state)
             self.coverage.grow(items)
             self.late_events.grow(users, items)
             if self._search is not None:
-                self._search.grow(self.model, self.state, items)
+                self._search.grow(self.state, items)
             self._size = users, items
 
     def advance_to(self, log: EventLog, time: float | None = None, *, quiet: bool = True) -> int:
@@ -198,7 +205,7 @@ class Session:
         log = self._log(user, item, self.late_events.effective_time(user, item, np.array([event.time])), [event])
         newest = self.coverage.last_time
         with torch.no_grad(), autocast(self.config.training):
-            undo = self.model.suppose(Window(log, range(1)), self.state)
+            undo = apply_with_undo(self.model, Window(log, range(1)), self.state)
         self._update_search(log.item)
         self.coverage.last_time = max(newest, float(log.time[0]))
         try:
@@ -214,8 +221,9 @@ class Session:
     def enable_quantized_search(self, min_items: int = QUANTIZED_ITEMS) -> None:
         """Uses quantized search from now on, if there are enough items and the model's scores allow it."""
         enough = len(self.items) >= min_items and self.device.type == "cpu" and len(self.users)
-        if enough and self.model.asked(0, self.coverage.last_time, self.state) is not None:
-            self._search = QuantizedSearch(self.model, self.state, len(self.items))
+        searchable = capable(self.model, Searchable)
+        if enough and searchable is not None:
+            self._search = QuantizedSearch(searchable, self.state, len(self.items))
 
     def top_items(
         self,
@@ -256,7 +264,7 @@ class Session:
         users = users.to(self.device)
         times = torch.full((len(users),), time, dtype=torch.float64, device=self.device)
         with autocast(self.config.training):
-            scores = self.model.peek(users, times, None, self.state).float()
+            scores = self.model.score_query(users, times, None, self.state).float()
         scores.nan_to_num_(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
         if filter_seen:
             scores.masked_fill_(self._seen(users), -torch.inf)
@@ -265,22 +273,16 @@ class Session:
         return np.asarray(items.cpu()), np.asarray(best.cpu())
 
     def _search_items(self, user: int, k: int, time: float, filter_seen: bool) -> tuple[Array, Array]:
-        query = self.model.asked(user, time, self.state)
-        assert query is not None and self._search is not None
-        base, vector = query
+        assert self._search is not None
+        base, vector = self._search.model.query_vector(user, time, self.state)
         if filter_seen:
             base = base.masked_fill(self._seen(torch.tensor([user]))[0], -torch.inf)
-        best, items = self._search.top_k(base, vector, min(k, len(self.items)), self.model, self.state)
+        best, items = self._search.top_k(base, vector, min(k, len(self.items)), self.state)
         return np.asarray(items.masked_fill(best == -torch.inf, NO_ITEM)), np.asarray(best)
 
     def _seen(self, users: Tensor) -> Tensor:
-        seen = self.model.seen(users, self.state)
-        if seen is None:
-            raise UsageError(
-                f"{self.folder}: the model {self.config.name} does not remember which items a user has seen, so they "
-                "cannot be filtered out; edge, memory, counts and the heuristics recent and …-unseen do."
-            )
-        return seen.to(users.device)
+        model = self.require(RemembersSeen, "does not remember which items a user has seen")
+        return model.seen_items(users, self.state).to(users.device)
 
     def popular(self, k: int) -> tuple[Array, Array]:
         """Returns the k most frequent items and their shares of all events, the fallback for unknown users."""
@@ -291,11 +293,16 @@ class Session:
     @torch.no_grad()
     def vectors(self) -> tuple[Array, Array]:
         """Returns the current vectors of all users and of all items, float32[users, …] and float32[items, …]."""
-        both = self.model.vectors(self.state)
-        if both is None:
-            raise UsageError(
-                f"{self.folder}: the model {self.config.name} has no vectors of users and items; edge and recurrence "
-                "have them."
-            )
-        users, items = (np.asarray(part.float().cpu()) for part in both)
+        vectors = self.require(HasVectors, "has no vectors of users and items").vectors(self.state)
+        users, items = (np.asarray(part.float().cpu()) for part in vectors)
         return users, items
+
+    def require(self, capability: type[C], otherwise: str) -> C:
+        """Returns the model if it has a capability; else raises UsageError with the names of models that have it."""
+        model = capable(self.model, capability)
+        if model is None:
+            names = models_with(capability)
+            more = f" and {len(names) - SHOWN_MODELS} more" if len(names) > SHOWN_MODELS else ""
+            able = ", ".join(names[:SHOWN_MODELS]) + more
+            raise UsageError(f"{self.folder}: the model {self.config.name} {otherwise}; models that can: {able}.")
+        return model

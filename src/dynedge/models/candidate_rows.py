@@ -36,11 +36,9 @@ def candidates_of_chunks(
     chunks, device = num_chunks(len(index.window)), index.item.device
     group = torch.arange(chunks, device=device) // share
     if not index.uses_triton:
-        if negatives is None:
-            items = np.broadcast_to(np.arange(num_items, dtype=np.int32), (chunks, num_items))
-        else:
-            items = negatives.int()[group.to(negatives.device)].cpu().numpy()
-        return candidate_columns(index.schedule, index.window.item, items, num_items, device)
+        every = np.broadcast_to(np.arange(num_items, dtype=np.int32), (chunks, num_items))
+        some = every if negatives is None else negatives.int()[group.to(negatives.device)].cpu().numpy()
+        return candidate_columns(index.schedule, index.window.item, some, num_items, device)
     if negatives is None:
         outside = torch.arange(num_items, device=device)
         items = outside.expand(chunks, -1).contiguous()

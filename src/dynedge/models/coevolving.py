@@ -56,9 +56,7 @@ class CoevolvingModel(DynamicModel, HasStates):
 
     def entity_table(self, side: int, state: State) -> EntityTable:
         name = SIDES[side]
-        return EntityTable(
-            self.xi[side], self.psi[side], self.psi_row(side), state[name], state[f"{name}_moved"]
-        )
+        return EntityTable(self.xi[side], self.psi[side], self.psi_row(side), state[name], state[f"{name}_moved"])
 
     def entity_states(self, side: int, entities: Tensor, state: State) -> Tensor:
         return read_states([(self.entity_table(side, state), entities)])

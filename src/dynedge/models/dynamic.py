@@ -38,7 +38,7 @@ class Forward(NamedTuple):
 
 
 class DynamicModel(Model):
-    """A chunk of events shares the config's `negatives`; with at most `full_softmax_up_to` items, all are candidates."""
+    """Events of a chunk share `config.negatives`; with at most `full_softmax_up_to` items, all are candidates."""
 
     in_float32 = True  # no bfloat16 on a GPU: products are small here, and scores must not tie
 
@@ -116,14 +116,10 @@ class DynamicModel(Model):
         self.advance(batch, forward, state)
         return scores
 
-    def window_scores(
-        self, batch: WindowIndex, forward: Forward, candidates: Tensor | None, state: State
-    ) -> Tensor:
+    def window_scores(self, batch: WindowIndex, forward: Forward, candidates: Tensor | None, state: State) -> Tensor:
         """[n, I] or [n, C]: each candidate as it was just before the event."""
         vectors = self.item_vectors(self.arange(self.shape.items), state)
-        scores = all_scores(
-            forward.query, vectors, self.candidate_ids, batch.item, batch.after, forward.arena
-        )
+        scores = all_scores(forward.query, vectors, self.candidate_ids, batch.item, batch.after, forward.arena)
         return scores if candidates is None else scores.gather(1, candidates)
 
     def observe(self, window: Window, state: State) -> None:

@@ -22,7 +22,7 @@ from dynedge.data.log import EventLog, read_log
 from dynedge.errors import DataError, UsageError
 from dynedge.evaluation.breakdown import breakdown
 from dynedge.evaluation.negatives import SEED
-from dynedge.evaluation.protocol import PROTOCOLS, walk
+from dynedge.evaluation.protocol import PROTOCOLS, rank_events
 from dynedge.evaluation.summary import summarize
 from dynedge.runs.folder import IDS, MODEL, STATE, check_finished, load_run, read_config
 from dynedge.runs.run_config import RunConfig
@@ -91,14 +91,15 @@ def check_protocol(protocol: str) -> None:
 
 
 def _rank_events(folder: Path, log: EventLog, protocol: str, quiet: bool) -> Array:
-    run = load_run(folder)
-    training = run.config.training
-    if torch.device(training.device).type == "cuda" and torch.cuda.is_available():
-        run = load_run(folder, training.device)
+    training = read_config(folder).training
+    on_gpu = torch.device(training.device).type == "cuda" and torch.cuda.is_available()
+    device = training.device if on_gpu else "cpu"
+    run = load_run(folder, device)
     events = training.resolve_split(log).ranges(len(log))
     both = range(events["valid"].start, events["test"].stop)
     with Progress(f"ranking {folder.name}", total=len(both), quiet=quiet) as progress, autocast(training):
-        return walk(run.model, log, both, run.state, protocol=protocol, after=progress.advance)
+        model, state, advance = run.model, run.state, progress.advance
+        return rank_events(model, log, both, state, protocol=protocol, device=device, on_progress=advance)
 
 
 def _open_log(folder: Path, given: Path | None) -> EventLog:

@@ -25,7 +25,7 @@ from dynedge.config import flatten, free_keys, to_toml
 from dynedge.data.log import EventLog, read_log
 from dynedge.data.log_writer import LogWriter
 from dynedge.errors import DataError, UsageError
-from dynedge.models.base import Model, State
+from dynedge.models.base import LogShape, Model, State
 from dynedge.models.registry import find_entry
 from dynedge.ops.dispatch import set_cuda_device
 from dynedge.runs.coverage import Coverage
@@ -153,14 +153,14 @@ def load_run(folder: str | os.PathLike[str], device: str = "cpu") -> LoadedRun:
     tensors = load_tensors(path / MODEL)
     set_cuda_device(device)
     try:
-        model = entry.restore(config.model, log, tensors).to(device).eval()
+        model = entry.model.restore(config.model, LogShape.of(log), tensors).to(device).eval()
         if config.training.precision == "float64":
             model.double().load_state_dict(tensors)  # again: restoring in float32 lost bits
     except (RuntimeError, KeyError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise DataError(f"{path / MODEL} does not fit the run's config.toml: {reason}.") from None
     state = State(load_tensors(path / STATE))
-    return LoadedRun(model, state if device == "cpu" else state.beside(model.start()), log, config)
+    return LoadedRun(model, state if device == "cpu" else state.placed_like(model.start()), log, config)
 
 
 def check_finished(folder: Path) -> None:

@@ -31,7 +31,7 @@ def train_run(
     model = build_model(config, log)  # before the folder is created: an invalid setting leaves nothing behind
     logger = TrainingLogger(run.folder, quiet=quiet, tensorboard=tensorboard)
     parameters = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-    run.begin(config, log, {"parameters": parameters} | model.facts())
+    run.begin(config, log, {"parameters": parameters} | model.run_info())
     train_state = fit(model, log, config.training, checkpoints=run.checkpoints, logger=logger, stop=stop)
     run.finish(train_state, config, log)
     return config, train_state

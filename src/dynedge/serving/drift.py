@@ -14,6 +14,7 @@ import torch
 
 from dynedge.data.log import EventLog
 from dynedge.inference.session import Session
+from dynedge.models.capabilities import HasStates, capable
 from dynedge.utils.arrays import Array
 
 CAPACITY = 1 << 16  # states stored for users, and as many for items
@@ -37,8 +38,12 @@ class DriftTracker:
         """Starts empty histories for a session's states."""
         for side, ids in enumerate((session.users, session.items)):
             rows = torch.arange(min(len(ids), PROJECTED_ENTITIES), device=session.device)
-            states = session.model.states(side, rows, session.state)
-            self._history[side] = None if states is None else _StateHistory(np.asarray(states.float().cpu()))
+            model = capable(session.model, HasStates)
+            if model is not None:
+                states = model.entity_states(side, rows, session.state)
+                self._history[side] = _StateHistory(np.asarray(states.float().cpu()))
+            else:
+                self._history[side] = None
 
     @torch.no_grad()
     def record(self, session: Session, events: EventLog) -> None:
@@ -51,12 +56,11 @@ class DriftTracker:
             return
         self._next_sample = time.monotonic() + PAUSE
         for side, rows in enumerate((events.user[-SAMPLED_EVENTS:], events.item[-SAMPLED_EVENTS:])):
-            history = self._history[side]
-            if history is not None and len(rows):
+            history, model = self._history[side], capable(session.model, HasStates)
+            if history is not None and model is not None and len(rows):
                 entities, last = np.unique(rows[::-1], return_index=True)
                 on_device = torch.from_numpy(entities).long().to(session.device)
-                states = session.model.states(side, on_device, session.state)
-                assert states is not None
+                states = model.entity_states(side, on_device, session.state)
                 times = events.time[-SAMPLED_EVENTS:][::-1][last]
                 history.append(entities, times, np.asarray(states.float().cpu()))
 

@@ -263,7 +263,7 @@ def _restore(session: Session, info: SnapshotInfo, tensors: Tensors) -> None:
         for external_id in added:
             ids.add(external_id)
     session.grow()
-    session.state = State(select_prefix(tensors, "state")).beside(session.state)
+    session.state = State(select_prefix(tensors, "state")).placed_like(session.state)
     session.coverage = Coverage.from_tensors(select_prefix(tensors, "coverage"))
     session.late_events = LateEventPolicy.from_tensors(select_prefix(tensors, "last_event_time"))
 

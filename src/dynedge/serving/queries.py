@@ -10,10 +10,11 @@ from typing import Any
 import torch
 
 from dynedge.data.id_index import ExternalId
-from dynedge.errors import DynedgeError, UsageError
+from dynedge.errors import DynedgeError
 from dynedge.inference.event_input import Event
 from dynedge.inference.recommend import UserRecommendations, recommend
 from dynedge.inference.session import Session
+from dynedge.models.capabilities import Explainable, HasVectors, capable
 
 Record = dict[str, Any]
 UNKNOWN_USER = {"shares": {"popular": 1.0}, "similar_to": None}
@@ -49,14 +50,14 @@ def explained(session: Session, answer: UserRecommendations, time: float | None)
 def _explanations(session: Session, answer: UserRecommendations, time: float) -> list[Record] | None:
     if not answer.known:
         return [UNKNOWN_USER for _ in answer.item_rows]
-    with torch.no_grad():
-        reasons = session.model.explain(answer.user_row, time, torch.from_numpy(answer.item_rows), session.state)
-    if reasons is None:
+    model = capable(session.model, Explainable)
+    if model is None:
         return None
-    return [
-        {"shares": reason.shares, "similar_to": None if reason.near < 0 else session.items[reason.near]}
-        for reason in reasons
-    ]
+    with torch.no_grad():
+        explanations = model.explain(answer.user_row, time, torch.from_numpy(answer.item_rows), session.state)
+    nearest = [one.nearest_item for one in explanations]
+    similar = [None if item < 0 else session.items[item] for item in nearest]
+    return [{"shares": one.shares, "similar_to": item} for one, item in zip(explanations, similar, strict=True)]
 
 
 def what_if(session: Session, event: Event, k: int, *, filter_seen: bool = False) -> Record:
@@ -75,10 +76,7 @@ def what_if(session: Session, event: Event, k: int, *, filter_seen: bool = False
 def similar_items(session: Session, item: ExternalId, k: int) -> Record:
     """Returns the items with the highest cosine similarity of their centred vectors."""
     row = find_row(session, 1, item)
-    both = session.model.vectors(session.state)
-    if both is None:
-        raise UsageError(f"the model {session.config.name} has no item vectors, so it cannot find similar items.")
-    vectors = both[1].float()
+    vectors = session.require(HasVectors, "has no item vectors").vectors(session.state)[1].float()
     vectors = vectors - vectors.mean(0)
     cosine = torch.nn.functional.cosine_similarity(vectors, vectors[row : row + 1])
     cosine[row] = -torch.inf

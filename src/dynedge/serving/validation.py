@@ -8,6 +8,7 @@ from dynedge.data.timestamps import parse_timestamp
 from dynedge.errors import UsageError
 from dynedge.inference.event_input import Event
 from dynedge.inference.session import Session
+from dynedge.models.capabilities import Growable, capable
 from dynedge.serving.schemas import EventBody
 
 MAX_AHEAD = 86400.0  # seconds that an event may be ahead of this machine's clock
@@ -25,7 +26,7 @@ def validate_event(session: Session, event: EventBody) -> Event:
     width = session.run_log.features.shape[1]
     if event.features is not None and len(event.features) != width:
         raise UsageError(f"features: got {len(event.features)}, but the run was trained with {width}.")
-    if not session.model.grows:
+    if capable(session.model, Growable) is None:
         for ids, external_id, side in ((session.users, user, "user"), (session.items, item, "item")):
             if ids.find(external_id) < 0:
                 raise UsageError(

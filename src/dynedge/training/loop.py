@@ -1,4 +1,4 @@
-"""The training loop. It knows a model by the verbs of models/contract.py, never by name."""
+"""The training loop. It knows a model by the contract in models/base.py, never by name."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,7 +16,7 @@ from dynedge.data.log import EventLog
 from dynedge.data.windows import cut_windows
 from dynedge.errors import DataError
 from dynedge.evaluation.metrics import mean
-from dynedge.evaluation.protocol import candidates, walk
+from dynedge.evaluation.protocol import calibrate, rank_events
 from dynedge.models.base import Loss, Model, State, Step
 from dynedge.training.checkpoint import Checkpoints
 from dynedge.training.config import TrainingConfig
@@ -26,13 +24,13 @@ from dynedge.training.logging import TrainingLogger
 from dynedge.training.optimizer import Adam
 from dynedge.training.peak_memory import peak_memory_mib
 from dynedge.training.precision import autocast, deterministic_algorithms
-from dynedge.training.step import Steps
+from dynedge.training.step import TrainingStep
 from dynedge.training.train_state import Record, TrainState
 from dynedge.utils.signals import StoppedBySignal, StopSignal
 from dynedge.utils.tensor_io import select_prefix, with_prefixes
 
 SMALL_WINDOW = 2048  # events
-AT_LAST = 5  # times as many validation events as after an epoch, for what is chosen on them
+FINAL_CALIBRATION = 5  # times as many validation events as after an epoch
 
 
 def fit(
@@ -44,115 +42,114 @@ def fit(
     logger: TrainingLogger | None = None,
     stop: StopSignal | None = None,
 ) -> TrainState:
-    """Train the model on the log's training events; goes on from the newest checkpoint where there is one.
+    """Trains the model on the log's training events; resumes from the newest checkpoint if there is one.
 
-    The best epoch by validation MRR is in the returned TrainState, as the model and the state at the end of its
-    training events. Deterministic on a CPU: a run stopped anywhere and gone on with ends bit for bit as one never
-    stopped.
+    The returned TrainState holds the best epoch by validation MRR: the model and the state at the end of its training
+    events. Deterministic on a CPU: a run stopped anywhere and resumed ends with the same bits as one never stopped.
     """
     logger, stop = logger or TrainingLogger(quiet=True), stop or StopSignal()
-    events, valid = config.train_valid_ranges(log)
-    cuts = cut_windows(events.stop, model.num_windows(events.stop))
-    course = TrainState(model, Adam(model.named_parameters(), config.lr, config.row_lr), model.start())
-    keeper = _Keeper(course, checkpoints, config, stop)
-    keeper.load()
-    steps = Steps(model, course.optimizer, config)
-    logger.start(course.history, config.epochs, _events_left(course, cuts, config.epochs))
+    train, valid = config.train_valid_ranges(log)
+    windows = cut_windows(train.stop, model.num_windows(train.stop))
+    train_state = TrainState(model, Adam(model.named_parameters(), config.lr, config.row_lr), model.start())
+    saver = _CheckpointSaver(train_state, checkpoints, config, stop)
+    saver.load()
+    step = TrainingStep(model, train_state.optimizer, config)
+    logger.start(train_state.history, config.epochs, _remaining_events(train_state, windows, config.epochs))
     if config.validation_protocol(log) != "full":
         limit = f"training.full_ranking_up_to = {config.full_ranking_up_to}"
-        logger.message(f"validation ranks among 9,999 drawn items, since there are {log.num_items:,}; {limit}")
+        logger.message(f"validation ranks among 9,999 sampled items, since there are {log.num_items:,}; {limit}")
     try:
         with stop.deferred(), deterministic_algorithms(config.deterministic):
-            while course.epoch < config.epochs and not course.should_stop_early(config.patience):
-                course.optimizer.scale_learning_rate(config.lr_decay**course.non_improving_epochs)
-                with threads_for(cuts):
-                    _train(course, steps, log, cuts, config, keeper, logger)
-                if (
-                    course.totals.end_epoch_metrics is None
-                ):  # once an epoch, also when stopped and gone on with after it
-                    course.totals.end_epoch_metrics = dict(model.end_epoch(course.epoch))
-                record = _validate(course, log, valid, config, keeper)
-                course.finish_epoch(record)
+            while train_state.epoch < config.epochs and not train_state.should_stop_early(config.patience):
+                train_state.optimizer.scale_learning_rate(config.lr_decay**train_state.non_improving_epochs)
+                with threads_for(windows):
+                    _train_epoch(train_state, step, log, windows, config, saver, logger)
+                if train_state.totals.end_epoch_metrics is None:  # once per epoch, also if resumed after it
+                    train_state.totals.end_epoch_metrics = dict(model.end_epoch(train_state.epoch))
+                record = _validate(train_state, log, valid, config, saver)
+                train_state.finish_epoch(record)
                 logger.log_epoch(record)
-                keeper.look()
-            keeper.save()
-            if model.chooses:
-                _choose_again(course, log, config, logger)
+                saver.save_if_due()
+            saver.save()
+            _calibrate_best_epoch(train_state, log, config, logger)
     finally:
         logger.close()
-    return course
+    return train_state
 
 
-def _train(
-    course: TrainState,
-    steps: Steps,
+def _train_epoch(
+    train_state: TrainState,
+    step: TrainingStep,
     log: EventLog,
-    cuts: list[range],
+    windows: list[range],
     config: TrainingConfig,
-    keeper: _Keeper,
+    saver: _CheckpointSaver,
     logger: TrainingLogger,
 ) -> None:
-    """The rest of an epoch's windows."""
-    model = course.model.train()
-    prepared = iter(model.windows(log, cuts[-1].stop, course.window) if course.window < len(cuts) else ())
-    unread = _Unread(course, cuts, config, logger)
-    keeper.settle = unread.read
-    for window in range(course.window, len(cuts)):
-        step = Step(config.seed, course.epoch, window)
-        torch.manual_seed(step.generator().initial_seed())  # a layer that draws by itself (dropout) resumes too
-        ready: Any = next(prepared)
-        unread.add(window, *steps.take(ready, course.state, step))
-        model.passed(ready, course.state)
-        course.window = window + 1
-        if keeper.look(windows=1):
-            unread.go_on()
-    unread.read()
-    course.optimizer.zero_grad()
+    """Trains on the remaining windows of an epoch."""
+    model, first = train_state.model.train(), train_state.window
+    metrics = _DeferredMetrics(train_state, windows, config, logger)
+    saver.before_saving = metrics.read
+    batches = model.batches(log, windows, first) if first < len(windows) else ()
+    for window, batch in enumerate(batches, first):
+        position = Step(config.seed, train_state.epoch, window)
+        torch.manual_seed(position.generator().initial_seed())  # for layers that draw by themselves, as dropout
+        metrics.add(window, *step.run(batch, train_state.state, position))
+        model.after_step(batch, train_state.state)
+        train_state.window = window + 1
+        if saver.save_if_due(windows=1):
+            metrics.restart_timer()
+    if train_state.window != len(windows):
+        raise RuntimeError(f"the model made {train_state.window} batches for {len(windows)} windows")
+    metrics.read()
+    train_state.optimizer.zero_grad()
 
 
-class _Unread:
-    """Windows whose numbers are yet to be read.
+class _DeferredMetrics:
+    """Numbers of training windows, read one window late on a GPU: reading is a window's one wait for it.
 
-    On a GPU one is left unread while the next is under way: reading is a window's one wait for the GPU. What has
-    diverged is noticed before it can be saved.
+    Divergence is noticed before anything of it can be saved.
     """
 
-    def __init__(self, course: TrainState, cuts: list[range], config: TrainingConfig, logger: TrainingLogger) -> None:
-        self.course, self.cuts, self.config, self.logger = course, cuts, config, logger
-        self._left: deque[tuple[int, Loss, Tensor]] = deque()
-        self._most = int(config.device.startswith("cuda"))
-        self.go_on()
+    def __init__(
+        self, train_state: TrainState, windows: list[range], config: TrainingConfig, logger: TrainingLogger
+    ) -> None:
+        self.train_state, self.windows, self.config, self.logger = train_state, windows, config, logger
+        self._pending: deque[tuple[int, Loss, Tensor]] = deque()
+        self._delay = int(config.device.startswith("cuda"))
+        self.restart_timer()
 
-    def go_on(self) -> None:
-        """Time counts from here: with the wait for windows, without the writing of checkpoints."""
+    def restart_timer(self) -> None:
+        """A window's time includes waiting for its batch, and not writing checkpoints."""
         self._since = time.perf_counter()
 
     def add(self, window: int, loss: Loss, norm: Tensor) -> None:
-        self._left.append((window, loss, norm))
-        self.read(self._most)
+        self._pending.append((window, loss, norm))
+        self.read(self._delay)
 
-    def read(self, most: int = 0) -> None:
-        """All but the last `most` windows."""
-        while len(self._left) > most:
-            self._read(*self._left.popleft())
+    def read(self, leave: int = 0) -> None:
+        """Reads all but the last `leave` windows."""
+        while len(self._pending) > leave:
+            self._read(*self._pending.popleft())
 
     def _read(self, window: int, loss: Loss, norm: Tensor) -> None:
-        value, length = float(loss.total.detach()), float(norm)
-        if not (math.isfinite(value) and math.isfinite(length)):
-            raise _diverged(value, self.course.epoch, window, self.cuts, self.config)
-        # A model may tell its loss without what it adds for its own ends.
-        told = {"loss": value} | {name: float(number) for name, number in loss.log.items()}
-        spent, events = time.perf_counter() - self._since, len(self.cuts[window])
-        self.course.totals.add(events, spent, {**told, "objective": value, "grad_norm": length})
-        self.logger.log_window(self.course.epoch, events, told)
-        self.go_on()
+        objective, grad_norm = float(loss.total.detach()), float(norm)
+        if not (math.isfinite(objective) and math.isfinite(grad_norm)):
+            raise _divergence(objective, self.train_state.epoch, window, self.windows, self.config)
+        # The logged loss may leave out terms that the objective has, such as penalties.
+        metrics = {"loss": objective} | {name: float(number) for name, number in loss.log.items()}
+        seconds, events = time.perf_counter() - self._since, len(self.windows[window])
+        totals = {**metrics, "objective": objective, "grad_norm": grad_norm}
+        self.train_state.totals.add(events, seconds, totals)
+        self.logger.log_window(self.train_state.epoch, events, metrics)
+        self.restart_timer()
 
 
 @contextmanager
-def threads_for(cuts: list[range]) -> Iterator[None]:
-    """One thread where windows are small: a second takes longer to wake (0.1 ms or more) than their products last."""
+def threads_for(windows: list[range]) -> Iterator[None]:
+    """One thread where windows are small: waking a second takes longer (0.1 ms or more) than their products."""
     before = torch.get_num_threads()
-    if max(map(len, cuts), default=0) < SMALL_WINDOW:
+    if max(map(len, windows), default=0) < SMALL_WINDOW:
         torch.set_num_threads(1)
     try:
         yield
@@ -160,70 +157,84 @@ def threads_for(cuts: list[range]) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _validate(course: TrainState, log: EventLog, valid: range, config: TrainingConfig, keeper: _Keeper) -> Record:
-    """The epoch's record. States evolve through validation on a copy: training knows nothing of it."""
-    began, tally = time.perf_counter(), course.totals
-    course.model.eval()
+def _validate(
+    train_state: TrainState, log: EventLog, valid: range, config: TrainingConfig, saver: _CheckpointSaver
+) -> Record:
+    """The epoch's record. States advance through validation on a copy, so that training does not see it."""
+    start, totals, model = time.perf_counter(), train_state.totals, train_state.model.eval()
+    protocol = config.validation_protocol(log)
     with autocast(config):
-        protocol = config.validation_protocol(log)
-        among = partial(candidates, protocol=protocol)
-        chosen, ranks = course.model.calibrate(log, valid, course.state.clone(), among)
-        if ranks is None:
-            copy = course.state.clone()
-            ranks = walk(course.model, log, valid, copy, protocol=protocol, after=lambda events: keeper.look())
+        calibration = calibrate(model, log, valid, train_state.state.clone(), protocol=protocol, device=config.device)
+        if calibration is None:
+            ranks = rank_events(
+                model,
+                log,
+                valid,
+                train_state.state.clone(),
+                protocol=protocol,
+                device=config.device,
+                on_progress=lambda events: saver.save_if_due(),
+            )
+            calibration = {}, ranks
+    chosen, ranks = calibration
     return {
-        "epoch": course.epoch + 1,
-        **tally.means(),
-        **(tally.end_epoch_metrics or {}),
+        "epoch": train_state.epoch + 1,
+        **totals.means(),
+        **(totals.end_epoch_metrics or {}),
         **chosen,
         "valid_mrr": mean("mrr", ranks),
         "valid_recall@10": mean("recall@10", ranks),
         "valid_protocol": protocol,
-        "losses": tally.loss_curve(),
-        "events": tally.events,
-        "seconds": tally.seconds,
-        "valid_seconds": time.perf_counter() - began,
-        "events_per_s": tally.events / max(tally.seconds, 1e-9),
+        "losses": totals.loss_curve(),
+        "events": totals.events,
+        "seconds": totals.seconds,
+        "valid_seconds": time.perf_counter() - start,
+        "events_per_s": totals.events / max(totals.seconds, 1e-9),
         "peak_mib": peak_memory_mib(config.device),
     }
 
 
-def _choose_again(course: TrainState, log: EventLog, config: TrainingConfig, logger: TrainingLogger) -> None:
-    """The best epoch chooses on more validation events: the first of them are not like those that come long after."""
-    events = config.resolve_split(log).ranges(len(log))["valid"][: AT_LAST * config.validation_events or None]
-    model, best = course.model.eval(), course.best
+def _calibrate_best_epoch(
+    train_state: TrainState, log: EventLog, config: TrainingConfig, logger: TrainingLogger
+) -> None:
+    """Calibrates the best epoch on more validation events: those right after training are not like later ones."""
+    valid = config.resolve_split(log).ranges(len(log))["valid"]
+    events = valid[: FINAL_CALIBRATION * config.validation_events or None]
+    model, best = train_state.model.eval(), train_state.best
     if best is None or len(events) == len(config.train_valid_ranges(log)[1]):
         return
     last = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     model.load_state_dict(select_prefix(best.tensors, "model"))
+    state = State(select_prefix(best.tensors, "state")).placed_like(train_state.state).clone()
     with autocast(config):
-        state = State(select_prefix(best.tensors, "state")).beside(course.state).clone()
-        chosen, _ = model.calibrate(log, events, state, partial(candidates, protocol=config.validation_protocol(log)))
-    now = {name: tensor.detach().to("cpu", copy=True) for name, tensor in model.state_dict().items()}
-    course.best = replace(best, tensors=best.tensors | with_prefixes(model=now))
+        protocol = config.validation_protocol(log)
+        calibration = calibrate(model, log, events, state, protocol=protocol, device=config.device)
+    if calibration is not None:
+        tensors = {name: tensor.detach().to("cpu", copy=True) for name, tensor in model.state_dict().items()}
+        train_state.best = replace(best, tensors=best.tensors | with_prefixes(model=tensors))
+        chosen = ", ".join(f"{name} {value:g}" for name, value in calibration[0].items())
+        logger.message(f"calibrated on {len(events):,} validation events: {chosen}")
     model.load_state_dict(last)
-    told = ", ".join(f"{name} {value:g}" for name, value in chosen.items())
-    logger.message(f"chosen on {len(events):,} validation events: {told}")
 
 
-class _Keeper:
-    """Saves when it is time, and when asked to stop."""
+class _CheckpointSaver:
+    """Saves a checkpoint when one is due, and when a signal asks to stop."""
 
     def __init__(
-        self, course: TrainState, checkpoints: Checkpoints | None, config: TrainingConfig, stop: StopSignal
+        self, train_state: TrainState, checkpoints: Checkpoints | None, config: TrainingConfig, stop: StopSignal
     ) -> None:
-        self.course, self.checkpoints, self.config, self.stop = course, checkpoints, config, stop
+        self.train_state, self.checkpoints, self.config, self.stop = train_state, checkpoints, config, stop
         self._windows, self._saved = 0, time.monotonic()
-        self._standing = (0, 0)  # epoch and window of the last checkpoint
-        self.settle: Callable[[], None] = lambda: None  # what is due before saving
+        self._position = (0, 0)  # epoch and window of the last checkpoint
+        self.before_saving: Callable[[], None] = lambda: None
 
     def load(self) -> None:
-        if self.checkpoints and (found := self.checkpoints.load()):
-            self.course.load(found)
-            self._standing = self.course.epoch, self.course.window
+        if self.checkpoints and (checkpoint := self.checkpoints.load()):
+            self.train_state.load(checkpoint)
+            self._position = self.train_state.epoch, self.train_state.window
 
-    def look(self, windows: int = 0) -> bool:
-        """Whether it saved."""
+    def save_if_due(self, windows: int = 0) -> bool:
+        """Whether it saved; `windows` is the number trained since the last call."""
         self._windows += windows
         if self.stop.received is not None:
             self.save()
@@ -235,23 +246,24 @@ class _Keeper:
         return due
 
     def save(self) -> None:
-        self.settle()
-        standing = self.course.epoch, self.course.window
-        if self.checkpoints and standing != self._standing:
-            self.checkpoints.save(self.course.checkpoint())
-        self._standing = standing
+        self.before_saving()
+        position = self.train_state.epoch, self.train_state.window
+        if self.checkpoints and position != self._position:
+            self.checkpoints.save(self.train_state.checkpoint())
+        self._position = position
         self._windows, self._saved = 0, time.monotonic()
 
 
-def _diverged(value: float, epoch: int, window: int, cuts: list[range], config: TrainingConfig) -> DataError:
-    events, what = cuts[window], f"loss is {value}" if not math.isfinite(value) else "gradient is not finite"
+def _divergence(objective: float, epoch: int, window: int, windows: list[range], config: TrainingConfig) -> DataError:
+    events = windows[window]
+    what = f"loss is {objective}" if not math.isfinite(objective) else "gradient is not finite"
     return DataError(
-        f"the {what} in epoch {epoch + 1}, window {window + 1} of {len(cuts)} (events {events.start} to "
+        f"the {what} in epoch {epoch + 1}, window {window + 1} of {len(windows)} (events {events.start} to "
         f"{events.stop - 1}): lower --lr (now {config.lr:g}) or check the log's features for extreme values; "
-        "the last good checkpoint is kept, and --resume goes on from it."
+        "--resume continues from the last good checkpoint."
     )
 
 
-def _events_left(course: TrainState, cuts: list[range], epochs: int) -> int:
-    done = cuts[course.window - 1].stop if course.window else 0
-    return max((epochs - course.epoch) * cuts[-1].stop - done, 0)
+def _remaining_events(train_state: TrainState, windows: list[range], epochs: int) -> int:
+    done = windows[train_state.window - 1].stop if train_state.window else 0
+    return max((epochs - train_state.epoch) * windows[-1].stop - done, 0)

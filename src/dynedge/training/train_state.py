@@ -118,7 +118,7 @@ class TrainState:
         except (RuntimeError, KeyError) as error:
             reason = " ".join(str(error).split())
             raise DataError(f"the checkpoint does not fit the model as it is configured now: {reason}.") from None
-        self.state = State(select_prefix(current, "state")).beside(self.state).clone()
+        self.state = State(select_prefix(current, "state")).placed_like(self.state).clone()
         self.epoch, self.window, self.history = metadata["epoch"], metadata["window"], metadata["history"]
         self.totals = EpochTotals(**metadata["totals"])
         best = metadata["best"]

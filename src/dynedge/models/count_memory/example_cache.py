@@ -38,9 +38,7 @@ class ExampleCache:
     examples in all.
     """
 
-    def __init__(
-        self, start: Callable[[], State], collect: Collect, counted_events: int, examples: int
-    ) -> None:
+    def __init__(self, start: Callable[[], State], collect: Collect, counted_events: int, examples: int) -> None:
         self._start, self._collect = start, collect
         self._counted_events, self._num_examples = counted_events, examples
         self._cached: tuple[EventLog, list[range], list[WindowExamples]] | None = None

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, Self
 
@@ -37,7 +37,7 @@ from dynedge.models.edge.config import EdgeConfig
 from dynedge.models.edge.recurrence import Recurrence
 from dynedge.models.window_index import WindowIndex
 from dynedge.ops.dispatch import SideStream
-from dynedge.ops.ranks import ranks_of_sums
+from dynedge.ops.ranks import ranks_of_weighted_sums
 from dynedge.utils.arrays import Array
 
 MEMORY, RECURRENCE = "memory.", "recurrence."  # prefixes of the experts' parts of state and parameters
@@ -77,12 +77,8 @@ class Edge(
 
     @classmethod
     def create(cls, config: EdgeConfig, log: EventLog, train_end: int, seed: int) -> Self:
-        memory = replace(config.memory, windows=config.recurrence.windows)
-        experts = (
-            CountMemory.create(memory, log, train_end, seed),
-            Recurrence.create(config.recurrence, log, train_end, seed),
-        )
-        return cls(config, *experts)
+        memory = CountMemory.create(config.memory, log, train_end, seed)
+        return cls(config, memory, Recurrence.create(config.recurrence, log, train_end, seed))
 
     @classmethod
     def restore(cls, config: EdgeConfig, shape: LogShape, tensors: Tensors) -> Self:
@@ -143,7 +139,7 @@ class Edge(
     def calibration_ranks(self, batch: WindowIndex, candidates: Tensor | None, true: Tensor, state: State) -> Array:
         memory, recurrence = self._scores(batch, candidates, state)
         weights = self.calibration_options()
-        return ranks_of_sums(memory.to(recurrence), recurrence, weights, true.to(recurrence.device))
+        return ranks_of_weighted_sums(memory.to(recurrence), recurrence, weights, true.to(recurrence.device))
 
     def set_calibration(self, value: float) -> dict[str, float]:
         self.weight.fill_(value)

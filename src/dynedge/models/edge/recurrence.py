@@ -322,9 +322,7 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
 
     # ---- scores
 
-    def window_scores(
-        self, batch: WindowIndex, forward: Forward, candidates: Tensor | None, state: State
-    ) -> Tensor:
+    def window_scores(self, batch: WindowIndex, forward: Forward, candidates: Tensor | None, state: State) -> Tensor:
         few = candidates is not None and FEW * candidates.shape[1] < self.shape.items
         if self.bonus is None and candidates is not None and (few or forward.arena.is_cuda):
             updates = ItemUpdates(batch.roots[1], batch.item_starts, batch.item_events, batch.after)

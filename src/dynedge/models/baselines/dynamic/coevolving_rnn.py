@@ -34,9 +34,7 @@ LONG_GAP = 10.0  # log(1 + seconds) of some hours: inputs much above 1 would sat
 class CoevolvingRNN(CoevolvingModel):
     """`seen`: masks of the users and items that start at a learned vector of their own; all others start at ξ."""
 
-    def __init__(
-        self, config: Any, shape: LogShape, seen: tuple[Array, Array], *, item_ids: bool = False
-    ) -> None:
+    def __init__(self, config: Any, shape: LogShape, seen: tuple[Array, Array], *, item_ids: bool = False) -> None:
         super().__init__(config, shape)
         dim = config.dim
         self.items = ItemFeatures(shape, dim, ids=item_ids, categories=True)
