@@ -27,7 +27,7 @@ from dynedge.data.ingest.pipeline import prepare
 from dynedge.data.ingest.schema import Schema
 from dynedge.data.log import EventLog
 from dynedge.data.synthetic import synthesize
-from dynedge.evaluation.protocol import walk
+from dynedge.evaluation.protocol import rank_events
 from dynedge.ops.all_scores import all_scores
 from dynedge.ops.ranks import ranks, reference_ranks
 from dynedge.runs.folder import load_run
@@ -106,10 +106,10 @@ def turn(run: Path, log: EventLog, most: int) -> float:
     """Seconds an event, after a warm-up."""
     trained = load_run(run)
     start = log.split.ranges(len(log))["valid"].start
-    walk(trained.model, log, range(start, start + 500), trained.state)
+    rank_events(trained.model, log, range(start, start + 500), trained.state)
     events = range(start + 500, min(start + 500 + most, len(log)))
     began = time.perf_counter()
-    walk(trained.model, log, events, trained.state)
+    rank_events(trained.model, log, events, trained.state)
     return (time.perf_counter() - began) / len(events)
 
 

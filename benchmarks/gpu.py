@@ -35,7 +35,7 @@ from machine import machine, peak_mib
 from dynedge.data.log import EventLog, read_log
 from dynedge.data.synthetic import synthesize
 from dynedge.evaluation.metrics import mean
-from dynedge.evaluation.protocol import walk
+from dynedge.evaluation.protocol import rank_events
 from dynedge.models.base import Model, State, Step
 from dynedge.models.edge import model as edge
 from dynedge.models.edge import recurrence
@@ -44,7 +44,7 @@ from dynedge.models.edge.recurrence import Recurrence
 from dynedge.training.config import TrainingConfig
 from dynedge.training.optimizer import Adam
 from dynedge.training.precision import autocast, deterministic_algorithms
-from dynedge.training.step import Steps
+from dynedge.training.step import TrainingStep
 
 NO_ACTIVE = {"active_users": None, "active_items": None}
 ROWS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -198,9 +198,9 @@ class Trainer:
             fused = edge.create(edge.EdgeConfig(recurrence=config), log, self.train_end, seed=0).to("cuda")
             self.model, self.core = fused, fused.recurrence
         else:
-            self.model = self.core = recurrence.create(config, log, self.train_end, seed=0).to("cuda")
+            self.model = self.core = recurrence.Recurrence.create(config, log, self.train_end, seed=0).to("cuda")
         self.optimiser = Adam(self.model.named_parameters(), 1e-3, 1e-2)
-        self.steps = Steps(self.model, self.optimiser, self.config)
+        self.steps = TrainingStep(self.model, self.optimiser, self.config)
         self.state: State | None = None  # at the end of the last epoch
         self.core._resident._full = args.stream
 
@@ -209,10 +209,10 @@ class Trainer:
         torch.cuda.synchronize()
         began, waited = time.perf_counter(), 0.0
         with deterministic_algorithms(self.config.deterministic):
-            prepared = model.windows(self.log, self.train_end)
+            prepared = model.batches(self.log, model.training_windows(self.train_end))
             for window, ready in enumerate(prepared):
-                loss, norm = self.steps.take(ready, state, Step(0, number, window))
-                model.passed(ready, state)
+                loss, norm = self.steps.run(ready, state, Step(0, number, window))
+                model.after_step(ready, state)
                 if unread is not None:
                     start = time.perf_counter()
                     losses.append(float(unread[0]) + 0 * float(unread[1]))
@@ -235,7 +235,7 @@ class Trainer:
         every = max(1, self.core.config.windows // sample)
         state, took = self.model.start(), dict.fromkeys(PHASES, 0.0)
         for number in range(every // 2, self.core.config.windows, every):
-            ready = next(self.model.windows(self.log, self.train_end, number))
+            ready = next(self.model.batches(self.log, self.model.training_windows(self.train_end), number))
             for phase, seconds in self._profile(ready, state, Step(0, 0, number)).items():
                 took[phase] += seconds * every
         return took
@@ -245,14 +245,14 @@ class Trainer:
         assert self.state is not None
         events = range(self.train_end, min(self.train_end + most, len(self.log)))
         with autocast(self.config):
-            return mean("recall@10", walk(self.model.eval(), self.log, events, self.state.clone()))
+            return mean("recall@10", rank_events(self.model.eval(), self.log, events, self.state.clone()))
 
     def evaluate(self, protocol: str, most: int | None) -> tuple[int, float]:
         """(test events ranked, seconds), from a fresh state: what is timed is the same."""
         events = self.log.split.ranges(len(self.log))["test"][:most]
         began = time.perf_counter()
         with autocast(self.config):
-            walk(self.model.eval(), self.log, events, self.model.start(), protocol=protocol)
+            rank_events(self.model.eval(), self.log, events, self.model.start(), protocol=protocol)
         return len(events), time.perf_counter() - began
 
     def _profile(self, prepared: Any, state: Any, step: Step) -> dict[str, float]:

@@ -50,7 +50,7 @@ def measure(log: EventLog, count: int, args: argparse.Namespace) -> Row:
     for seed in range(args.seeds):
         training = TrainingConfig(epochs=args.epochs, patience=0, seed=seed, device="cpu", precision="float32")
         events, _ = training.train_valid_ranges(log)
-        model = recurrence.create(config, log, events.stop, seed)
+        model = recurrence.Recurrence.create(config, log, events.stop, seed)
         course = fit(model, log, training)
         recalls.append(course.history[-1]["valid_recall@10"])
         path = sum(window.longest_path for window in model.plan.stats) / args.windows

@@ -216,11 +216,11 @@ def benchmark_search(queries: int = 50) -> None:
             search, now, times = QuantizedSearch(model, state, items), float(log.time[-1]), []
             for query_user in range(queries):
                 started, busy = time.perf_counter(), time.process_time()
-                base, query = model.asked(query_user, now, state)
+                base, query = model.query_vector(query_user, now, state)
                 scores, _ = search.top_k(base, query, 10, model, state)
                 times.append((time.perf_counter() - started, time.process_time() - busy))
                 if query_user < 3:
-                    scores_of_all = model.peek(
+                    scores_of_all = model.score_query(
                         torch.tensor([query_user]), torch.tensor([now], dtype=torch.float64), None, state
                     )[0]
                     torch.testing.assert_close(scores, scores_of_all.topk(10).values, atol=1e-4, rtol=1e-4)

@@ -23,7 +23,7 @@ from dynedge.data.synthetic import synthesize
 from dynedge.models.base import Step
 from dynedge.runs.run_config import build_model, recipe_config, resolve_config
 from dynedge.training.optimizer import Adam
-from dynedge.training.step import Steps
+from dynedge.training.step import TrainingStep
 
 NAMES = "sum-pooling,gru4rec,sasrec,dien,mimn,gcmc,gcmc-sage,gcmc-gat,tgat,dynaernn"
 
@@ -58,11 +58,13 @@ def events_a_second(name: str, log: EventLog, train_end: int, seconds: float) ->
     config = recipe_config(name)
     config = resolve_config(replace(config, training=replace(config.training, device="cuda")), log)
     model = build_model(config, log).train()
-    steps = Steps(model, Adam(model.named_parameters(), config.training.lr, config.training.row_lr), config.training)
+    steps = TrainingStep(
+        model, Adam(model.named_parameters(), config.training.lr, config.training.row_lr), config.training
+    )
     state, count, began, warm = model.start(), model.num_windows(train_end), time.perf_counter(), (0.0, 0)
-    for window, ready in enumerate(model.windows(log, train_end)):
-        loss, _ = steps.take(ready, state, Step(0, 0, window))
-        model.passed(ready, state)
+    for window, ready in enumerate(model.batches(log, model.training_windows(train_end))):
+        loss, _ = steps.run(ready, state, Step(0, 0, window))
+        model.after_step(ready, state)
         float(loss.total)  # as training reads it
         now = time.perf_counter()
         if not warm[1] and now - began > seconds / 10:

@@ -124,7 +124,7 @@ class Trainer:
         self, config: recurrence.RecurrenceConfig, log: EventLog, events: int, *, plain: bool = False
     ) -> None:
         self.plain, self.log, self.train_end = plain, log, log.split.bounds(len(log))[0]
-        self.model = recurrence.create(config, log, self.train_end, seed=0)
+        self.model = recurrence.Recurrence.create(config, log, self.train_end, seed=0)
         self.optimiser = Adam(self.model.named_parameters(), 1e-3, 1e-2)
         self.count = -(-events * config.windows // self.train_end)
         self.first = config.windows // 2
@@ -134,7 +134,10 @@ class Trainer:
         turn, state = Turn(), self.model.start()
         with plain_operators() if self.plain else nullcontext(), threads_for(self.cuts):
             # A window more than is counted: whatever is slow once is slow in the first.
-            prepared = islice(self.model.windows(self.log, self.train_end, self.first - 1), self.count + 1)
+            prepared = islice(
+                self.model.batches(self.log, self.model.training_windows(self.train_end), self.first - 1),
+                self.count + 1,
+            )
             for number in range(self.count + 1):
                 if number == 1:
                     turn = Turn()

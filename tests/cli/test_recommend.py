@@ -58,7 +58,7 @@ def expected(place, log, end, users, time):
         if end > TRAINED:
             run.model.score(run.model.prepare(Window(log, range(TRAINED, end))), None, run.state)
         times = torch.full((len(users),), time, dtype=torch.float64)
-        return np.asarray(run.model.peek(torch.tensor(users), times, None, run.state))
+        return np.asarray(run.model.score_query(torch.tensor(users), times, None, run.state))
 
 
 def names(log, rows):
@@ -103,7 +103,7 @@ def test_a_time_in_the_past_replays_the_log_from_its_beginning(cli_run, place, l
     state, until = run.model.start(), int(np.searchsorted(log.time, moment, "right"))
     with torch.no_grad():
         run.model.score(run.model.prepare(Window(log, range(until))), None, state)
-        scores = run.model.peek(torch.tensor([0]), torch.tensor([moment], dtype=torch.float64), None, state)[0]
+        scores = run.model.score_query(torch.tensor([0]), torch.tensor([moment], dtype=torch.float64), None, state)[0]
     best = scores.argsort(descending=True)[:10]
     assert [item["item_id"] for item in answer["users"][0]["items"]] == log.item_ids.take(best)
 

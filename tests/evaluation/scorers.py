@@ -43,7 +43,7 @@ class Scorer(Model):
         every = torch.stack(rows) if rows else torch.zeros(0, self.items)
         return every if candidates is None else every.gather(1, candidates)
 
-    def peek(self, users, times, candidates, state):
+    def score_query(self, users, times, candidates, state):
         every = torch.stack([self.row(int(u), float(t), state) for u, t in zip(users, times, strict=True)])
         return every if candidates is None else every.gather(1, candidates)
 

@@ -8,7 +8,7 @@ import torch
 
 from dynedge.data.log import EventLog
 from dynedge.data.synthetic import synthesize
-from dynedge.evaluation.protocol import PROTOCOLS, walk
+from dynedge.evaluation.protocol import PROTOCOLS, rank_events
 from dynedge.models.count_memory.config import MemoryConfig
 from dynedge.models.edge import model as edge
 from dynedge.models.edge.config import EdgeConfig, RecurrenceConfig
@@ -48,9 +48,9 @@ def test_losses_weights_and_ranks_are_the_cpus(log: EventLog) -> None:
         for model in (cpu, gpu):
             model.weight.fill_(0.5)
             state = model.start()
-            walks.append(walk(model.eval(), log, test, state, protocol=protocol))
+            walks.append(rank_events(model.eval(), log, test, state, protocol=protocol))
             users, times = torch.tensor([1, 2]), torch.full((2,), float(log.time[-1]), dtype=torch.float64)
-            assert torch.isfinite(model.peek(users, times, None, state)).all()
+            assert torch.isfinite(model.score_query(users, times, None, state)).all()
         assert np.mean(1 / walks[0]) == pytest.approx(np.mean(1 / walks[1]), rel=3e-2)
 
 

@@ -12,7 +12,7 @@ import torch
 
 from dynedge.config import flatten, set_key
 from dynedge.data.log import EventLog
-from dynedge.evaluation.protocol import PROTOCOLS, walk
+from dynedge.evaluation.protocol import PROTOCOLS, rank_events
 from dynedge.inference.session import Session
 from dynedge.models.registry import BUILT_IN as MODELS
 from dynedge.runs.folder import RunFolder, load_run
@@ -63,7 +63,7 @@ def test_it_learns_as_on_a_cpu_and_ranks_and_answers(recipe: str, log: EventLog,
     for protocol, others in PROTOCOLS.items():
         run = load_run(tmp_path / "cuda", "cuda")
         with autocast(run.config.training):
-            ranks = walk(run.model, log, log.split.ranges(len(log))["valid"], run.state, protocol=protocol)
+            ranks = rank_events(run.model, log, log.split.ranges(len(log))["valid"], run.state, protocol=protocol)
         assert ((ranks >= 1) & (ranks <= (ITEMS if others is None else others + 1))).all()
     session = Session.open(tmp_path / "cuda")
     items, scores = session.top_items(np.array([1, 2]), 5)

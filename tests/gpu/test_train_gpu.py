@@ -14,7 +14,7 @@ from dynedge.data.synthetic import synthesize
 from dynedge.data.windows import Window
 from dynedge.errors import UsageError
 from dynedge.evaluation.metrics import mean
-from dynedge.evaluation.protocol import PROTOCOLS, walk
+from dynedge.evaluation.protocol import PROTOCOLS, rank_events
 from dynedge.models.base import Step
 from dynedge.models.edge import recurrence
 from dynedge.models.edge.config import PAPER, RecurrenceConfig
@@ -48,18 +48,18 @@ def train(
     )
     events, _ = config.train_valid_ranges(log)
     configs = {"exact": EXACT, "dropout": DROPPING, **CONFIGS}
-    model = recurrence.create(configs[name], log, events.stop, seed).to(device)
+    model = recurrence.Recurrence.create(configs[name], log, events.stop, seed).to(device)
     if stream:
         model._resident._full = True
     course = fit(model, log, config)
     state = model.start()
     with torch.no_grad(), autocast(config):
-        for prepared in model.windows(log, events.stop):
+        for prepared in model.batches(log, model.training_windows(events.stop)):
             model._advance(prepared, model._run(prepared, state)[0], state)
-            model.passed(prepared, state)
+            model.after_step(prepared, state)
         parts = config.resolve_split(log).ranges(len(log))
-        walk(model, log, parts["valid"], state)
-        ranks = walk(model, log, parts["test"], state)
+        rank_events(model, log, parts["valid"], state)
+        ranks = rank_events(model, log, parts["test"], state)
     return [record["loss"] for record in course.history], mean("mrr", ranks)
 
 
@@ -110,15 +110,15 @@ def test_ranks_are_the_cpus(name: str, protocol: str, log: EventLog, monkeypatch
     monkeypatch.setattr("dynedge.evaluation.protocol.GPU_CHUNK", 1500)
     found = []
     for device in ("cpu", "cuda"):
-        model = recurrence.create(CONFIGS[name], log, 80_000, 0).to(device)
-        found.append(walk(model, log, range(1000, 6000), model.start(), protocol=protocol))
+        model = recurrence.Recurrence.create(CONFIGS[name], log, 80_000, 0).to(device)
+        found.append(rank_events(model, log, range(1000, 6000), model.start(), protocol=protocol))
     cpu, gpu = found
     assert np.mean(np.abs(cpu - gpu) > 0.01 * cpu + 1) < 0.01
     assert mean("mrr", gpu) == pytest.approx(mean("mrr", cpu), rel=5e-3)
 
 
 def test_sampled_scores_are_those_of_all_items(log: EventLog) -> None:
-    model = recurrence.create(CONFIGS["edge"], log, 80_000, 0).to("cuda")
+    model = recurrence.Recurrence.create(CONFIGS["edge"], log, 80_000, 0).to("cuda")
     window = Window(log, range(2000, 2300))
     some = torch.randint(log.num_items, (300, 7), device="cuda")
     states = [model.start(), model.start()]
@@ -129,7 +129,7 @@ def test_sampled_scores_are_those_of_all_items(log: EventLog) -> None:
 
 
 def test_too_little_memory_is_said_before_training(log: EventLog) -> None:
-    model = recurrence.create(replace(CONFIGS["edge"], windows=1), log, 80_000, 0).to("cuda")
+    model = recurrence.Recurrence.create(replace(CONFIGS["edge"], windows=1), log, 80_000, 0).to("cuda")
     object.__setattr__(model.config, "dim", 2**20)
     with pytest.raises(UsageError, match=r"needs about .* GiB on the GPU, which has .*: raise --windows"):
-        next(model.windows(log, 80_000))
+        next(model.batches(log, model.training_windows(80_000)))

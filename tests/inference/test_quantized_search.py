@@ -84,4 +84,4 @@ def test_models_without_query_vectors_do_not_use_quantized_search(runs_folder):
     session.enable_quantized_search(1)
     assert session._search is None
     with pytest.raises(NotImplementedError):
-        Model.item_rows(session.model, torch.arange(1), session.state)
+        Model.item_matrix(session.model, torch.arange(1), session.state)

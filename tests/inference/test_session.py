@@ -87,8 +87,8 @@ def test_a_new_entity_starts_from_the_initial_state_and_changes_no_other_state(f
     session.users.add("new user"), session.items.add("new item")
     session.grow()
     for side, count in enumerate((users, items)):
-        before = still.model.states(side, torch.arange(count), still.state)
-        after = session.model.states(side, torch.arange(count + 1), session.state)
+        before = still.model.entity_states(side, torch.arange(count), still.state)
+        after = session.model.entity_states(side, torch.arange(count + 1), session.state)
         if after is not None:
             assert torch.equal(after[:count], before)
             recurrence = getattr(session.model, "recurrence", session.model)

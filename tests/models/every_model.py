@@ -66,8 +66,8 @@ def assert_peek_is_score(model, log, at=None):
         model.score(model.prepare(Window(log, range(at))), None, state)
         before = state.clone()
         user, time = torch.tensor([int(log.user[at])]), torch.tensor([float(log.time[at])])
-        peeked = model.peek(user, time, None, state)
-        some = model.peek(user, time, torch.tensor([[3, 1, log.num_items - 1]]), state)
+        peeked = model.score_query(user, time, None, state)
+        some = model.score_query(user, time, torch.tensor([[3, 1, log.num_items - 1]]), state)
         assert all(torch.equal(before[name], state[name]) for name in state), "peek moved the state"
         scored = model.score(model.prepare(Window(log, range(at, at + 1))), None, state)
     assert torch.allclose(peeked, scored, atol=1e-5, rtol=1e-5)
@@ -90,7 +90,7 @@ def assert_seen_is_what_users_had(model, log):
     end, state, users = len(log) // 2, model.start(), torch.arange(log.num_users)
     with torch.no_grad():
         model.observe(Window(log, range(end)), state)
-        seen = model.seen(users, state)
+        seen = model.seen_items(users, state)
     if seen is not None:
         had = torch.zeros(log.num_users, log.num_items, dtype=torch.bool)
         had[np.array(log.user[:end]), np.array(log.item[:end])] = True

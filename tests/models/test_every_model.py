@@ -15,7 +15,7 @@ from models.every_model import (
 )
 
 from dynedge.evaluation.metrics import per_event
-from dynedge.evaluation.protocol import PROTOCOLS, walk
+from dynedge.evaluation.protocol import PROTOCOLS, rank_events
 from dynedge.models.base import Step
 from dynedge.models.registry import BUILT_IN as MODELS
 
@@ -32,18 +32,18 @@ def trained(name, recipe, log):
     config = entry.recipes.get(recipe) or entry.config()
     short = {name: SHORT for name in ("length", "neighbours") if hasattr(config, name)}
     config = replace(config, **short)  # of histories: short ones say as much here, sooner
-    model = entry.create(config, log, end, 0)
+    model = entry.model.create(config, log, end, 0)
     optimiser = [torch.optim.SGD([parameter], 0.1) for parameter in model.parameters()]
     state = model.start()
     model.train()
-    for number, prepared in enumerate(model.windows(log, end)):
+    for number, prepared in enumerate(model.batches(log, model.training_windows(end))):
         loss = model.loss(prepared, state, Step(0, 0, number))
         if loss.total.requires_grad:
             loss.total.backward()
             for one in optimiser:
                 one.step()
                 one.zero_grad()
-        model.passed(prepared, state)
+        model.after_step(prepared, state)
     model.end_epoch(0)
     return model.eval(), state
 
@@ -105,7 +105,7 @@ def longer(request):
 def assert_chunks_change_nothing(model, state, log, protocol):
     events = range(len(log) * 3 // 4, len(log))
     found = [
-        per_event(walk(model, log, events, state.clone(), protocol=protocol, chunk=chunk)).mean(0)
+        per_event(rank_events(model, log, events, state.clone(), protocol=protocol, max_events=chunk)).mean(0)
         for chunk in (1, 200, 5000)
     ]
     assert np.array_equal(found[0], found[1])
@@ -130,7 +130,7 @@ def test_a_walk_ends_in_the_bits_that_one_call_ends_in(longer):
     ends = []
     for chunk in (1, 200, 5000):
         ends.append(state.clone())
-        walk(model, log, range(len(log) * 3 // 4, len(log)), ends[-1], chunk=chunk)
+        rank_events(model, log, range(len(log) * 3 // 4, len(log)), ends[-1], max_events=chunk)
     for other in ends[1:]:
         for name, tensor in ends[0].items():
             if not name.endswith("_slots"):  # where a growing table has something follows from the room it has

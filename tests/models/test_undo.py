@@ -5,22 +5,23 @@ import torch
 from models.every_model import make_log
 
 from dynedge.data.windows import Window
+from dynedge.models.base import LogShape
+from dynedge.models.capabilities import apply_with_undo
 from dynedge.models.count_memory.config import MemoryConfig
 from dynedge.models.count_memory.hash_table import NEXT, UNLISTED
-from dynedge.models.count_memory.model import Memory
-from dynedge.models.modules import Shape
+from dynedge.models.count_memory.model import CountMemory
 
 
 @pytest.mark.parametrize("contexts", [("user", "last", "last_two", "user_last", "near"), ("near",)])
 def test_undo_restores_every_bit_after_every_event(contexts):
     log = make_log(events=500, users=6, items=60)
     config = MemoryConfig(contexts=contexts, half_lives=(1e12, 4.0), max_list_length=4)
-    model, rescaled, pruned = Memory(config, Shape.of(log)), False, False
+    model, rescaled, pruned = CountMemory(config, LogShape.of(log)), False, False
     state, plain = model.start(), model.start()
     for k in range(len(log)):
         window = Window(log, range(k, k + 1))
         before = state.clone()
-        undo = model.suppose(window, state)
+        undo = apply_with_undo(model, window, state)
         if k % 7 == 0:  # before the undo, the state is that of a real event
             observed = before.clone()
             model.observe(window, observed)
@@ -40,4 +41,4 @@ def test_undo_restores_every_bit_after_every_event(contexts):
     assert pruned
     assert len(state["near.entries"]) > len(model.start()["near.entries"])
     users, times = torch.arange(6), torch.full((6,), 1e3, dtype=torch.float64)
-    assert torch.equal(model.peek(users, times, None, state), model.peek(users, times, None, plain))
+    assert torch.equal(model.score_query(users, times, None, state), model.score_query(users, times, None, plain))

@@ -102,7 +102,7 @@ def main() -> None:
         getattr(package, table)["cpu"] = getattr(module, function)
     log = make_log()
     for name, config in CONFIGS.items():
-        model = recurrence.create(config, log, len(log), 0)
+        model = recurrence.Recurrence.create(config, log, len(log), 0)
         state, optimiser = model.start(), Adam(model.named_parameters(), 1e-3, 1e-2)
         with torch.autocast("cpu", torch.bfloat16):
             for number, planned in enumerate(model.plan):

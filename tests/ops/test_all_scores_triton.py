@@ -10,7 +10,6 @@ from ops.triton_interpreter import DEVICE
 from dynedge.data.log import EventLog
 from dynedge.data.windows import Window
 from dynedge.models.candidate_rows import NEVER, rows_and_moves
-from dynedge.models.window_index import index
 from dynedge.ops.all_scores import reference
 from dynedge.ops.all_scores.triton import all_scores
 from dynedge.plan.links import Linker

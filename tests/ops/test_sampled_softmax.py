@@ -5,7 +5,7 @@ import pytest
 import torch
 from ops.softmax_reference import reference_softmax
 
-from dynedge.models.candidate_rows import find
+from dynedge.models.candidate_rows import candidate_columns
 from dynedge.ops import thread_pool
 from dynedge.ops.sampled_softmax import CHUNK, ScoreBonus, cpu, reference, sampled_softmax
 from dynedge.plan.links import Linker
@@ -35,7 +35,7 @@ def make(negatives, n=300, items=12, d=4, ids=False, active=0, dtype=torch.float
     sampled = (
         np.tile(all_items, (chunks, 1)) if negatives is None else rng.integers(0, items + 3, (chunks, negatives))
     )
-    columns = find(schedule, item, sampled.astype(np.int32), items + 3)
+    columns = candidate_columns(schedule, item, sampled.astype(np.int32), items + 3)
     torch.manual_seed(seed)
     shapes = [(n, 2 * d if ids else d), (schedule.rows, d), (len(columns.outside), d), (items + 3, d + 1)]
     tensors = [torch.randn(shape, dtype=dtype, requires_grad=True) for shape in shapes[: 4 if ids else 3]]

@@ -13,7 +13,7 @@ from ops.softmax_reference import reference_softmax
 from ops.triton_interpreter import DEVICE
 from torch import Tensor
 
-from dynedge.models.candidate_rows import find
+from dynedge.models.candidate_rows import candidate_columns
 from dynedge.ops.sampled_softmax import CHUNK, ScoreBonus
 from dynedge.ops.sampled_softmax.triton import ChunkCandidates, sampled_softmax
 from dynedge.plan.links import Linker
@@ -33,7 +33,7 @@ def window(n: int, count: int, items: int, active: float, chunks_per_sample: int
     all_items = np.broadcast_to(np.arange(items, dtype=np.int32), (chunks, items))
     sampled = rng.integers(0, items, (-(-chunks // chunks_per_sample), count)).astype(np.int32)
     items_of = all_items if count == items else sampled[np.arange(chunks) // chunks_per_sample]
-    columns = find(schedule, item, np.ascontiguousarray(items_of), items, DEVICE)
+    columns = candidate_columns(schedule, item, np.ascontiguousarray(items_of), items, DEVICE)
     parts = columns.item, columns.row, columns.until.clamp(max=2**31 - 1).int()
     candidates = ChunkCandidates(*(part[:, :count].contiguous() for part in parts), count == items, chunks_per_sample)
     item_row_after = np.full(n, NO_ROW, np.int32)

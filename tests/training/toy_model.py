@@ -89,11 +89,11 @@ class Toy(Model):
 
     def score(self, prepared, candidates, state):
         user, item = prepared
-        scores = self.peek(user, None, candidates, state)
+        scores = self.score_query(user, None, candidates, state)
         self._advance(user, item, state)
         return scores
 
-    def peek(self, users, times, candidates, state):
+    def score_query(self, users, times, candidates, state):
         if candidates is None:
             candidates = torch.arange(self.items).expand(len(users), -1)
         query = self.mix(self.dropout(self.user[users] + 0.1))

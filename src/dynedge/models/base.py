@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from dynedge.data.log import EventLog
-from dynedge.data.windows import Window
+from dynedge.data.windows import Window, cut_windows
 from dynedge.utils.arrays import Array
 from dynedge.utils.prefetch import prefetch_map
 
@@ -138,6 +138,10 @@ class Model(nn.Module, ABC):
     def num_windows(self, train_end: int) -> int:
         """Number of training windows per epoch."""
         return int(self.config.windows)
+
+    def training_windows(self, train_end: int) -> list[range]:
+        """The first `train_end` events, cut into the windows of an epoch."""
+        return cut_windows(train_end, self.num_windows(train_end))
 
     def batches(self, log: EventLog, windows: Sequence[range], first: int = 0) -> Iterator[Any]:
         """Training batches, one per window, from window number `first` on: what `loss` takes."""

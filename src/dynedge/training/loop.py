@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from dynedge.data.log import EventLog
-from dynedge.data.windows import cut_windows
 from dynedge.errors import DataError
 from dynedge.evaluation.metrics import mean
 from dynedge.evaluation.protocol import calibrate, rank_events
@@ -49,7 +48,7 @@ def fit(
     """
     logger, stop = logger or TrainingLogger(quiet=True), stop or StopSignal()
     train, valid = config.train_valid_ranges(log)
-    windows = cut_windows(train.stop, model.num_windows(train.stop))
+    windows = model.training_windows(train.stop)
     train_state = TrainState(model, Adam(model.named_parameters(), config.lr, config.row_lr), model.start())
     saver = _CheckpointSaver(train_state, checkpoints, config, stop)
     saver.load()

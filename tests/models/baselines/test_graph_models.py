@@ -12,12 +12,12 @@ from torch.nn import functional as F
 from dynedge.data.log import EventLog
 from dynedge.data.windows import Window
 from dynedge.errors import DataError, UsageError
-from dynedge.evaluation.protocol import walk
+from dynedge.evaluation.protocol import rank_events
 from dynedge.models.base import Step
 from dynedge.models.baselines.dynamic import deepcoevolve, gcmc, jodie, tgat
+from dynedge.models.baselines.dynamic.coevolving_rnn import LONG_GAP
 from dynedge.models.baselines.heuristics import CONTEXTS
 from dynedge.models.baselines.static import ctdne, dynaernn
-from dynedge.models.coevolving import LONG
 from dynedge.models.registry import BUILT_IN as MODELS
 from dynedge.training.config import TrainingConfig
 from dynedge.training.loop import fit
@@ -29,7 +29,7 @@ def moved(model, log):
     """The model after some training steps, for numbers that are not those it starts with."""
     torch.manual_seed(0)
     state, optimiser = model.start(), torch.optim.SGD(model.parameters(), 0.05)
-    for number, prepared in enumerate(model.train().windows(log, len(log))):
+    for number, prepared in enumerate(model.train().batches(log, model.training_windows(len(log)))):
         model.loss(prepared, state, Step(0, 0, number)).total.backward()
         optimiser.step()
         optimiser.zero_grad()
@@ -42,16 +42,18 @@ def moved(model, log):
 
 def test_jodie_by_its_own_loss_ranks_by_distance():
     log = make_log(features=2)
-    model = moved(jodie.create(jodie.JodieConfig(dim=8, windows=4, loss="mse", steady=0.1), log, len(log), 0), log)
+    model = moved(
+        jodie.Jodie.create(jodie.JodieConfig(dim=8, windows=4, loss="mse", steady=0.1), log, len(log), 0), log
+    )
     state = model.start()
     with torch.no_grad():
         model.observe(Window(log, range(60)), state)
         user, time = torch.tensor([int(log.user[60])]), torch.tensor([float(log.time[60])])
         asked = model.question(user, time, state)
         wanted = torch.cat([asked[:, :8], asked[:, 9:-1]], 1) / 2
-        items = torch.cat([model.states(1, torch.arange(log.num_items), state), model.item_static[:, :-1]], 1)
+        items = torch.cat([model.entity_states(1, torch.arange(log.num_items), state), model.item_static[:, :-1]], 1)
         away = (items - wanted).square().sum(1)
-        found = model.peek(user, time, None, state)[0]
+        found = model.score_query(user, time, None, state)[0]
     assert torch.allclose(found.sub(found[0]), away[0] - away, atol=1e-5)
     assert torch.allclose(model.item_static[:, :-1].norm(dim=1), torch.ones(log.num_items))
 
@@ -59,8 +61,10 @@ def test_jodie_by_its_own_loss_ranks_by_distance():
 def test_what_is_regressed_is_neither_shortened_nor_moved_towards_the_guess():
     """By distance, dropout would ask for vectors that are too short, and targets with a gradient for none at all."""
     log = make_log()
-    model = jodie.create(jodie.JodieConfig(dim=8, windows=4, loss="mse", steady=0.0, dropout=0.9), log, len(log), 0)
-    prepared, state = next(iter(model.train().windows(log, len(log)))), model.start()
+    model = jodie.Jodie.create(
+        jodie.JodieConfig(dim=8, windows=4, loss="mse", steady=0.0, dropout=0.9), log, len(log), 0
+    )
+    prepared, state = next(iter(model.train().batches(log, model.training_windows(len(log))))), model.start()
     first, again = (model.ask(prepared, state) for _ in range(2))
     assert torch.equal(first.wanted, again.wanted)
     guess = first.wanted.detach().requires_grad_()
@@ -72,15 +76,15 @@ def test_what_is_regressed_is_neither_shortened_nor_moved_towards_the_guess():
 
 def test_jodie_projects_the_user_to_the_time_asked():
     log = make_log()
-    model = jodie.create(jodie.JodieConfig(dim=4, windows=4), log, len(log), 0).eval()
+    model = jodie.Jodie.create(jodie.JodieConfig(dim=4, windows=4), log, len(log), 0).eval()
     model.ahead.data.fill_(0.5)
     state = model.start()
     with torch.no_grad():
         model.observe(Window(log, range(60)), state)
         user = torch.tensor([int(log.user[59])])
         soon, later = (model.question(user, torch.tensor([log.time[59] + gap]), state) for gap in (0.0, 99.0))
-        turn = model.wants.weight[:, :4] @ model.states(0, user, state)[0]
-    assert torch.allclose(later - soon, 0.5 * np.log(100.0) / LONG * turn, atol=1e-5)
+        turn = model.wants.weight[:, :4] @ model.entity_states(0, user, state)[0]
+    assert torch.allclose(later - soon, 0.5 * np.log(100.0) / LONG_GAP * turn, atol=1e-5)
 
 
 # ---- DeepCoevolve
@@ -89,14 +93,14 @@ def test_jodie_projects_the_user_to_the_time_asked():
 def test_deepcoevolve_is_the_likelihood_of_every_pair():
     log = make_log(events=40)
     config = deepcoevolve.DeepCoevolveConfig(dim=6, windows=1, negatives=20_000)
-    model = deepcoevolve.create(config, log, len(log), 0).double().eval()
+    model = deepcoevolve.DeepCoevolve.create(config, log, len(log), 0).double().eval()
     window = Window(log, range(40))
     with torch.no_grad():
         found = model.loss(model.prepare(window), model.start(), Step(0, 0, 0)).total
         state, total, every = model.start(), 0.0, torch.arange(log.num_items)
         for k in range(40):
             user, item, time = int(log.user[k]), int(log.item[k]), float(log.time[k])
-            products = model.states(1, every, state) @ model.states(0, torch.tensor([user]), state)[0]
+            products = model.entity_states(1, every, state) @ model.entity_states(0, torch.tensor([user]), state)[0]
             last = torch.maximum(state["item_time"], state["user_time"][user]).clamp_min(float(log.time[0]))
             waited = (torch.log1p(time - last) / model.unit).clamp_min(deepcoevolve.EARLIEST)
             strength = torch.exp(products + model.rate)
@@ -110,7 +114,7 @@ def test_deepcoevolve_is_the_likelihood_of_every_pair():
 
 def test_walks_go_forward_in_time():
     log = make_log(events=300)
-    model = ctdne.create(ctdne.CtdneConfig(dim=4, length=8), log, 200, 0)
+    model = ctdne.Ctdne.create(ctdne.CtdneConfig(dim=4, length=8), log, 200, 0)
     first = np.arange(50, 150)
     chance = np.random.default_rng(0).random((100, 8), np.float32)
     walks = ctdne._walks(first, chance, 1.5, *model.meetings, log.num_users)
@@ -136,7 +140,7 @@ def test_what_comes_at_once_neither_sets_the_unit_of_time_nor_outweighs_the_rest
     """Baskets of three, an hour apart: the unit is the hour's, and within a basket time is a tenth of it."""
     time = np.repeat(3600.0 * np.arange(1, 11), 3)
     log = EventLog.from_arrays(np.zeros(30, int), np.arange(30) % 7, time, num_users=1, num_items=7)
-    model = deepcoevolve.create(deepcoevolve.DeepCoevolveConfig(), log, 30, 0)
+    model = deepcoevolve.DeepCoevolve.create(deepcoevolve.DeepCoevolveConfig(), log, 30, 0)
     assert float(model.unit) == pytest.approx(np.log1p(3600.0))
     asked = torch.tensor([7200.0, 7200.0], dtype=torch.float64)
     last = torch.tensor([7200.0, 3600.0], dtype=torch.float64)
@@ -146,7 +150,7 @@ def test_what_comes_at_once_neither_sets_the_unit_of_time_nor_outweighs_the_rest
 
 def test_time_begins_with_the_log_also_where_nobody_returns():
     log = EventLog.from_arrays(np.arange(9), np.arange(9) % 3, 1.6e9 + 60.0 * np.arange(9), num_users=9, num_items=3)
-    model = deepcoevolve.create(deepcoevolve.DeepCoevolveConfig(), log, 9, 0)
+    model = deepcoevolve.DeepCoevolve.create(deepcoevolve.DeepCoevolveConfig(), log, 9, 0)
     assert float(model.origin) == 1.6e9
 
 
@@ -176,7 +180,7 @@ def test_snapshots_are_the_adjacency_rows():
 def test_whoever_comes_later_is_nobody_yet():
     """In training as afterwards, when nothing is known of them at all: or links are learned with vectors of none."""
     log = make_log(events=95)
-    model = dynaernn.create(dynaernn.DynAERNNConfig(), log, 90, 0)
+    model = dynaernn.DynAERNN.create(dynaernn.DynAERNNConfig(), log, 90, 0)
     snapshot = 1
     late = np.flatnonzero(model.snapshots.first[: log.num_users] >= snapshot)
     stranger = np.flatnonzero(model.snapshots.first == 10)[:1]
@@ -189,7 +193,7 @@ def test_too_few_events_for_the_snapshots():
     with pytest.raises(
         DataError, match=r"10 snapshots, and there are 9 events: .*fewer snapshots \(model\.snapshots, at least 2\)"
     ):
-        dynaernn.create(dynaernn.DynAERNNConfig(), make_log(), 9, 0)
+        dynaernn.DynAERNN.create(dynaernn.DynAERNNConfig(), make_log(), 9, 0)
 
 
 # ---- TGAT
@@ -223,7 +227,7 @@ def plain_tgat(model, log, side, entity, time, before, layers):
 def test_tgat_is_two_layers_of_recursion(chunk):
     log = make_log(features=2)
     config = tgat.TGATConfig(dim=8, times=4, windows=4, neighbours=3)
-    model, state = moved(tgat.create(config, log, len(log), 0), log), None
+    model, state = moved(tgat.TGAT.create(config, log, len(log), 0), log), None
     with torch.no_grad():
         state = model.start()
         for at in range(0, 60, chunk):
@@ -243,7 +247,7 @@ def test_tgat_is_two_layers_of_recursion(chunk):
 def test_gcmc_vectors_are_made_of_the_last_neighbours(recipe):
     log = make_log()
     config = replace(gcmc.RECIPES[recipe], dim=8, windows=4, neighbours=4, heads=2)
-    model = moved(gcmc.create(config, log, len(log), 0), log)
+    model = moved(gcmc.GCMC.create(config, log, len(log), 0), log)
     with torch.no_grad():
         state = model.start()
         model.observe(Window(log, range(70)), state)
@@ -268,7 +272,7 @@ def test_gcmc_vectors_are_made_of_the_last_neighbours(recipe):
 def test_gcmc_knows_only_neighbours_that_training_met(chunk):
     """Whoever comes later asks by what they had, but leaves no trace in the items they meet."""
     log = make_log(events=120)
-    model = moved(gcmc.create(replace(gcmc.RECIPES["gcmc"], dim=8, windows=4, neighbours=5), log, 60, 0), log)
+    model = moved(gcmc.GCMC.create(replace(gcmc.RECIPES["gcmc"], dim=8, windows=4, neighbours=5), log, 60, 0), log)
     met = set(np.asarray(log.user[:60]).tolist()), set(np.asarray(log.item[:60]).tolist())
     strangers = [k for k in range(60, 120) if int(log.user[k]) not in met[0]]
     assert strangers, "the log has nobody new"
@@ -293,9 +297,9 @@ def test_gcmc_knows_only_neighbours_that_training_met(chunk):
 def test_heads_that_do_not_divide_the_width():
     log = make_log()
     with pytest.raises(UsageError, match="3 heads do not divide a width of 64"):
-        tgat.create(tgat.TGATConfig(heads=3), log, len(log), 0)
+        tgat.TGAT.create(tgat.TGATConfig(heads=3), log, len(log), 0)
     with pytest.raises(UsageError, match="3 heads do not divide a width of 64"):
-        gcmc.create(replace(gcmc.RECIPES["gcmc-gat"], heads=3), log, len(log), 0)
+        gcmc.GCMC.create(replace(gcmc.RECIPES["gcmc-gat"], heads=3), log, len(log), 0)
 
 
 # ---- what is learned
@@ -322,8 +326,8 @@ def ranks(name, recipe, log, *, epochs, lr=0.005, **more):
     config = replace(entry.recipes.get(recipe) or entry.config(), **more)
     training = TrainingConfig(epochs=epochs, lr=lr, row_lr=0.02, patience=0)
     events, valid = training.train_valid_ranges(log)
-    course = fit(entry.create(config, log, events.stop, 0), log, training)
-    return walk(course.model.eval(), log, valid, course.state.clone())
+    course = fit(entry.model.create(config, log, events.stop, 0), log, training)
+    return rank_events(course.model.eval(), log, valid, course.state.clone())
 
 
 def mrr_of_tastes(name, recipe, log, **more):

@@ -50,9 +50,9 @@ def test_a_heuristic_learns_nothing():
     log = make_log()
     model = heuristics.create(HeuristicConfig("next"), log, len(log), 0)
     state, observed = model.start(), model.start()
-    for number, examples in enumerate(model.windows(log, len(log))):
+    for number, examples in enumerate(model.batches(log, model.training_windows(len(log)))):
         assert not model.loss(examples, state, Step(0, 0, number)).total.requires_grad
-        model.passed(examples, state)
+        model.after_step(examples, state)
         model.observe(examples.window, observed)
     assert all(torch.equal(state[name], observed[name]) for name in state)
     assert not [p for p in model.parameters() if p.requires_grad]

@@ -12,7 +12,7 @@ from dynedge.data.log import EventLog
 from dynedge.data.windows import Window
 from dynedge.errors import UsageError
 from dynedge.evaluation.metrics import mean
-from dynedge.evaluation.protocol import walk
+from dynedge.evaluation.protocol import rank_events
 from dynedge.models.base import Step
 from dynedge.models.baselines.heuristics import RECIPES
 from dynedge.models.baselines.sequential.base import Dropout
@@ -83,14 +83,14 @@ SMALL = {"dim": 24, "length": 3, "window_events": 64, "full_softmax_up_to": 100,
 
 def small(name, log, end, **more):
     entry = MODELS[name]
-    return entry.create(replace(entry.config(), **(SMALL | more)), log, end, 0)
+    return entry.model.create(replace(entry.config(), **(SMALL | more)), log, end, 0)
 
 
 def rule_mrr(name, log, events):
-    model = MODELS["heuristic"].create(RECIPES[name], log, events.start, 0)
+    model = MODELS["heuristic"].model.create(RECIPES[name], log, events.start, 0)
     state = model.start()
     model.observe(Window(log, range(events.start)), state)
-    return mean("mrr", walk(model, log, events, state))
+    return mean("mrr", rank_events(model, log, events, state))
 
 
 @pytest.mark.parametrize("name", SEQUENCES)
@@ -114,7 +114,7 @@ def test_the_same_bits_again_and_after_loading(name):
         ends.append(model.eval())
     tensors = [one.state_dict() for one in ends]
     assert all(torch.equal(tensors[0][key], tensors[1][key]) for key in tensors[0])
-    restored = MODELS[name].restore(ends[0].config, log, tensors[0]).eval()
+    restored = MODELS[name].model.restore(ends[0].config, log, tensors[0]).eval()
     window = Window(log, range(len(log)))
     with torch.no_grad():
         found = [one.score(one.prepare(window), None, one.start()) for one in (ends[0], restored)]
@@ -136,7 +136,7 @@ def test_an_epoch_learns_from_each_event_once_in_an_order_of_its_own():
     model = small("sum-pooling", log, 90, window_events=16)
     orders = []
     for epoch in (0, 1, 0):
-        prepared = model.windows(log, 90)
+        prepared = model.batches(log, model.training_windows(90))
         orders.append(np.concatenate([model._chosen(one, Step(0, epoch, k)) for k, one in enumerate(prepared)]))
     assert all(np.array_equal(np.sort(order), np.arange(90)) for order in orders)
     assert np.array_equal(orders[0], orders[2])
@@ -150,7 +150,10 @@ def test_a_draw_of_all_items_is_the_full_softmax(name):
     full, drawn = small(name, log, 90), small(name, log, 90)
     drawn.config = replace(drawn.config, full_softmax_up_to=0)
     drawn.draw = lambda prepared, step: torch.randperm(log.num_items, generator=step.generator())
-    losses = [one.loss(next(one.windows(log, 90)), one.start(), Step(0, 0, 0)).total for one in (full, drawn)]
+    losses = [
+        one.loss(next(one.batches(log, one.training_windows(90))), one.start(), Step(0, 0, 0)).total
+        for one in (full, drawn)
+    ]
     assert torch.allclose(*losses, rtol=1e-5)
     for loss in losses:
         loss.backward()
@@ -225,7 +228,9 @@ def gru_step(x, h, w, u, b, c, gate=1.0):
 @pytest.mark.parametrize("length", [3, 20])  # the history is longer, and shorter
 def test_dien_is_its_equations(length):
     log = make_log()
-    model = MODELS["dien"].create(replace(MODELS["dien"].config(), dim=8, length=length, interest=5), log, 90, 0)
+    model = MODELS["dien"].model.create(
+        replace(MODELS["dien"].config(), dim=8, length=length, interest=5), log, 90, 0
+    )
     model.begin.normal_()
     found, items, vectors = last_scores(model, log)
     gru, h, states = model.extractor, torch.zeros(8).double(), []
@@ -251,7 +256,7 @@ def test_dien_is_its_equations(length):
 def test_mimn_is_its_equations(length):
     log = make_log()
     config = replace(MODELS["mimn"].config(), dim=8, length=length, slots=3, width=5, read_most=2)
-    model = MODELS["mimn"].create(config, log, 90, 0)
+    model = MODELS["mimn"].model.create(config, log, 90, 0)
     found, items, vectors = last_scores(model, log)
 
     def step(gru, x, other, h):

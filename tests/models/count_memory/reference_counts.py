@@ -5,6 +5,7 @@ import math
 import numpy as np
 import torch
 
+from dynedge.models.base import LogShape
 from dynedge.models.count_memory.config import MemoryConfig
 from dynedge.models.count_memory.contexts import (
     CONTEXT_HALF_LIFE,
@@ -17,8 +18,7 @@ from dynedge.models.count_memory.contexts import (
     NEAR_POWER,
     RECENT_ITEMS,
 )
-from dynedge.models.count_memory.model import Memory
-from dynedge.models.modules import Shape
+from dynedge.models.count_memory.model import CountMemory
 
 HALF_LIVES = (1e12, 30.0, 4.0)
 
@@ -101,7 +101,7 @@ def expected_probabilities(log, k):
 def make_memory(log, **config):
     """A count memory with random parameters, so that nothing is right because it is zero."""
     torch.manual_seed(0)
-    model = Memory(MemoryConfig(**{"half_lives": HALF_LIVES, "windows": 3, **config}), Shape.of(log))
+    model = CountMemory(MemoryConfig(**{"half_lives": HALF_LIVES, "windows": 3, **config}), LogShape.of(log))
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(3)) * 0.4)

@@ -6,6 +6,7 @@ from models.count_memory.reference_counts import make_memory
 from models.every_model import make_log
 
 from dynedge.data.windows import Window
+from dynedge.models.capabilities import apply_with_undo
 
 
 @pytest.mark.parametrize("threads", [1, 3])
@@ -34,7 +35,7 @@ def test_copies_are_dropped_when_the_state_changes_without_them(monkeypatch):
             scores += [model.score(windows[0], None, state), model.score(windows[1], None, state)]
             model.observe(windows[2], state)
             scores.append(model.score(windows[3], None, state.clone()))
-            model.suppose(Window(log, range(start, start + 1)), state)()
+            apply_with_undo(model, Window(log, range(start, start + 1)), state)()
             scores.append(model.score(windows[3], None, state))
             model.observe(windows[4], state)
         results.append((torch.cat(scores), state))

@@ -11,6 +11,10 @@ from dynedge.models.count_memory import model as memory
 from dynedge.models.count_memory.config import MemoryConfig
 
 
+def batches(model, log, end, first=0):
+    return model.batches(log, model.training_windows(end), first)
+
+
 @pytest.mark.parametrize(
     "config", [{}, {"gating_hidden": 0}, {"rescaling_hidden": 0}, {"contexts": ("last",)}, {"contexts": ()}]
 )
@@ -19,12 +23,12 @@ def test_the_loss_is_the_cross_entropy_of_the_scores(config):
     log = make_log(events=150)
     for dtype, tolerance in ((torch.float64, 1e-4), (torch.float32, 2e-3)):
         model = make_memory(log, training_examples=10**6, windows=1, **config).to(dtype)
-        state, (examples,) = model.start(), model.windows(log, len(log))
+        state, (examples,) = model.start(), model.batches(log, model.training_windows(len(log)))
         scores = model.score(examples.window, None, model.start())
         expected = torch.nn.functional.cross_entropy(scores, torch.from_numpy(log.item).long())
         given = model.loss(examples, state, Step(0, 0, 0))
         assert given.log["loss"] == pytest.approx(float(expected), rel=tolerance)
-    model.passed(examples, state)
+    model.after_step(examples, state)
     end_state = model.start()
     model.score(examples.window, None, end_state)
     assert all(torch.equal(state[name], end_state[name]) for name in state)
@@ -33,22 +37,25 @@ def test_the_loss_is_the_cross_entropy_of_the_scores(config):
 def test_examples_are_cached_and_a_resumed_run_collects_the_same():
     log = make_log(events=150)
     model = make_memory(log, training_examples=50, windows=5)
-    first, again = list(model.windows(log, 120)), list(model.windows(log, 120))
+    first, again = (
+        list(model.batches(log, model.training_windows(120))),
+        list(model.batches(log, model.training_windows(120))),
+    )
     assert all(one is other for one, other in zip(first, again, strict=True))
-    resumed = list(make_memory(log, training_examples=50, windows=5).windows(log, 120, 3))
+    resumed = list(batches(make_memory(log, training_examples=50, windows=5), log, 120, 3))
     for one, other in zip(first[3:], resumed, strict=True):
         assert one.window.events == other.window.events
         assert all(torch.equal(a, b) for a, b in zip(one.examples, other.examples, strict=True))
     assert [examples.end_state is not None for examples in resumed] == [False, True]
     assert all(torch.equal(first[-1].end_state[name], resumed[-1].end_state[name]) for name in first[-1].end_state)
-    shorter = list(model.windows(log, 100))
+    shorter = list(model.batches(log, model.training_windows(100)))
     assert shorter[-1].window.events.stop == 100
 
 
 def test_events_before_the_counted_ones_count_for_users_and_popularity_only():
     log = make_log(events=150)
     whole, recent, longer = (
-        list(make_memory(log, training_examples=20, windows=5, counted_events=counted).windows(log, 150))
+        list(batches(make_memory(log, training_examples=20, windows=5, counted_events=counted), log, 150))
         for counted in (150, 40, 10**9)
     )
     assert [len(window.examples.query_features) for window in recent] == [0, 0, 0, 10, 10]
@@ -73,7 +80,7 @@ def test_both_networks_learn():
     losses = []
     for epoch in range(7):
         state, total = model.start(), 0.0
-        for number, examples in enumerate(model.windows(log, len(log))):
+        for number, examples in enumerate(model.batches(log, model.training_windows(len(log)))):
             loss = model.loss(examples, state, Step(0, epoch, number))
             optimizer.zero_grad()
             loss.total.backward()

@@ -6,10 +6,10 @@ from models.count_memory.reference_counts import HALF_LIVES
 from models.every_model import make_log
 
 from dynedge.data.windows import Window
-from dynedge.evaluation.protocol import walk
+from dynedge.evaluation.protocol import rank_events
 from dynedge.models.count_memory.config import MemoryConfig
 from dynedge.models.edge.config import EdgeConfig, RecurrenceConfig
-from dynedge.models.edge.model import Edge, create
+from dynedge.models.edge.model import Edge
 from dynedge.training.config import TrainingConfig
 from dynedge.training.loop import fit
 from dynedge.utils.tensor_io import select_prefix
@@ -17,7 +17,7 @@ from dynedge.utils.tensor_io import select_prefix
 
 def make_edge(log, train_end):
     config = EdgeConfig(RecurrenceConfig(dim=4, windows=3), MemoryConfig(half_lives=HALF_LIVES))
-    return create(config, log, train_end, 0).eval()
+    return Edge.create(config, log, train_end, 0).eval()
 
 
 def test_fused_scores_are_the_weighted_sum_of_the_experts():
@@ -87,4 +87,4 @@ def test_a_recurrence_that_only_hurts_gets_no_weight():
     model.recurrence.score = leading
     chosen, ranks = model.calibrate(log, range(300, 400), state.clone())
     assert chosen["weight"] > 0
-    assert np.array_equal(ranks, walk(model, log, range(300, 400), state.clone()))
+    assert np.array_equal(ranks, rank_events(model, log, range(300, 400), state.clone()))

@@ -16,7 +16,7 @@ from dynedge.data.synthetic import synthesize
 from dynedge.errors import UsageError
 from dynedge.models.edge import recurrence
 from dynedge.models.edge.config import PAPER
-from dynedge.models.edge.gpu_window_cache import Resident, check_memory, working_memory
+from dynedge.models.edge.gpu_window_cache import GPUWindowCache, check_memory, working_memory
 
 pytestmark = [pytest.mark.slow, pytest.mark.slow]
 
@@ -52,11 +52,11 @@ def test_as_many_windows_stay_as_there_is_room_for(monkeypatch: pytest.MonkeyPat
         buffer = SimpleNamespace(record_stream=lambda stream: released.append(planned[0]))
         return SimpleNamespace(number=planned[0], item=buffer)
 
-    resident, first = Resident(torch.device("cuda", 0), working=5), []
+    resident, first = GPUWindowCache(torch.device("cuda", 0), working=5), []
     for window in resident.windows(5, planned, indexed, 0):
         first.append(window)
         free[0] -= 2  # what the window takes
-    assert [resident.keeps(window) for window in first] == [True, True, True, False, False]
+    assert [resident.holds(window) for window in first] == [True, True, True, False, False]
     assert released == [3, 4]
     again = list(resident.windows(5, planned, indexed, 0))
     assert [one is two for one, two in zip(first, again, strict=True)] == [True, True, True, False, False]
@@ -69,7 +69,7 @@ def test_what_cannot_fit_is_refused_before_training(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(
         torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=total[0] * 2**30)
     )
-    models = [recurrence.create(replace(PAPER, windows=count), log, 4000, 0) for count in (5, 50)]
+    models = [recurrence.Recurrence.create(replace(PAPER, windows=count), log, 4000, 0) for count in (5, 50)]
     with pytest.raises(
         UsageError, match=r"needs about 1\.\d GiB on the GPU, which has 0\.0: raise --windows \(now 5\) or "
     ):

@@ -10,12 +10,11 @@ from dynedge.data.id_index import IdIndex
 from dynedge.data.log import EventLog
 from dynedge.data.windows import Window
 from dynedge.errors import UsageError
-from dynedge.evaluation.protocol import walk
+from dynedge.evaluation.protocol import rank_events
 from dynedge.models import candidate_rows as candidates
 from dynedge.models.base import State, Step
 from dynedge.models.edge import recurrence
 from dynedge.models.edge.config import PAPER, RecurrenceConfig
-from dynedge.models.edge.dnode_constraint import Ties
 from dynedge.plan.links import Linker
 from dynedge.plan.schedule import build_schedule
 
@@ -43,7 +42,7 @@ def make_log(events=60, users=7, items=9, seed=0, features=2, categories=True):
 
 def make_model(log, train_end=None, **config):
     settings = {"dim": 5, "windows": 4, "dropout": 0.0, **config}
-    model = recurrence.create(RecurrenceConfig(**settings), log, train_end or len(log), seed=1).double()
+    model = recurrence.Recurrence.create(RecurrenceConfig(**settings), log, train_end or len(log), seed=1).double()
     with torch.no_grad():
         for parameter in model.parameters():  # away from zeros, so that nothing is right by accident
             parameter.copy_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(3)) * 0.4)
@@ -144,7 +143,7 @@ def test_scores_across_the_chunks_that_share_candidates():
     assert torch.allclose(scored(model, log, 1000)[0], expected, atol=1e-10, rtol=0)
 
 
-@given(k=st.integers(0, 59), seed=st.integers(0, 5), chunk=st.sampled_from([1, 16, 100]))
+@given(k=st.integers(0, 59), seed=st.integers(0, 5), max_events=st.sampled_from([1, 16, 100]))
 @settings(max_examples=25)
 def test_a_later_event_changes_no_earlier_score(k, seed, chunk):
     log = make_log(seed=seed)
@@ -172,8 +171,8 @@ def test_peek_is_what_score_says_and_moves_nothing():
     _, state = scored(model, log, 7, end=40)
     before = state.clone()
     with torch.no_grad():
-        found = model.peek(torch.tensor([int(log.user[40])]), torch.tensor([log.time[40]]), None, state)
-        some = model.peek(
+        found = model.score_query(torch.tensor([int(log.user[40])]), torch.tensor([log.time[40]]), None, state)
+        some = model.score_query(
             torch.tensor([int(log.user[40])]), torch.tensor([log.time[40]]), torch.tensor([[3, 1]]), state
         )
     assert torch.allclose(found[0], expected[40], atol=1e-10, rtol=0)
@@ -189,7 +188,7 @@ def test_answers_are_exact_also_where_training_is_in_bfloat16():
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         model.score(model.prepare(Window(log, range(40))), None, state)
         model.candidate.normal_()
-        found = model.peek(torch.tensor([1, 2]), torch.tensor([1e9, 1e9], dtype=torch.float64), None, state)
+        found = model.score_query(torch.tensor([1, 2]), torch.tensor([1e9, 1e9], dtype=torch.float64), None, state)
     assert found.dtype == torch.float32
     assert min(len(row.unique()) for row in found) > 290
 
@@ -206,7 +205,7 @@ def test_the_loss_and_every_gradient_are_those_of_one_event_at_a_time():
     exact_loss(model, log).backward()
     expected = {name: _dense(parameter.grad) for name, parameter in model.named_parameters()}
     model.zero_grad()
-    (prepared,) = model.windows(log, len(log))
+    (prepared,) = model.batches(log, model.training_windows(len(log)))
     loss = model.loss(prepared, model.start(), STEP)
     loss.total.backward()
     assert loss.total.item() == pytest.approx(exact_loss(model, log).item(), abs=1e-12)
@@ -227,7 +226,7 @@ def test_where_phi_equals_the_state_cuts_change_no_value(solver):
     cut.load_state_dict(shared, strict=False)
     state = exact.start()
     with torch.no_grad():
-        for number, prepared in enumerate(exact.windows(log, len(log))):
+        for number, prepared in enumerate(exact.batches(log, exact.training_windows(len(log)))):
             _fill_phi(cut, number, prepared, state, exact)
             exact.loss(prepared, state, STEP)
     losses = [_losses(model, log) for model in (exact, cut)]
@@ -250,7 +249,9 @@ def _fill_phi(cut, number, prepared, state, exact):
 def _losses(model, log):
     state = model.start()
     with torch.no_grad():
-        found = [model.loss(prepared, state, STEP).log for prepared in model.windows(log, len(log))]
+        found = [
+            model.loss(prepared, state, STEP).log for prepared in model.batches(log, model.training_windows(len(log)))
+        ]
     return [(log["loss"], log["residual"]) for log in found]
 
 
@@ -283,7 +284,7 @@ def test_sampled_softmax_reads_each_candidate_before_the_event(share, monkeypatc
     monkeypatch.setattr(recurrence, "DRAWN", 2 * 6 // share)
     log = make_log(events=200, users=15, items=40)
     model = make_model(log, windows=1, negatives=6, full_softmax_up_to=0)
-    (prepared,) = model.windows(log, len(log))
+    (prepared,) = model.batches(log, model.training_windows(len(log)))
     with torch.no_grad():
         total = model.loss(prepared, model.start(), STEP).total.item()
         found, _ = one_by_one(model, log, range(len(log)))
@@ -301,12 +302,12 @@ def test_states_carry_over_from_window_to_window_without_gradient():
     whole, parts = make_model(log, windows=1), make_model(log, windows=6)
     for model in (whole, parts):
         state = model.start()
-        for prepared in model.windows(log, len(log)):
+        for prepared in model.batches(log, model.training_windows(len(log))):
             assert not model.loss(prepared, state, STEP).total.isnan()
         assert not state["user"].requires_grad
         model.kept = state
     assert torch.allclose(whole.kept["user"], parts.kept["user"], atol=1e-10, rtol=0)
-    resumed = list(parts.windows(log, len(log), first=4))
+    resumed = list(parts.batches(log, parts.training_windows(len(log)), first=4))
     assert [prepared.window.events.start for prepared in resumed] == [40, 50]
 
 
@@ -324,9 +325,9 @@ def test_tiny_logs(events):
     log = make_log(events=events)
     model = make_model(log, windows=3, dnodes=2)
     state = model.start()
-    for prepared in model.windows(log, len(log)):
+    for prepared in model.batches(log, model.training_windows(len(log))):
         model.loss(prepared, state, STEP).total.backward()
-    assert len(walk(model, log, range(events), model.start())) == events
+    assert len(rank_events(model, log, range(events), model.start())) == events
 
 
 def test_thresholds_that_make_everything_active_are_refused():
@@ -337,7 +338,7 @@ def test_thresholds_that_make_everything_active_are_refused():
 def test_events_between_active_entities_write_nothing_and_still_teach():
     log = make_log()
     model = make_model(log, active_users=3, active_items=5, windows=1)
-    (prepared,) = model.windows(log, len(log))
+    (prepared,) = model.batches(log, model.training_windows(len(log)))
     assert set(prepared.schedule.event.tolist()) < set(range(len(log))), "some events write nothing"
     model.loss(prepared, model.start(), STEP).total.backward()
     assert model.psi[0].grad.to_dense().abs().sum() > 0
@@ -388,7 +389,7 @@ def test_state_clones_are_apart():
 def test_dropout_is_for_training_alone():
     log = make_log(events=30)
     model = make_model(log, windows=1, dropout=0.5)
-    (prepared,) = model.windows(log, len(log))
+    (prepared,) = model.batches(log, model.training_windows(len(log)))
     torch.manual_seed(0)
     noisy = model.train().loss(prepared, model.start(), STEP).total.item()
     exact = exact_loss(model, log).item()

@@ -14,7 +14,7 @@ from dynedge.models import window_index as prepared
 from dynedge.models.base import Step
 from dynedge.models.edge import recurrence, repeat_bonus
 from dynedge.models.edge.config import PAPER, RecurrenceConfig
-from dynedge.models.edge.recurrence import Recurrence, create
+from dynedge.models.edge.recurrence import Recurrence
 from dynedge.ops import adam, gather_linear, read_states
 from dynedge.training.optimizer import Adam
 
@@ -39,7 +39,7 @@ def make_log() -> EventLog:
 def model_of(name: str, log: EventLog) -> Recurrence:
     base = PAPER if name == "paper" else RecurrenceConfig(dropout=0.0)
     config = base.__class__(**{**base.__dict__, "dim": 16, "windows": 2, **CONFIGS[name]})
-    return create(config, log, len(log), 0)
+    return Recurrence.create(config, log, len(log), 0)
 
 
 def two_windows(
@@ -54,7 +54,7 @@ def two_windows(
         if model.bonus is not None:
             lists = repeat_bonus.lists_before_events(window, known, model.xi.device)
         ready = model._index(window, planned.schedule, model._past(window), number, lists)
-        assert (ready.levels is not None) == by_triton
+        assert ready.uses_triton == by_triton
         loss = model.loss(ready, state, Step(0, 0, number))
         losses.append(float(loss.log["loss"]))
         optimiser.zero_grad()
