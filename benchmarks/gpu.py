@@ -202,7 +202,7 @@ class Trainer:
         self.optimiser = Adam(self.model.named_parameters(), 1e-3, 1e-2)
         self.steps = TrainingStep(self.model, self.optimiser, self.config)
         self.state: State | None = None  # at the end of the last epoch
-        self.core._resident._full = args.stream
+        self.core._window_cache._full = args.stream
 
     def epoch(self, number: int) -> Epoch:
         state, model, unread, losses = self.model.start(), self.model.train(), None, []

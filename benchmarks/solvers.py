@@ -21,9 +21,8 @@ from dynedge.data.ingest.pipeline import prepare
 from dynedge.data.ingest.schema import Schema
 from dynedge.data.log import EventLog, read_log
 from dynedge.data.synthetic import synthesize
-from dynedge.models.edge.config import RecurrenceConfig
-from dynedge.models.edge.dnode_constraint import SOLVERS
-from dynedge.models.edge.recurrence import create
+from dynedge.models.edge.config import SOLVERS, RecurrenceConfig
+from dynedge.models.edge.recurrence import Recurrence
 from dynedge.report.style import BLUE, GREEN, GREY, ORANGE, RED, figure, save, style_axes
 from dynedge.training.config import TrainingConfig
 from dynedge.training.loop import fit
@@ -67,7 +66,7 @@ def run(log: EventLog, who: str, args: argparse.Namespace) -> list[dict[str, Any
     if who != "exact":
         config = replace(config, depth=args.depth, solver=who)
     training = TrainingConfig(epochs=args.epochs, patience=0, seed=args.seed)
-    model = create(config, log, training.train_valid_ranges(log)[0].stop, args.seed)
+    model = Recurrence.create(config, log, training.train_valid_ranges(log)[0].stop, args.seed)
     return fit(model, log, training).history
 
 

@@ -9,7 +9,7 @@ from training import toy_model as toy
 
 from dynedge.data.log import read_log
 from dynedge.evaluation.metrics import METRICS, mean
-from dynedge.evaluation.protocol import PROTOCOLS, walk
+from dynedge.evaluation.protocol import PROTOCOLS, rank_events
 from dynedge.runs.folder import load_run
 
 FAST = ["--epochs", "2", "--lr", "0.02"]
@@ -35,7 +35,7 @@ def evaluated(cli_run, *arguments):
 
 def ranks_of(run, log, protocol="full"):
     trained = load_run(run)
-    return walk(trained.model, read_log(log), range(420, 600), trained.state, protocol=protocol)
+    return rank_events(trained.model, read_log(log), range(420, 600), trained.state, protocol=protocol)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

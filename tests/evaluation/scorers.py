@@ -9,7 +9,7 @@ class Scorer(Model):
     """Base class; subclasses return the scores of all items for one event in `row`."""
 
     def __init__(self, users, items):
-        super().__init__()
+        super().__init__(None, None)
         self.users, self.items = users, items
 
     @classmethod
@@ -22,17 +22,11 @@ class Scorer(Model):
     def num_windows(self, train_end):
         return 1
 
-    def windows(self, log, train_end, first=0):
-        return iter(())
-
     def start(self):
         return State(seen=torch.zeros(self.items), last=torch.full((self.users,), -1))
 
     def loss(self, prepared, state, step):
         return Loss(torch.zeros(()), {})
-
-    def prepare(self, window):
-        return window
 
     def score(self, prepared, candidates, state):
         rows = []

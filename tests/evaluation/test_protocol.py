@@ -14,7 +14,7 @@ from dynedge.data.log import EventLog
 from dynedge.evaluation import protocol
 from dynedge.evaluation.metrics import METRICS, mean, per_event
 from dynedge.evaluation.negatives import evaluation_negatives
-from dynedge.evaluation.protocol import PROTOCOLS, walk
+from dynedge.evaluation.protocol import PROTOCOLS, rank_events
 
 events = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5)), min_size=1, max_size=40)
 
@@ -52,7 +52,7 @@ def test_full_ranks_equal_brute_force(rows, kind, chunk):
     """With many ties, unseen items, and the last id among the candidates."""
     log = log_of(rows)
     model = kind.of(log)
-    ranks = walk(model, log, range(len(log)), model.start(), chunk=chunk)
+    ranks = rank_events(model, log, range(len(log)), model.start(), max_events=chunk)
     assert ranks.tolist() == brute(rows, kind, lambda k, item: range(9))
 
 
@@ -60,7 +60,7 @@ def test_full_ranks_equal_brute_force(rows, kind, chunk):
 def test_sampled_ranks_equal_brute_force_among_the_same_candidates(rows, chunk):
     log = log_of(rows, items=700)
     model = Popular.of(log)
-    ranks = walk(model, log, range(len(log)), model.start(), protocol="sampled-499", chunk=chunk)
+    ranks = rank_events(model, log, range(len(log)), model.start(), protocol="sampled-499", max_events=chunk)
 
     def sampled(k, item):
         return [item, *evaluation_negatives(range(k, k + 1), torch.tensor([item]), 700, 499)[0].tolist()]
@@ -70,14 +70,15 @@ def test_sampled_ranks_equal_brute_force_among_the_same_candidates(rows, chunk):
 
 def test_the_last_id_and_unseen_items_are_ranked_like_any_other():
     log = log_of([(0, 1), (0, 8), (1, 8), (1, 0)])
-    ranks = walk(Popular.of(log), log, range(4), Popular.of(log).start())
+    ranks = rank_events(Popular.of(log), log, range(4), Popular.of(log).start())
     assert ranks.tolist() == [5.0, 5.5, 1.5, 6.0]
 
 
 def test_with_few_items_sampled_ranks_equal_full_ranks():
     log = make_log()
     ranks = [
-        walk(LastItem.of(log), log, range(len(log)), LastItem.of(log).start(), protocol=name) for name in PROTOCOLS
+        rank_events(LastItem.of(log), log, range(len(log)), LastItem.of(log).start(), protocol=name)
+        for name in PROTOCOLS
     ]
     assert all(np.array_equal(ranks[0], other) for other in ranks[1:])
 
@@ -96,7 +97,7 @@ def test_sampled_candidates_are_the_same_for_every_model(monkeypatch):
             return real(prepared, candidates, state)
 
         monkeypatch.setattr(model, "score", score)
-        walk(model, log, range(200, 300), model.start(), protocol="sampled-499", chunk=chunk)
+        rank_events(model, log, range(200, 300), model.start(), protocol="sampled-499", max_events=chunk)
         candidates_by_model.append(np.concatenate(received))
     assert candidates_by_model[0].shape == (100, 500)
     assert np.array_equal(candidates_by_model[0], candidates_by_model[1])
@@ -110,11 +111,11 @@ def test_ranks_do_not_depend_on_chunk_size_or_on_splitting_the_events(kind, name
     ranks = []
     for chunk in (1, 7, 200, 5000):
         model = kind.of(log)
-        ranks.append(walk(model, log, range(300), model.start(), protocol=name, chunk=chunk))
+        ranks.append(rank_events(model, log, range(300), model.start(), protocol=name, max_events=chunk))
     state = model.start()
-    halves = [walk(model, log, part, state, protocol=name) for part in (range(130), range(130, 300))]
+    halves = [rank_events(model, log, part, state, protocol=name) for part in (range(130), range(130, 300))]
     monkeypatch.setattr(protocol, "CHUNK_SCORES", 100)  # two events at once
-    ranks += [np.concatenate(halves), walk(model, log, range(300), model.start(), protocol=name)]
+    ranks += [np.concatenate(halves), rank_events(model, log, range(300), model.start(), protocol=name)]
     for other in ranks[1:]:
         assert np.array_equal(ranks[0], other)
 
@@ -133,7 +134,7 @@ def test_ids_do_not_break_ties():
     other = renamed(log, np.arange(log.num_items)[::-1].copy())
 
     def metrics(kind, log):
-        ranks = walk(kind.of(log), log, range(len(log)), kind.of(log).start())
+        ranks = rank_events(kind.of(log), log, range(len(log)), kind.of(log).start())
         return {name: mean(name, ranks) for name in METRICS}
 
     assert metrics(Popular, log) == metrics(Popular, other)
@@ -145,6 +146,6 @@ def test_ids_do_not_break_ties():
 
 def test_a_callback_receives_the_events_of_each_chunk():
     log, chunks = make_log(), []
-    walk(Constant.of(log), log, range(100), Constant.of(log).start(), chunk=40, after=chunks.append)
+    rank_events(Constant.of(log), log, range(100), Constant.of(log).start(), max_events=40, on_progress=chunks.append)
     assert chunks == [40, 40, 20]
-    assert per_event(walk(Constant.of(log), log, range(0), Constant.of(log).start())).shape == (0, 7)
+    assert per_event(rank_events(Constant.of(log), log, range(0), Constant.of(log).start())).shape == (0, 7)

@@ -50,12 +50,12 @@ def train(
     configs = {"exact": EXACT, "dropout": DROPPING, **CONFIGS}
     model = recurrence.Recurrence.create(configs[name], log, events.stop, seed).to(device)
     if stream:
-        model._resident._full = True
+        model._window_cache._full = True
     course = fit(model, log, config)
     state = model.start()
     with torch.no_grad(), autocast(config):
         for prepared in model.batches(log, model.training_windows(events.stop)):
-            model._advance(prepared, model._run(prepared, state)[0], state)
+            model.advance(prepared, model.forward_window(prepared, state), state)
             model.after_step(prepared, state)
         parts = config.resolve_split(log).ranges(len(log))
         rank_events(model, log, parts["valid"], state)

@@ -10,6 +10,7 @@ from ops.triton_interpreter import DEVICE
 from dynedge.data.log import EventLog
 from dynedge.data.windows import Window
 from dynedge.models.candidate_rows import NEVER, rows_and_moves
+from dynedge.models.window_index import index_window
 from dynedge.ops.all_scores import reference
 from dynedge.ops.all_scores.triton import all_scores
 from dynedge.plan.links import Linker
@@ -43,7 +44,7 @@ def test_rows_before(active: float) -> None:
     schedule = build_schedule(user, item, linker(user, item), np.zeros(0, np.int64))
     log = EventLog.from_arrays(user, item, np.arange(60.0), num_users=8, num_items=14)
     past = Linker(np.zeros(8, bool), np.zeros(14, bool))(user, item)
-    indexed = index(Window(log, range(60)), schedule, past, True, torch.zeros(1))
+    indexed = index_window(Window(log, range(60)), schedule, past, torch.zeros(1), by_item=True)
     items, events = rng.integers(0, 14, (60, 5)), np.arange(60)
     rows, first_updates = rows_and_moves(indexed, torch.from_numpy(items), torch.from_numpy(events))
     assert np.array_equal(rows.numpy(), schedule.rows_before(items, events[:, None]))

@@ -10,7 +10,7 @@ from dynedge.config import from_toml
 from dynedge.data.log import read_log
 from dynedge.errors import DataError
 from dynedge.evaluation.metrics import mean
-from dynedge.evaluation.protocol import walk
+from dynedge.evaluation.protocol import rank_events
 from dynedge.runs.folder import VERSION, RunFolder, load_run
 from dynedge.runs.run_config import RunConfig
 from dynedge.runs.train_run import train_run
@@ -47,7 +47,7 @@ def test_a_run_loads_without_its_log(tmp_path):
     assert loaded.log.category_ids[0][2] == "blue"
     assert len(loaded.log) == 0
     assert loaded.state["seen"].sum() == 420
-    ranks = walk(loaded.model, read_log(moved), range(420, 480), loaded.state)
+    ranks = rank_events(loaded.model, read_log(moved), range(420, 480), loaded.state)
     history = read_jsonl(tmp_path / "run" / "metrics.jsonl")
     assert mean("mrr", ranks) == max(record["valid_mrr"] for record in history)
 

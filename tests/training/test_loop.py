@@ -10,8 +10,8 @@ from training.toy_model import MODELS, Toy, ToyConfig, log_in_memory, register
 
 from dynedge.errors import DataError, UsageError
 from dynedge.evaluation.metrics import mean
-from dynedge.evaluation.protocol import walk
-from dynedge.models.base import Loss
+from dynedge.evaluation.protocol import rank_events
+from dynedge.models.base import LogShape, Loss
 from dynedge.models.registry import use_only
 from dynedge.runs.run_config import RunConfig, build_model, recipe_config, resolve_config
 from dynedge.training.config import TrainingConfig
@@ -75,13 +75,13 @@ def test_learning_rates_decay_after_each_epoch_without_improvement(monkeypatch):
 def test_validation_starts_from_the_state_after_training_and_does_not_change_it():
     log = log_in_memory()
     train_state = train(log, epochs=1)
-    state = Toy(ToyConfig(), log.num_users, log.num_items).start()
+    state = Toy(ToyConfig(), LogShape.of(log)).start()
     stored = select_prefix(train_state.best.tensors, "state")
     assert stored["seen"].sum() == 420, "the stored state is that after the training events"
     for name in state:
         state[name].copy_(stored[name])
     model = train_state.model.eval()
-    assert mean("mrr", walk(model, log, range(420, 480), state)) == train_state.best.valid_mrr
+    assert mean("mrr", rank_events(model, log, range(420, 480), state)) == train_state.best.valid_mrr
     assert train(log, epochs=1, validation_events=10).history[0]["valid_mrr"] != train_state.best.valid_mrr
 
 
@@ -114,7 +114,7 @@ def test_a_model_without_parameters_to_learn_is_validated():
             return Loss(torch.zeros(()), {})
 
     log = log_in_memory()
-    train_state = fit(Counts(ToyConfig(), log.num_users, log.num_items), log, FAST)
+    train_state = fit(Counts(ToyConfig(), LogShape.of(log)), log, FAST)
     assert train_state.history[0]["loss"] == 0
     assert train_state.history[0]["valid_mrr"] > 0
 
@@ -134,7 +134,7 @@ def test_an_infinite_gradient_stops_training_before_the_parameters_change():
             return Loss(loss.total + (self.repeat.detach() - self.repeat).abs().sqrt(), loss.log)
 
     log = log_in_memory()
-    model = Steep(ToyConfig(), log.num_users, log.num_items)
+    model = Steep(ToyConfig(), LogShape.of(log))
     with pytest.raises(DataError, match="gradient is not finite in epoch 1, window 1"):
         fit(model, log, FAST)
     assert all(torch.isfinite(parameter).all() for parameter in model.parameters())

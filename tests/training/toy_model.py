@@ -24,9 +24,8 @@ from dynedge.config import option
 from dynedge.data.id_index import IdIndex
 from dynedge.data.log import EventLog
 from dynedge.data.log_writer import LogWriter
-from dynedge.data.windows import Window, cut_windows
 from dynedge.errors import UsageError
-from dynedge.models.base import Loss, Model, State
+from dynedge.models.base import LogShape, Loss, Model, State
 from dynedge.models.registry import Entry, use_only
 
 
@@ -40,9 +39,9 @@ class ToyConfig:
 
 
 class Toy(Model):
-    def __init__(self, config, users, items):
-        super().__init__()
-        self.config, self.users, self.items = config, users, items
+    def __init__(self, config, shape):
+        super().__init__(config, shape)
+        users, items = self.users, self.items = shape.users, shape.items
         self.user = nn.Parameter(torch.zeros(users, config.dim))
         self.item = nn.Parameter(torch.zeros(items, config.dim))
         self.mix = nn.Linear(config.dim, config.dim)
@@ -50,12 +49,16 @@ class Toy(Model):
         self.dropout = nn.Dropout(0.2)
         self.register_buffer("ended", torch.zeros((), dtype=torch.int64))
 
-    def num_windows(self, train_end):
-        return self.config.windows
-
-    def windows(self, log, train_end, first=0):
-        for events in cut_windows(train_end, self.config.windows)[first:]:
-            yield self.prepare(Window(log, events))
+    @classmethod
+    def create(cls, config, log, train_end, seed):
+        if config.dim == 13:
+            raise UsageError("--dim 13 brings bad luck.")
+        model = cls(config, LogShape.of(log))
+        generator = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for parameter in (model.user, model.item):
+                parameter.normal_(0, 0.1, generator=generator)
+        return model
 
     def start(self):
         return State(
@@ -84,7 +87,7 @@ class Toy(Model):
         self.ended += 1
         return {"ended": float(self.ended)}
 
-    def facts(self):
+    def run_info(self):
         return {"colour": "red"}
 
     def score(self, prepared, candidates, state):
@@ -107,26 +110,8 @@ class Toy(Model):
         state["last"][user] = item
 
 
-def create(config, log, train_end, seed):
-    if config.dim == 13:
-        raise UsageError("--dim 13 brings bad luck.")
-    model = Toy(config, log.num_users, log.num_items)
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in (model.user, model.item):
-            parameter.normal_(0, 0.1, generator=generator)
-    return model
-
-
-def restore(config, log, tensors):
-    assert len(log) == 0
-    model = Toy(config, log.num_users, log.num_items)
-    model.load_state_dict(tensors)
-    return model
-
-
 RECIPES = {"toy": ToyConfig(), "toy-wide": ToyConfig(dim=8)}
-MODELS = {"toy": Entry(ToyConfig, create, restore, RECIPES, training={"toy-wide": {"lr": 0.5}})}
+MODELS = {"toy": Entry(Toy, ToyConfig, RECIPES, training={"toy-wide": {"lr": 0.5}})}
 
 
 def events(count=600, users=20, items=15, seed=0):

@@ -49,7 +49,7 @@ def test_jodie_by_its_own_loss_ranks_by_distance():
     with torch.no_grad():
         model.observe(Window(log, range(60)), state)
         user, time = torch.tensor([int(log.user[60])]), torch.tensor([float(log.time[60])])
-        asked = model.question(user, time, state)
+        asked = model.query(user, time, state)
         wanted = torch.cat([asked[:, :8], asked[:, 9:-1]], 1) / 2
         items = torch.cat([model.entity_states(1, torch.arange(log.num_items), state), model.item_static[:, :-1]], 1)
         away = (items - wanted).square().sum(1)
@@ -65,11 +65,11 @@ def test_what_is_regressed_is_neither_shortened_nor_moved_towards_the_guess():
         jodie.JodieConfig(dim=8, windows=4, loss="mse", steady=0.0, dropout=0.9), log, len(log), 0
     )
     prepared, state = next(iter(model.train().batches(log, model.training_windows(len(log))))), model.start()
-    first, again = (model.ask(prepared, state) for _ in range(2))
-    assert torch.equal(first.wanted, again.wanted)
-    guess = first.wanted.detach().requires_grad_()
+    first, again = (model.forward_window(prepared, state) for _ in range(2))
+    assert torch.equal(first.query, again.query)
+    guess = first.query.detach().requires_grad_()
     arena = first.arena.detach().requires_grad_()
-    model.error(prepared, first._replace(wanted=guess, arena=arena), state, Step(0, 0, 0)).backward()
+    model.error(prepared, first._replace(query=guess, arena=arena), state, Step(0, 0, 0)).backward()
     assert guess.grad.abs().sum() > 0
     assert arena.grad is None or not arena.grad.any()
 
@@ -82,7 +82,7 @@ def test_jodie_projects_the_user_to_the_time_asked():
     with torch.no_grad():
         model.observe(Window(log, range(60)), state)
         user = torch.tensor([int(log.user[59])])
-        soon, later = (model.question(user, torch.tensor([log.time[59] + gap]), state) for gap in (0.0, 99.0))
+        soon, later = (model.query(user, torch.tensor([log.time[59] + gap]), state) for gap in (0.0, 99.0))
         turn = model.wants.weight[:, :4] @ model.entity_states(0, user, state)[0]
     assert torch.allclose(later - soon, 0.5 * np.log(100.0) / LONG_GAP * turn, atol=1e-5)
 

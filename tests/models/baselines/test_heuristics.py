@@ -36,7 +36,7 @@ def expected_scores(kind, unseen, log, k):
 @pytest.mark.parametrize("kind", ["popular", "recent", "next"])
 def test_a_heuristic_ranks_as_described(kind, unseen):
     log = make_log(events=120)
-    model = heuristics.create(HeuristicConfig(kind, 0.0, unseen), log, len(log), 0)
+    model = heuristics.Heuristic.create(HeuristicConfig(kind, 0.0, unseen), log, len(log), 0)
     scores = model.score(Window(log, range(len(log))), None, model.start())
     for k in range(5, len(log)):
         expected, given = expected_scores(kind, unseen, log, k), scores[k].double().numpy()
@@ -48,7 +48,7 @@ def test_a_heuristic_ranks_as_described(kind, unseen):
 
 def test_a_heuristic_learns_nothing():
     log = make_log()
-    model = heuristics.create(HeuristicConfig("next"), log, len(log), 0)
+    model = heuristics.Heuristic.create(HeuristicConfig("next"), log, len(log), 0)
     state, observed = model.start(), model.start()
     for number, examples in enumerate(model.batches(log, model.training_windows(len(log)))):
         assert not model.loss(examples, state, Step(0, 0, number)).total.requires_grad

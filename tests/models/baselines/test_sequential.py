@@ -13,7 +13,7 @@ from dynedge.data.windows import Window
 from dynedge.errors import UsageError
 from dynedge.evaluation.metrics import mean
 from dynedge.evaluation.protocol import rank_events
-from dynedge.models.base import Step
+from dynedge.models.base import LogShape, Step
 from dynedge.models.baselines.heuristics import RECIPES
 from dynedge.models.baselines.sequential.base import Dropout
 from dynedge.models.registry import BUILT_IN as MODELS
@@ -114,7 +114,7 @@ def test_the_same_bits_again_and_after_loading(name):
         ends.append(model.eval())
     tensors = [one.state_dict() for one in ends]
     assert all(torch.equal(tensors[0][key], tensors[1][key]) for key in tensors[0])
-    restored = MODELS[name].model.restore(ends[0].config, log, tensors[0]).eval()
+    restored = MODELS[name].model.restore(ends[0].config, LogShape.of(log), tensors[0]).eval()
     window = Window(log, range(len(log)))
     with torch.no_grad():
         found = [one.score(one.prepare(window), None, one.start()) for one in (ends[0], restored)]
@@ -149,7 +149,7 @@ def test_a_draw_of_all_items_is_the_full_softmax(name):
     log = make_log()
     full, drawn = small(name, log, 90), small(name, log, 90)
     drawn.config = replace(drawn.config, full_softmax_up_to=0)
-    drawn.draw = lambda prepared, step: torch.randperm(log.num_items, generator=step.generator())
+    drawn.sample_negatives = lambda batch, step: torch.randperm(log.num_items, generator=step.generator())
     losses = [
         one.loss(next(one.batches(log, one.training_windows(90))), one.start(), Step(0, 0, 0)).total
         for one in (full, drawn)

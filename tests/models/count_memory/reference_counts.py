@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from dynedge.models.base import LogShape
-from dynedge.models.count_memory.config import MemoryConfig
+from dynedge.models.count_memory.config import StandaloneMemoryConfig
 from dynedge.models.count_memory.contexts import (
     CONTEXT_HALF_LIFE,
     CONTEXT_SOURCES,
@@ -101,7 +101,9 @@ def expected_probabilities(log, k):
 def make_memory(log, **config):
     """A count memory with random parameters, so that nothing is right because it is zero."""
     torch.manual_seed(0)
-    model = CountMemory(MemoryConfig(**{"half_lives": HALF_LIVES, "windows": 3, **config}), LogShape.of(log))
+    model = CountMemory(
+        StandaloneMemoryConfig(**{"half_lives": HALF_LIVES, "windows": 3, **config}), LogShape.of(log)
+    )
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(3)) * 0.4)

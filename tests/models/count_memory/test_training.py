@@ -8,7 +8,7 @@ from models.every_model import make_log
 from dynedge.data.windows import Window
 from dynedge.models.base import Step
 from dynedge.models.count_memory import model as memory
-from dynedge.models.count_memory.config import MemoryConfig
+from dynedge.models.count_memory.config import StandaloneMemoryConfig
 
 
 def batches(model, log, end, first=0):
@@ -37,10 +37,7 @@ def test_the_loss_is_the_cross_entropy_of_the_scores(config):
 def test_examples_are_cached_and_a_resumed_run_collects_the_same():
     log = make_log(events=150)
     model = make_memory(log, training_examples=50, windows=5)
-    first, again = (
-        list(model.batches(log, model.training_windows(120))),
-        list(model.batches(log, model.training_windows(120))),
-    )
+    first, again = list(batches(model, log, 120)), list(batches(model, log, 120))
     assert all(one is other for one, other in zip(first, again, strict=True))
     resumed = list(batches(make_memory(log, training_examples=50, windows=5), log, 120, 3))
     for one, other in zip(first[3:], resumed, strict=True):
@@ -75,7 +72,7 @@ def test_events_before_the_counted_ones_count_for_users_and_popularity_only():
 
 def test_both_networks_learn():
     log = make_log(events=2000, users=40, items=60)
-    model = memory.create(MemoryConfig(windows=5), log, len(log), 0)
+    model = memory.CountMemory.create(StandaloneMemoryConfig(windows=5), log, len(log), 0)
     optimizer = torch.optim.Adam(model.parameters(), 1e-2)
     losses = []
     for epoch in range(7):

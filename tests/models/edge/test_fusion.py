@@ -6,10 +6,11 @@ from models.count_memory.reference_counts import HALF_LIVES
 from models.every_model import make_log
 
 from dynedge.data.windows import Window
-from dynedge.evaluation.protocol import rank_events
+from dynedge.evaluation.protocol import calibrate, rank_events
 from dynedge.models.count_memory.config import MemoryConfig
 from dynedge.models.edge.config import EdgeConfig, RecurrenceConfig
 from dynedge.models.edge.model import Edge
+from dynedge.training import loop
 from dynedge.training.config import TrainingConfig
 from dynedge.training.loop import fit
 from dynedge.utils.tensor_io import select_prefix
@@ -34,15 +35,15 @@ def test_fused_scores_are_the_weighted_sum_of_the_experts():
 def test_the_best_epoch_is_calibrated_again_on_more_events(monkeypatch):
     log = make_log(events=400)
     config = TrainingConfig(epochs=2, patience=0, split="0.6,0.3,0.1", validation_events=10, device="cpu")
-    calls, original = [], Edge.calibrate
+    calls, original = [], loop.calibrate
 
-    def calibrate(model, log, events, state, among):
-        chosen = original(model, log, events, state, among)
+    def calibrate(model, log, events, state, **settings):
+        chosen = original(model, log, events, state, **settings)
         model.weight.fill_(len(events) / 100)
         calls.append((events, {name: tensor.clone() for name, tensor in model.state_dict().items()}))
         return chosen
 
-    monkeypatch.setattr(Edge, "calibrate", calibrate)
+    monkeypatch.setattr(loop, "calibrate", calibrate)
     course = fit(make_edge(log, 240), log, config)
     assert [events for events, _ in calls] == [range(240, 250)] * 2 + [range(240, 290)]
     best = select_prefix(course.best.tensors, "model")
@@ -58,7 +59,7 @@ def test_with_many_items_the_weight_is_chosen_by_sampled_ranks():
     epochs = []
     for most in (3, 1000):
         config = TrainingConfig(epochs=1, split="0.6,0.3,0.1", full_ranking_up_to=most, device="cpu")
-        epochs.append(fit(make_edge(log, 300), log, config).history[0])
+        epochs.append(fit(make_edge(log, 240), log, config).history[0])
     assert [epoch["valid_protocol"] for epoch in epochs] == ["sampled-9999", "full"]
     for name in ("weight", "valid_mrr"):
         assert epochs[0][name] == epochs[1][name], "with fewer than 9,999 other items all are sampled"
@@ -79,12 +80,12 @@ def test_a_recurrence_that_only_hurts_gets_no_weight():
 
     model.weight.fill_(1.0)
     model.recurrence.score = misleading
-    assert model.calibrate(log, range(300, 400), state.clone())[0] == {"weight": 0.0}
+    assert calibrate(model, log, range(300, 400), state.clone(), protocol="full", device="cpu")[0] == {"weight": 0.0}
 
     def leading(prepared, candidates, states):
         return -misleading(prepared, candidates, states)
 
     model.recurrence.score = leading
-    chosen, ranks = model.calibrate(log, range(300, 400), state.clone())
+    chosen, ranks = calibrate(model, log, range(300, 400), state.clone(), protocol="full", device="cpu")
     assert chosen["weight"] > 0
     assert np.array_equal(ranks, rank_events(model, log, range(300, 400), state.clone()))

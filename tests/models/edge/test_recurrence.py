@@ -12,9 +12,10 @@ from dynedge.data.windows import Window
 from dynedge.errors import UsageError
 from dynedge.evaluation.protocol import rank_events
 from dynedge.models import candidate_rows as candidates
-from dynedge.models.base import State, Step
+from dynedge.models.base import LogShape, State, Step
 from dynedge.models.edge import recurrence
 from dynedge.models.edge.config import PAPER, RecurrenceConfig
+from dynedge.models.edge.dnode_constraint import DNodeConstraint
 from dynedge.plan.links import Linker
 from dynedge.plan.schedule import build_schedule
 
@@ -52,7 +53,7 @@ def make_model(log, train_end=None, **config):
 def one_by_one(model, log, events):
     """float64[events, items]: scores of all items before each event, and the states after; no windows, no arrays."""
     gru, d = model.gru, model.config.dim
-    start = [[model.psi[s][row] if (row := int(r)) >= 0 else model.xi[s] for r in model._psi_row(s)] for s in (0, 1)]
+    start = [[model.psi[s][row] if (row := int(r)) >= 0 else model.xi[s] for r in model.psi_row(s)] for s in (0, 1)]
     state, time, last, found = [list(side) for side in start], [{}, {}], {}, []
     had = {user: [] for user in range(log.num_users)}  # (item, time), oldest first
 
@@ -143,7 +144,7 @@ def test_scores_across_the_chunks_that_share_candidates():
     assert torch.allclose(scored(model, log, 1000)[0], expected, atol=1e-10, rtol=0)
 
 
-@given(k=st.integers(0, 59), seed=st.integers(0, 5), max_events=st.sampled_from([1, 16, 100]))
+@given(k=st.integers(0, 59), seed=st.integers(0, 5), chunk=st.sampled_from([1, 16, 100]))
 @settings(max_examples=25)
 def test_a_later_event_changes_no_earlier_score(k, seed, chunk):
     log = make_log(seed=seed)
@@ -222,7 +223,7 @@ def test_where_phi_equals_the_state_cuts_change_no_value(solver):
     log = make_log(events=50)
     exact, cut = make_model(log, windows=3), make_model(log, windows=3, dnodes=6, solver=solver)
     assert sum(map(len, cut.plan.dnodes)) >= 10
-    shared = {name: tensor for name, tensor in exact.state_dict().items() if not name.startswith("ties")}
+    shared = {name: tensor for name, tensor in exact.state_dict().items() if not name.startswith("dnode_constraint")}
     cut.load_state_dict(shared, strict=False)
     state = exact.start()
     with torch.no_grad():
@@ -236,14 +237,16 @@ def test_where_phi_equals_the_state_cuts_change_no_value(solver):
 
 def _fill_phi(cut, number, prepared, state, exact):
     """Set φ of one window to the states an uncut run computes."""
-    arena, _, _ = exact._run(prepared, state)
+    arena = exact.forward_window(prepared, state).arena
     row = {}
     schedule = prepared.schedule
     sides = np.repeat(np.arange(len(schedule.blocks) - 1) & 1, np.diff(schedule.blocks))
     for at, (event, side) in enumerate(zip(schedule.event.tolist(), sides.tolist(), strict=True)):
         row[2 * event + side] = at
     for at, code in enumerate(cut.plan.dnodes[number].tolist()):
-        cut.ties.phi.data[cut._first_phi[number] + at] = arena[prepared.schedule.first_written + row[code]]
+        cut.dnode_constraint.phi.data[cut._first_phi[number] + at] = arena[
+            prepared.schedule.first_written + row[code]
+        ]
 
 
 def _losses(model, log):
@@ -267,21 +270,21 @@ def test_the_solvers_add_what_they_say():
     phi, states = torch.tensor([[1.0, 2.0], [0.0, 0.0]]), torch.tensor([[0.0, 0.0], [3.0, 4.0]])
     rows, gap = torch.tensor([0, 1]), torch.tensor([[1.0, 2.0], [-3.0, -4.0]])
     for solver, expected in [("penalty", 0.5 * 2 * 30.0), ("refresh", 0.0), ("refresh-penalty", 30.0)]:
-        ties = Ties(2, phi, solver, alpha=2.0)
-        total, residual = ties.cost(rows, ties.read(rows), states)
+        ties = DNodeConstraint(phi, solver, alpha=2.0)
+        total, residual = ties.penalty(rows, ties.read(rows), states)
         assert total.item() == expected
         assert residual == pytest.approx((5**0.5 + 5) / 2)
         assert torch.equal(ties.phi, states if solver.startswith("refresh") else phi)
-    ties = Ties(2, phi, "augmented", alpha=2.0)
-    assert ties.cost(rows, ties.read(rows), states)[0].item() == 30.0
+    ties = DNodeConstraint(phi, "augmented", alpha=2.0)
+    assert ties.penalty(rows, ties.read(rows), states)[0].item() == 30.0
     assert torch.equal(ties.multiplier, 2 * gap)
-    assert ties.cost(rows, ties.read(rows), states)[0].item() == 30.0 + 60.0
+    assert ties.penalty(rows, ties.read(rows), states)[0].item() == 30.0 + 60.0
 
 
 @pytest.mark.parametrize("share", [1, 2])
 def test_sampled_softmax_reads_each_candidate_before_the_event(share, monkeypatch):
     """The drawn negatives, scored one event at a time, give the same loss; also where chunks share them."""
-    monkeypatch.setattr(recurrence, "DRAWN", 2 * 6 // share)
+    monkeypatch.setattr(recurrence, "MAX_NEGATIVES", 2 * 6 // share)
     log = make_log(events=200, users=15, items=40)
     model = make_model(log, windows=1, negatives=6, full_softmax_up_to=0)
     (prepared,) = model.batches(log, model.training_windows(len(log)))
@@ -316,7 +319,7 @@ def test_a_restored_model_scores_the_same_and_needs_no_events():
     model = make_model(log, dnodes=3, active_users=5)
     model.float()
     empty = make_log(events=0)
-    again = recurrence.restore(model.config, empty, model.state_dict())
+    again = recurrence.Recurrence.restore(model.config, LogShape.of(empty), model.state_dict())
     assert torch.equal(scored(model, log, 10)[0], scored(again, log, 10)[0])
 
 
@@ -366,7 +369,7 @@ def test_candidate_rows_against_reading_each_one(pairs, active):
     chunks = -(-len(pairs) // candidates.CHUNK)
     drawn = [7, 0, 3, 5, 1, 0]  # one of them twice
     items = np.tile(np.array(drawn, np.int32), (chunks, 1))
-    found = candidates.find(schedule, item, items, 8)
+    found = candidates.candidate_columns(schedule, item, items, 8)
     for k in range(len(pairs)):
         chunk = k // candidates.CHUNK
         read = (found.since[chunk] < k) & (k <= found.until[chunk])

@@ -77,7 +77,7 @@ def dense(grad: Tensor) -> Tensor:
 def test_losses_gradients_and_states(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     log = make_log()
     if name == "edge, shared":
-        monkeypatch.setattr(recurrence, "DRAWN", 6)  # of two chunks
+        monkeypatch.setattr(recurrence, "MAX_NEGATIVES", 6)  # of two chunks
     expected = two_windows(model_of(name, log), log, False)
     for module in (prepared, recurrence):
         monkeypatch.setattr(module, "uses_triton", lambda tensor: True)
