@@ -186,7 +186,7 @@ def test_the_manifest_holds_the_metadata(tmp_path):
 def test_a_loaded_state_takes_device_and_order_of_another():
     """The first tensor decides where scores are computed, but a file holds tensors by name."""
     loaded = State(had=torch.ones(2), user=torch.ones(3), extra=torch.ones(1))
-    placed = loaded.beside(State(user=torch.empty(3, device="meta"), had=torch.empty(0)))
+    placed = loaded.placed_like(State(user=torch.empty(3, device="meta"), had=torch.empty(0)))
     assert [(name, tensor.device.type) for name, tensor in placed.items()] == [
         ("user", "meta"),
         ("had", "cpu"),

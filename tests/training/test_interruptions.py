@@ -174,16 +174,16 @@ def test_a_stop_during_validation_does_not_end_the_epoch_twice(tmp_path, monkeyp
         return build_model(RunConfig("toy", toy.ToyConfig(), config), log)
 
     whole = loop.fit(model(), log, config)
-    stop, real = StopSignal(), loop.walk
+    stop, real = StopSignal(), loop.rank_events
 
-    def walk(*arguments, **more):
+    def rank_events(*arguments, **more):
         stop.received = signal.SIGTERM
         return real(*arguments, **more)
 
-    monkeypatch.setattr(loop, "walk", walk)
+    monkeypatch.setattr(loop, "rank_events", rank_events)
     with pytest.raises(StoppedBySignal):
         loop.fit(model(), log, config, checkpoints=Checkpoints(tmp_path), stop=stop)
-    monkeypatch.setattr(loop, "walk", real)
+    monkeypatch.setattr(loop, "rank_events", real)
     metadata = Checkpoints(tmp_path).load().metadata
     position = metadata["epoch"], metadata["window"]
     assert (*position, metadata["totals"]["end_epoch_metrics"]) == (0, 7, {"ended": 1.0})
