@@ -153,7 +153,7 @@ def assert_growable(model, log):
         model.grow(users, items, state)
         after = model.score_query(torch.arange(users), times, None, state)
         assert after.shape == (users, items)
-        assert torch.equal(after[-1], after[-2]), "users without events are alike"
+        assert torch.allclose(after[-1], after[-2], atol=1e-6), "users without events are alike"
         ranked, unranked = before.argsort(1), after[: len(old), : log.num_items].argsort(1)
         assert torch.equal(ranked.sort(1).values, unranked.sort(1).values)
         shift = after[: len(old), : log.num_items].exp() - before.exp()
@@ -266,7 +266,7 @@ def assert_calibrated(model, log):
 
 def assert_graph_capturable(model, log):
     """Negatives follow from the step alone; a loss with them given is the loss that samples them itself."""
-    batch = next(iter(model.batches(log, model.training_windows(len(log)))))
+    batch = next(iter(model.batches(log, model.training_windows(len(log) * 3 // 4))))
     assert not model.is_graph_capturable(batch), "on a CPU there is nothing to capture"
     step = Step(3, 1, 4)
     negatives, again = (model.sample_negatives(batch, step) for _ in range(2))
