@@ -205,7 +205,7 @@ def benchmark_search(queries: int = 50) -> None:
         log = EventLog.from_arrays(user, item, 60.0 * np.arange(20_000), num_users=1000, num_items=items)
         torch.manual_seed(0)
         entry = MODELS["edge"]
-        model = entry.create(entry.config(), log, len(log), 0).eval()
+        model = entry.model.create(entry.config(), log, len(log), 0).eval()
         with torch.no_grad():
             model.weight.fill_(0.2)
             model.recurrence.candidate.normal_(std=0.3)
@@ -217,7 +217,7 @@ def benchmark_search(queries: int = 50) -> None:
             for query_user in range(queries):
                 started, busy = time.perf_counter(), time.process_time()
                 base, query = model.query_vector(query_user, now, state)
-                scores, _ = search.top_k(base, query, 10, model, state)
+                scores, _ = search.top_k(base, query, 10, state)
                 times.append((time.perf_counter() - started, time.process_time() - busy))
                 if query_user < 3:
                     scores_of_all = model.score_query(
