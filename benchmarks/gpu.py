@@ -37,9 +37,8 @@ from dynedge.data.synthetic import synthesize
 from dynedge.evaluation.metrics import mean
 from dynedge.evaluation.protocol import rank_events
 from dynedge.models.base import Model, State, Step
-from dynedge.models.edge import model as edge
-from dynedge.models.edge import recurrence
-from dynedge.models.edge.config import PAPER, RecurrenceConfig
+from dynedge.models.edge.config import PAPER, EdgeConfig, RecurrenceConfig
+from dynedge.models.edge.model import Edge
 from dynedge.models.edge.recurrence import Recurrence
 from dynedge.training.config import TrainingConfig
 from dynedge.training.optimizer import Adam
@@ -195,10 +194,10 @@ class Trainer:
         self.model: Model
         self.core: Recurrence
         if args.recipe == "edge":
-            fused = edge.create(edge.EdgeConfig(recurrence=config), log, self.train_end, seed=0).to("cuda")
+            fused = Edge.create(EdgeConfig(recurrence=config), log, self.train_end, seed=0).to("cuda")
             self.model, self.core = fused, fused.recurrence
         else:
-            self.model = self.core = recurrence.Recurrence.create(config, log, self.train_end, seed=0).to("cuda")
+            self.model = self.core = Recurrence.create(config, log, self.train_end, seed=0).to("cuda")
         self.optimiser = Adam(self.model.named_parameters(), 1e-3, 1e-2)
         self.steps = TrainingStep(self.model, self.optimiser, self.config)
         self.state: State | None = None  # at the end of the last epoch

@@ -30,11 +30,10 @@ from dynedge.data.ingest.schema import Schema
 from dynedge.data.log import EventLog
 from dynedge.data.synthetic import synthesize
 from dynedge.data.windows import cut_windows
-from dynedge.models import modules as layers
 from dynedge.models.base import Step
-from dynedge.models.edge import recurrence
-from dynedge.ops import adam, gather_linear, read_states, sampled_softmax
-from dynedge.ops.level_gru import reference
+from dynedge.models.edge.config import PAPER, RecurrenceConfig
+from dynedge.models.edge.recurrence import Recurrence
+from dynedge.ops import adam, gather_linear, level_gru, read_states, sampled_softmax
 from dynedge.training.loop import threads_for
 from dynedge.training.optimizer import Adam
 
@@ -72,7 +71,7 @@ def load(name: str, data: Path, folder: Path) -> EventLog:
 
 
 def compare(name: str, log: EventLog, count: int, args: argparse.Namespace) -> None:
-    config = replace(recurrence.PAPER, active_users=None, active_items=None, dnodes=None, dim=args.dim, windows=count)
+    config = replace(PAPER, active_users=None, active_items=None, dnodes=None, dim=args.dim, windows=count)
     runs: dict[str, Callable[[], Turn]] = {
         "dynedge": Trainer(config, log, args.events).turn,
         "level by level": Trainer(config, log, args.events, plain=True).turn,
@@ -121,10 +120,10 @@ class Trainer:
     """The training step of this project, from the middle of the log on."""
 
     def __init__(
-        self, config: recurrence.RecurrenceConfig, log: EventLog, events: int, *, plain: bool = False
+        self, config: RecurrenceConfig, log: EventLog, events: int, *, plain: bool = False
     ) -> None:
         self.plain, self.log, self.train_end = plain, log, log.split.bounds(len(log))[0]
-        self.model = recurrence.Recurrence.create(config, log, self.train_end, seed=0)
+        self.model = Recurrence.create(config, log, self.train_end, seed=0)
         self.optimiser = Adam(self.model.named_parameters(), 1e-3, 1e-2)
         self.count = -(-events * config.windows // self.train_end)
         self.first = config.windows // 2
@@ -171,7 +170,7 @@ def plain_operators() -> Iterator[None]:
     with ExitStack() as stack:
         for by_device in (*fast, gather_linear.LINEAR_BY_DEVICE, gather_linear.ROWS_BY_DEVICE):
             stack.enter_context(patch.dict(by_device, clear=True))
-        stack.enter_context(patch.object(layers, "level_gru", reference.level_gru))
+        stack.enter_context(patch.dict(level_gru.BY_DEVICE, cpu=level_gru.reference.level_gru))
         yield
 
 
