@@ -119,9 +119,7 @@ class Turn:
 class Trainer:
     """The training step of this project, from the middle of the log on."""
 
-    def __init__(
-        self, config: RecurrenceConfig, log: EventLog, events: int, *, plain: bool = False
-    ) -> None:
+    def __init__(self, config: RecurrenceConfig, log: EventLog, events: int, *, plain: bool = False) -> None:
         self.plain, self.log, self.train_end = plain, log, log.split.bounds(len(log))[0]
         self.model = Recurrence.create(config, log, self.train_end, seed=0)
         self.optimiser = Adam(self.model.named_parameters(), 1e-3, 1e-2)
