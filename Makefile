@@ -34,7 +34,7 @@ format: $(SETUP)
 
 bench: $(SETUP)
 	$(BIN)/python benchmarks/ingest.py
-	$(BIN)/python benchmarks/synth.py
+	$(BIN)/python benchmarks/synthetic_logs.py
 	$(BIN)/python benchmarks/plan.py
 	$(BIN)/python benchmarks/dnodes.py --gap
 	$(BIN)/python benchmarks/level_gru.py

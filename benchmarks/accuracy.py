@@ -6,7 +6,7 @@
 
 DIR of --logs has one prepared log per folder (dynedge prepare). Each run is trained on 80 % of a log, tuned on the
 next 10 % and judged on the last 10 % by full ranking, and appends one row to RUNS/results.csv: run again, it goes on
-with what is missing. Runs of `main` and `heuristics` lie where `dynedge compare` looks for them (thirteen.py).
+with what is missing. Runs of `main` and `heuristics` lie where `dynedge compare` looks for them (baselines.py).
 `table` prints docs/results.md's tables from the rows and the stored ranks: means over seeds, and paired differences
 of the seeds' mean reciprocal ranks and hits, clustered by user. `picture` draws what d-nodes and thresholds do
 (`--what cuts`): time per epoch as bars, Recall@10 as points.
@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from machine import machine
+from machine_info import machine
 
 from dynedge.config import override
 from dynedge.data.log import read_log

@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 
 import torch
-from machine import machine
+from machine_info import machine
 
 from dynedge.data.ingest.pipeline import prepare
 from dynedge.data.ingest.schema import Schema

@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 import torch
 from gpu_limits import Limits, gpu_time
-from machine import machine, peak_mib
+from machine_info import machine, peak_mib
 
 from dynedge.data.log import EventLog, read_log
 from dynedge.data.synthetic import synthesize

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
-from machine import machine
+from machine_info import machine
 
 from dynedge.data.log import EventLog
 from dynedge.data.synthetic import synthesize
@@ -91,7 +91,7 @@ def run(command: list[str]) -> tuple[float, int]:
 # As the verb is run, with its own peak printed at the end: what wait4 reports would include this process's.
 DYNEDGE = """
 import sys
-from machine import peak_mib
+from machine_info import peak_mib
 from dynedge.cli import data, run
 code = run(sys.argv[1:])
 print(peak_mib())
@@ -111,7 +111,7 @@ for side in ("user_id", "item_id"):
                f" from (select {side}, min(rowid) as first from raw group by 1)")
 db.execute("create or replace table log as select u.id::int as user, i.id::int as item, timestamp as time from raw"
            " join user_ids u using (user_id) join item_ids i using (item_id) order by timestamp, raw.rowid")
-from machine import peak_mib
+from machine_info import peak_mib
 print(peak_mib())
 """
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from machine import machine, peak_mib
+from machine_info import machine, peak_mib
 
 from dynedge.data.log import EventLog, read_log
 from dynedge.data.synthetic import RECIPES, synthesize

@@ -29,7 +29,7 @@ from urllib.parse import quote
 
 import numpy as np
 import torch
-from machine import machine
+from machine_info import machine
 
 from dynedge.data.log import EventLog
 from dynedge.data.synthetic import synthesize

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from machine import machine
+from machine_info import machine
 
 from dynedge.data.ingest.pipeline import prepare
 from dynedge.data.ingest.schema import Schema

@@ -23,7 +23,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import torch
-from machine import machine
+from machine_info import machine
 
 from dynedge.data.ingest.pipeline import prepare
 from dynedge.data.ingest.schema import Schema

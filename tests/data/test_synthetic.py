@@ -250,7 +250,7 @@ def test_tiny_logs_have_their_exact_counts(tmp_path, name: str, events: int) -> 
 
 
 def test_the_longest_path_of_ml_25m_like_is_that_of_the_paper(logs: dict[str, EventLog]) -> None:
-    """Windows of the full size; the paper's mean over 300 of them is 209.75 (benchmarks/synth.py --path).
+    """Windows of the full size; the paper's mean over 300 of them is 209.75 (benchmarks/synthetic_logs.py --path).
 
     The median of these twelve is used: items that appear shortly before training ends are popular and still inactive,
     so that the last two or three windows have longer paths, and here they are a quarter of all.

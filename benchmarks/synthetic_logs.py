@@ -1,8 +1,8 @@
 """How fast synthetic logs are made, in how much memory, and whether they are what they claim to be.
 
-    python benchmarks/synth.py                      # events/s and peak memory at 1 M, 10 M and 100 M events
-    python benchmarks/synth.py --path               # the longest path of ml-25m-like beside the paper's
-    python benchmarks/synth.py --heuristics         # how far three heuristics get on the demo's last tenth
+    python benchmarks/synthetic_logs.py                      # events/s and peak memory at 1 M, 10 M and 100 M events
+    python benchmarks/synthetic_logs.py --path               # the longest path of ml-25m-like beside the paper's
+    python benchmarks/synthetic_logs.py --heuristics         # how far three heuristics get on the demo's last tenth
 
 Each size is made in a process of its own, so that its peak memory is its own.
 """
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from machine import machine, peak_mib
+from machine_info import machine, peak_mib
 
 from dynedge.data.log import EventLog
 from dynedge.data.synthetic import RECIPES, HeavyTail, initial_world, simulate, synthesize

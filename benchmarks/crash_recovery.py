@@ -1,7 +1,7 @@
 """Kills a service under load repeatedly: is every acknowledged event stored once, and the state the same to the bit?
 
-    python benchmarks/kills.py                               # 1,000,000 events, 20 kills
-    python benchmarks/kills.py --events 50000 --kills 20
+    python benchmarks/crash_recovery.py                               # 1,000,000 events, 20 kills
+    python benchmarks/crash_recovery.py --events 50000 --kills 20
 
 A run is trained on a small synthetic log. Clients send events in requests of up to 2 × --batch-size, 5 % of them
 twice; the service is killed (SIGKILL) at random times and restarted, and clients repeat requests without a response.
@@ -17,7 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from machine import machine
+from machine_info import machine
 
 from dynedge.inference.session import Session
 from dynedge.serving.engine import Engine

@@ -2,7 +2,7 @@
 
     pip install --no-deps --target PEERS recbole==1.2.1 colorlog==4.7.2 colorama==0.4.4 pyyaml tqdm texttable \\
         psutil thop tabulate scikit-learn joblib threadpoolctl tensorboard protobuf plotly
-    PYTHONPATH=PEERS python benchmarks/peers_sequences.py LOG --epochs 10 --seeds 1
+    PYTHONPATH=PEERS python benchmarks/peers_sequential.py LOG --epochs 10 --seeds 1
 
 RecBole pins packages that clash with this project's, so that it is put beside it. Its models are its own code with
 its own defaults (model/*.yaml), its own beginnings and cross-entropy over all items, as it runs them; they are put
@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 import yaml
-from machine import machine
+from machine_info import machine
 from torch import Tensor
 
 from dynedge.config import option, override

@@ -1,6 +1,6 @@
 """How fast the paper's other systems train on a large log on one GPU, and how much of its memory they take.
 
-    python benchmarks/thirteen_gpu.py --log ml-25m-like --seconds 30
+    python benchmarks/baselines_gpu.py --log ml-25m-like --seconds 30
 
 The log is made on this machine. Each model takes training steps for so many seconds after the first tenth of them, as
 it would with `dynedge train`; the epoch's time is what that comes to. Want of memory is told as -oom-.
@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from machine import machine, peak_mib
+from machine_info import machine, peak_mib
 
 from dynedge.data.log import EventLog
 from dynedge.data.synthetic import synthesize

@@ -1,7 +1,7 @@
 """JODIE and TGAT beside PyTorch Geometric's memory networks: the same training events, candidates, loss and ranks.
 
     pip install --no-deps --target PEERS torch_geometric tqdm psutil xxhash pyparsing requests aiohttp …
-    PYTHONPATH=PEERS python benchmarks/peers_graphs.py LOG --epochs 3
+    PYTHONPATH=PEERS python benchmarks/peers_temporal_graphs.py LOG --epochs 3
 
 PyTorch Geometric has TGN (Rossi et al. 2020): `memory`, its TGNMemory alone, with JODIE's projection to the time
 asked, is the JODIE-style model of its field; `attention`, with a TransformerConv over each entity's last ten
@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from machine import machine
+from machine_info import machine
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch_geometric.nn import TGNMemory, TransformerConv

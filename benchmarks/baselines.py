@@ -1,8 +1,8 @@
 """EDGE, its experts, the heuristics and the paper's thirteen systems on real logs: docs/results.md's tables.
 
-    python benchmarks/thirteen.py tune --logs DIR --runs DIR --trials 6 --epochs 3 --last 150000 --jobs 2
-    python benchmarks/thirteen.py run --logs DIR --runs DIR --seeds 3 --epochs 20 --jobs 2
-    python benchmarks/thirteen.py table --logs DIR --runs DIR --seeds 3 --epochs 20
+    python benchmarks/baselines.py tune --logs DIR --runs DIR --trials 6 --epochs 3 --last 150000 --jobs 2
+    python benchmarks/baselines.py run --logs DIR --runs DIR --seeds 3 --epochs 20 --jobs 2
+    python benchmarks/baselines.py table --logs DIR --runs DIR --seeds 3 --epochs 20
 
 DIR of --logs has one prepared log per folder (dynedge prepare). `tune` gives each of the thirteen the same search
 (dynedge tune) on a log, or on the --last events before its test events as a log of their own, and writes what it
@@ -27,7 +27,7 @@ from typing import Any
 
 import pyarrow
 import torch
-from machine import machine
+from machine_info import machine
 from pyarrow import parquet
 
 from dynedge.config import set_key, to_toml
@@ -41,7 +41,7 @@ GRAPHS = "jodie", "deepcoevolve", "ctdne", "dynaernn", "tgat", "gcmc", "gcmc-sag
 THIRTEEN = *GRAPHS, "sum-pooling", "gru4rec", "sasrec", "dien", "mimn"
 HEAD = ("model", "seeds", "MRR", "less the best", "Recall@10", "s/epoch", "peak MiB", "parameters")
 Chain = tuple[Path, list[list[Any]]]  # where, and what follows `dynedge`, one after the other
-SETTINGS = Path(__file__).with_name("thirteen.toml")
+SETTINGS = Path(__file__).with_name("baselines.toml")
 
 
 def main() -> None:
@@ -77,7 +77,7 @@ def tune(args: argparse.Namespace) -> None:
         trials = (folder / log / model / "trials.jsonl").read_text().splitlines()
         best = max(map(json.loads, trials), key=lambda trial: trial["valid_mrr"] or 0.0)
         chosen.setdefault(log, {})[model] = best["changed"]
-    lines = ["# What `thirteen.py tune` chose for each log and model; an empty table is the recipe as it is.\n"]
+    lines = ["# What `baselines.py tune` chose for each log and model; an empty table is the recipe as it is.\n"]
     for log in sorted(chosen):
         for model, changed in sorted(chosen[log].items()):
             lines.append(f"[{log}.{model}]")
