@@ -10,7 +10,6 @@ from dynedge.data.log import EventLog
 from dynedge.data.synthetic import synthesize
 from dynedge.evaluation.protocol import PROTOCOLS, rank_events
 from dynedge.models.count_memory.config import MemoryConfig
-from dynedge.models.edge import model as edge
 from dynedge.models.edge.config import EdgeConfig, RecurrenceConfig
 from dynedge.models.edge.model import Edge
 from dynedge.training.config import TrainingConfig
@@ -31,7 +30,7 @@ def trained(
     config = TrainingConfig(epochs=3, patience=0, device=device, precision=precision, validation_events=500, **more)
     events, _ = config.train_valid_ranges(log)
     told = EdgeConfig(RecurrenceConfig(windows=20, dropout=0.0), MemoryConfig(training_examples=2000))
-    model = edge.create(told, log, events.stop, 0).to(device)
+    model = Edge.create(told, log, events.stop, 0).to(device)
     return model, fit(model, log, config), config
 
 

@@ -47,10 +47,11 @@ class Chunk:
 
 
 def chunks(
-    model: Model, log: EventLog, events: range, protocol: str, device: torch.device, max_events: int | None = None
+    model: Model, log: EventLog, events: range, protocol: str, max_events: int | None = None
 ) -> Iterator[Chunk]:
     """The events in chunks of bounded memory, in order; on a GPU they are prepared ahead in threads."""
-    on_gpu, count = device.type == "cuda", PROTOCOLS[protocol]
+    device, count = model.device, PROTOCOLS[protocol]
+    on_gpu = device.type == "cuda"
     most, scores, threads = (GPU_CHUNK, GPU_SCORES, GPU_THREADS) if on_gpu else (CHUNK, CHUNK_SCORES, 0)
     width = min(log.num_items, (count or log.num_items) + 1)
     size = max(1, min(scores // max(width, 1), max_events or most))
@@ -76,17 +77,15 @@ def rank_events(
     state: State,
     *,
     protocol: str = "full",
-    device: torch.device | str = "cpu",
     max_events: int | None = None,
     on_progress: Callable[[int], object] = lambda events: None,
 ) -> Array:
     """float64[events]: the rank of each event's item. The state advances to the end of `events`.
 
-    `device` is where the model computes. `max_events` bounds a chunk: it changes the memory used, not the result.
+    `max_events` bounds a chunk: it changes the memory used, not the result.
     `on_progress` is called with each chunk's number of events. On a GPU a chunk's ranks are read while the next one
     is computed.
     """
-    device = torch.device(device)
     ranks, pending = np.empty(len(events)), deque[tuple[range, Tensor]]()
 
     def read(leave: int) -> None:
@@ -94,10 +93,10 @@ def rank_events(
             positions, chunk_ranks = pending.popleft()
             ranks[positions.start - events.start : positions.stop - events.start] = chunk_ranks.cpu().numpy()
 
-    for chunk in chunks(model, log, events, protocol, device, max_events):
+    for chunk in chunks(model, log, events, protocol, max_events):
         scores = model.score(chunk.batch, chunk.candidates, state)
         pending.append((chunk.window.events, ranks_on_device(scores, chunk.true.to(scores.device))))
-        read(leave=int(device.type == "cuda"))
+        read(leave=int(model.device.type == "cuda"))
         on_progress(len(chunk.window))
     read(leave=0)
     return ranks
@@ -105,7 +104,7 @@ def rank_events(
 
 @torch.no_grad()
 def calibrate(
-    model: Model, log: EventLog, events: range, state: State, *, protocol: str, device: torch.device | str
+    model: Model, log: EventLog, events: range, state: State, *, protocol: str
 ) -> tuple[dict[str, float], Array] | None:
     """Lets a `Calibrated` model choose its option with the best MRR on these events; None for other models.
 
@@ -116,7 +115,7 @@ def calibrate(
         return None
     options = calibrated.calibration_options()
     ranks = np.empty((len(options), len(events)))
-    for chunk in chunks(model, log, events, protocol, torch.device(device)):
+    for chunk in chunks(model, log, events, protocol):
         at = slice(chunk.window.events.start - events.start, chunk.window.events.stop - events.start)
         ranks[:, at] = calibrated.calibration_ranks(chunk.batch, chunk.candidates, chunk.true, state)
     best = int((1 / ranks).mean(1).argmax())

@@ -99,7 +99,7 @@ def _rank_events(folder: Path, log: EventLog, protocol: str, quiet: bool) -> Arr
     both = range(events["valid"].start, events["test"].stop)
     with Progress(f"ranking {folder.name}", total=len(both), quiet=quiet) as progress, autocast(training):
         model, state, advance = run.model, run.state, progress.advance
-        return rank_events(model, log, both, state, protocol=protocol, device=device, on_progress=advance)
+        return rank_events(model, log, both, state, protocol=protocol, on_progress=advance)
 
 
 def _open_log(folder: Path, given: Path | None) -> EventLog:

@@ -163,7 +163,7 @@ def _validate(
     start, totals, model = time.perf_counter(), train_state.totals, train_state.model.eval()
     protocol = config.validation_protocol(log)
     with autocast(config):
-        calibration = calibrate(model, log, valid, train_state.state.clone(), protocol=protocol, device=model.device)
+        calibration = calibrate(model, log, valid, train_state.state.clone(), protocol=protocol)
         if calibration is None:
             ranks = rank_events(
                 model,
@@ -171,7 +171,6 @@ def _validate(
                 valid,
                 train_state.state.clone(),
                 protocol=protocol,
-                device=model.device,
                 on_progress=lambda events: saver.save_if_due(),
             )
             calibration = {}, ranks
@@ -207,7 +206,7 @@ def _calibrate_best_epoch(
     state = State(select_prefix(best.tensors, "state")).placed_like(train_state.state).clone()
     with autocast(config):
         protocol = config.validation_protocol(log)
-        calibration = calibrate(model, log, events, state, protocol=protocol, device=model.device)
+        calibration = calibrate(model, log, events, state, protocol=protocol)
     if calibration is not None:
         tensors = {name: tensor.detach().to("cpu", copy=True) for name, tensor in model.state_dict().items()}
         train_state.best = replace(best, tensors=best.tensors | with_prefixes(model=tensors))

@@ -80,12 +80,12 @@ def test_a_recurrence_that_only_hurts_gets_no_weight():
 
     model.weight.fill_(1.0)
     model.recurrence.score = misleading
-    assert calibrate(model, log, range(300, 400), state.clone(), protocol="full", device="cpu")[0] == {"weight": 0.0}
+    assert calibrate(model, log, range(300, 400), state.clone(), protocol="full")[0] == {"weight": 0.0}
 
     def leading(prepared, candidates, states):
         return -misleading(prepared, candidates, states)
 
     model.recurrence.score = leading
-    chosen, ranks = calibrate(model, log, range(300, 400), state.clone(), protocol="full", device="cpu")
+    chosen, ranks = calibrate(model, log, range(300, 400), state.clone(), protocol="full")
     assert chosen["weight"] > 0
     assert np.array_equal(ranks, rank_events(model, log, range(300, 400), state.clone()))
