@@ -77,7 +77,7 @@ def test_the_loss_curve_is_the_cpus_and_so_is_the_verdict(
         drawn = torch.randint(log.num_items, shape, generator=step.generator())
         return None if log.num_items <= model.config.full_softmax_up_to else drawn.cuda()
 
-    monkeypatch.setattr(Recurrence, "draw", as_on_a_cpu)
+    monkeypatch.setattr(Recurrence, "sample_negatives", as_on_a_cpu)
     for kind, bound in (("float32", 2e-3), ("bfloat16", 1e-2)):
         found, mrr = train(log, name, "cuda", kind)
         print(
