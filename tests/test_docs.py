@@ -1,11 +1,13 @@
-"""Files named in the documentation exist: targets of links, paths in backticks, and the list of folders."""
+"""What the documentation names exists: targets of links, paths, options of commands and scripts, folders."""
 
 import re
 from pathlib import Path
 
 import pytest
+import typer
 
 import dynedge
+from dynedge.cli import _register_commands, app
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = Path(dynedge.__file__).parent
@@ -46,6 +48,19 @@ def test_benchmark_scripts_have_the_options_in_their_commands(page):
         source = (ROOT / script).read_text()
         for option in re.findall(r"--[a-z][a-z-]*", options):
             assert f'"{option}"' in source, f"{page.name}: {script} has no option {option}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_have_the_options_that_they_are_shown_with(page):
+    _register_commands()
+    commands = typer.main.get_command(app).commands
+    for name, options in re.findall(r"\bdynedge ([a-z]+)\b([^`\n#]*)", page.read_text().replace("\\\n", " ")):
+        if name in commands:
+            known = {
+                option for parameter in commands[name].params for option in parameter.opts + parameter.secondary_opts
+            }
+            unknown = set(re.findall(r"(?<!\S)--[a-z][a-z-]*", options)) - known - {"--help"}
+            assert not unknown, f"{page.name}: dynedge {name} has no option {unknown}"
 
 
 def test_architecture_lists_every_folder_and_module():
