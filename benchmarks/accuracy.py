@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from machine_info import machine
+from machine_info import describe_machine
 
 from dynedge.config import override
 from dynedge.data.log import read_log
@@ -123,7 +123,7 @@ def run(args: argparse.Namespace) -> None:
         and not (what == "heuristics" and seed)
         and (log, what, variant, seed) not in done
     ]
-    print(f"{machine()}; torch {torch.__version__}; {len(tasks)} runs to do", flush=True)
+    print(f"{describe_machine()}; torch {torch.__version__}; {len(tasks)} runs to do", flush=True)
     began = time.monotonic()
 
     def start(task: tuple[str, str, str, int]) -> None:

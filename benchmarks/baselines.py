@@ -27,7 +27,7 @@ from typing import Any
 
 import pyarrow
 import torch
-from machine_info import machine
+from machine_info import describe_machine
 from pyarrow import parquet
 
 from dynedge.config import set_key, to_toml
@@ -120,7 +120,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def table(args: argparse.Namespace) -> None:
-    print(f"{machine()}; torch {torch.__version__}; {args.seeds} seeds, at most {args.epochs} epochs")
+    print(f"{describe_machine()}; torch {torch.__version__}; {args.seeds} seeds, at most {args.epochs} epochs")
     for protocol in PROTOCOLS:
         every = {}
         for log in args.names.split(","):

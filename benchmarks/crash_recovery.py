@@ -1,4 +1,4 @@
-"""Kills a service under load repeatedly: is every acknowledged event stored once, and the state the same to the bit?
+"""Kills a service under load repeatedly, and checks that no acknowledged event is lost, duplicated or altered.
 
     python benchmarks/crash_recovery.py                               # 1,000,000 events, 20 kills
     python benchmarks/crash_recovery.py --events 50000 --kills 20
@@ -17,7 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from machine_info import machine
+from machine_info import describe_machine
 
 from dynedge.inference.session import Session
 from dynedge.serving.engine import Engine
@@ -30,26 +30,26 @@ from serving.small_run import make_events, make_run, state_bits
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--events", type=int, default=1_000_000)
-    parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--clients", type=int, default=3)
-    parser.add_argument("--batch-size", type=int, default=250, help="mean number of events per request")
-    parser.add_argument("--every", type=int, default=50_000, help="events between snapshots")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--events", type=int, default=1_000_000, help="Number of events sent.")
+    parser.add_argument("--kills", type=int, default=20, help="Number of times the service is killed.")
+    parser.add_argument("--clients", type=int, default=3, help="Number of concurrent clients.")
+    parser.add_argument("--batch-size", type=int, default=250, help="Mean number of events per request.")
+    parser.add_argument("--every", type=int, default=50_000, help="Number of events between snapshots.")
+    parser.add_argument("--seed", type=int, default=0, help="Seed of requests and kill times.")
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="kills-") as folder:
-        place = Path(folder)
-        run, data = make_run(place, "edge"), place / "data"
-        events = make_events(place, args.events)
-        print(f"{machine()}; {args.events:,} events by {args.clients} clients, {args.kills} kills")
+    with tempfile.TemporaryDirectory(prefix="crash-recovery-") as folder:
+        root = Path(folder)
+        run, data = make_run(root, "edge"), root / "data"
+        events = make_events(root, args.events)
+        print(f"{describe_machine()}; {args.events:,} events by {args.clients} clients, {args.kills} kills")
         started = time.perf_counter()
         options = {"clients": args.clients, "batch_size": args.batch_size, "every": args.every, "seed": args.seed}
         outcome = storm(run, data, events, args.kills, **options, report=print)
-        took = time.perf_counter() - started
-        again = f"{outcome['sent_twice']:,} events were sent twice"
+        seconds = time.perf_counter() - started
+        sent_twice = f"{outcome['sent_twice']:,} events were sent twice"
         starts = sorted(outcome["start_seconds"])
         print(
-            f"{took:.0f} s, {args.events / took:,.0f} events/s; {again}; {outcome['kills']} kills; "
+            f"{seconds:.0f} s, {args.events / seconds:,.0f} events/s; {sent_twice}; {outcome['kills']} kills; "
             f"median start {starts[len(starts) // 2]:.2f} s, slowest {starts[-1]:.2f} s"
         )
         engine = Engine(run, data)
@@ -58,8 +58,9 @@ def main() -> None:
         uninterrupted.observe(journaled)
         checks = {
             "all events acknowledged": outcome["acknowledged"] == {event.event_id for event in events},
-            "each in the journal exactly once, as it was sent": sorted(journaled) == sorted(events),
-            "state equal to an uninterrupted run's": state_bits(engine.session) == state_bits(uninterrupted),
+            "each event in the journal exactly once, as sent": sorted(journaled) == sorted(events),
+            "state bit-identical to that of an uninterrupted session": state_bits(engine.session)
+            == state_bits(uninterrupted),
         }
         engine.close()
     for check, passed in checks.items():

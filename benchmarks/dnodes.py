@@ -84,10 +84,10 @@ def main() -> None:
     for events in _logs(args):
         for threshold in args.thresholds:
             windows = events.windows(threshold, args.count, args.windows)
-            label = f"{events.name} {_named(threshold)}"
+            label = f"{events.name} {_threshold_label(threshold)}"
             print(f"\n{label}: {len(windows)} windows of {np.mean([len(p) for p in windows]):,.0f} events")
             results += _table(windows, label, paper=events.name.startswith("ml-25m") and threshold == (200, 100))
-            needed += _needed(windows, label)
+            needed += _dnodes_needed(windows, label)
             if args.gap:
                 _add_gaps(events, threshold, gaps)
     if needed:
@@ -102,19 +102,21 @@ def main() -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--logs", default="all", help="names in ../shared/data, with commas; 'all' or 'none'")
-    parser.add_argument("--log", action="append", default=[], help="a log folder made by dynedge; may be repeated")
-    parser.add_argument("--thresholds", default="inf;200,100", help="activity thresholds (default: %(default)s)")
-    parser.add_argument("--windows", type=int, default=300, help="number of windows measured per log")
-    parser.add_argument("--count", type=int, default=300, help="number of windows of a log")
+    parser.add_argument(
+        "--logs", default="all", help="Names in ../shared/data, separated by commas; or all, or none."
+    )
+    parser.add_argument("--log", action="append", default=[], help="Log folder; may be repeated.")
+    parser.add_argument("--thresholds", default="inf;200,100", help="Activity thresholds (default: %(default)s).")
+    parser.add_argument("--windows", type=int, default=300, help="Number of windows measured per log.")
+    parser.add_argument("--count", type=int, default=300, help="Number of windows per log.")
     parser.add_argument(
         "--split",
         default="0.8,0.1,0.1",
-        help="split of the log; only training events are used (default: %(default)s)",
+        help="Split of the log, of which the training events are used (default: %(default)s).",
     )
-    parser.add_argument("--gap", action="store_true", help="also the distance to the exact optimum on small windows")
-    parser.add_argument("--csv", type=Path, help="CSV file for the first table")
-    parser.add_argument("--plot", type=Path, help="figure of the first table, one panel per log")
+    parser.add_argument("--gap", action="store_true", help="Distance to the exact optimum on small windows.")
+    parser.add_argument("--csv", type=Path, help="CSV file for the first table.")
+    parser.add_argument("--plot", type=Path, help="Image file of the first table, one panel per log.")
     args = parser.parse_args()
     args.thresholds = [_threshold(text) for text in args.thresholds.split(";")]
     return args
@@ -127,7 +129,7 @@ def _threshold(text: str) -> Threshold:
     return int(users), int(items)
 
 
-def _named(threshold: Threshold) -> str:
+def _threshold_label(threshold: Threshold) -> str:
     return "n*=∞" if threshold == (None, None) else f"n*={threshold}"
 
 
@@ -202,7 +204,7 @@ def _paper(method: str, limit: str, value: int) -> str:
     return ""
 
 
-def _needed(windows: list[Array], label: str) -> list[dict[str, Any]]:
+def _dnodes_needed(windows: list[Array], label: str) -> list[dict[str, Any]]:
     """Number of d-nodes for the longest path of Algorithm 2 with K: all K, the first that reach it, other methods."""
     rows = []
     for k in COMPARED:
@@ -259,7 +261,7 @@ def _shares(share: list[float]) -> str:
 
 
 def _add_gaps(events: Events, threshold: Threshold, gaps: dict[str, list[tuple[int, int, int, int]]]) -> None:
-    """(d-nodes, fewest for that longest path, longest path, least for that many d-nodes) on windows of 60 events."""
+    """Adds (d-nodes, fewest for that longest path, longest path, least for that many d-nodes) of small windows."""
     sys.path.append(str(ROOT / "tests" / "plan"))
     from brute_force import fewest_dnodes, shortest_longest_path
 
@@ -299,7 +301,7 @@ def _write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def _draw(rows: list[dict[str, Any]], path: Path) -> None:
-    """Longest path against d-nodes, a panel for each log and threshold."""
+    """Plots the longest path against d-nodes, one panel per log and threshold."""
     labels = list(dict.fromkeys(row["log"] for row in rows))
     fig = figure(16, 3.2 * -(-len(labels) // 4))
     panels = fig.subplots(-(-len(labels) // 4), 4, squeeze=False).ravel()

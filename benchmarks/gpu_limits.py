@@ -1,4 +1,4 @@
-"""What a GPU can do, measured; and how long an epoch takes on it at least."""
+"""Measured limits of a GPU, and the lower bound on the time of an epoch that follows from them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from dynedge.models.edge.recurrence import Recurrence
 
 @dataclass(frozen=True)
 class Limits:
-    bandwidth: float  # bytes/s, read and written
-    rate: float  # bfloat16 operations/s
-    level: float  # seconds of a level of one event, forward and backward
+    """Measured limits of the current GPU."""
+
+    bandwidth: float  # bytes/s, of a copy: read and written
+    rate: float  # bfloat16 operations/s, of a large matrix product
+    level: float  # seconds per level of one event, forward and backward
 
     @classmethod
     def measure(cls, dim: int) -> Limits:
@@ -26,18 +28,19 @@ class Limits:
         copy = timed(lambda: target.copy_(source))
         a, b = (torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16) for _ in range(2))
         product = timed(lambda: a @ b)
-        return cls(2 * source.nbytes / copy, 2 * 8192**3 / product, one_level(dim))
+        return cls(2 * source.nbytes / copy, 2 * 8192**3 / product, level_seconds(dim))
 
     def __str__(self) -> str:
         rates = f"copy {self.bandwidth / 1e12:.2f} TB/s, bf16 {self.rate / 1e12:.0f} TFLOP/s"
-        return f"{rates}, a level {self.level * 1e6:.2f} µs"
+        return f"{rates}, level {self.level * 1e6:.2f} µs"
 
     def floor(self, model: Recurrence, events: int, rows: int, levels: int) -> dict[str, float]:
-        """Seconds an epoch takes at least, by what limits it.
+        """Returns lower bounds on the seconds of an epoch, by what limits it: bytes, products or levels.
 
-        A written state: two states in, one out, the product of its features in; four gates kept and read again; its
-        gradient and what two children send in, four gradients and what goes to two parents out; gates' gradients and
-        operands in again for the weights. An event: the head's inputs, its hidden layer and its output, each way.
+        Bytes of a written state: two states read, one written, its feature product read; four gates stored and read
+        again; its gradient and those of two children read, four gradients and those of two parents written; the
+        gates' gradients and operands read again for the weight gradients. Bytes of an event: inputs, hidden layer and
+        output of the head, forward and backward.
         """
         d, width = model.config.dim, model.items.width
         state = 4 * (3 + 1 + 2 + 2) * d + 2 * (3 + 4 + 4 + 4 + 4 + 2 + 2) * d
@@ -50,8 +53,8 @@ class Limits:
         }
 
 
-def one_level(dim: int, levels: int = 2000, width: int = 1) -> float:
-    """Seconds of a level of `width` events, forward and backward."""
+def level_seconds(dim: int, levels: int = 2000, width: int = 1) -> float:
+    """Returns the seconds per level of `width` events, forward and backward."""
     from dynedge.ops.level_gru.triton import Levels, level_gru
     from dynedge.plan.links import Linker
     from dynedge.plan.schedule import build_schedule
@@ -64,35 +67,36 @@ def one_level(dim: int, levels: int = 2000, width: int = 1) -> float:
     source = torch.zeros(2 * levels * width, dtype=torch.int32, device="cuda")
     roots.requires_grad_()
 
-    def both() -> None:
+    def forward_and_backward() -> None:
         with torch.autocast("cuda", torch.bfloat16):
             arena = level_gru(roots, pre.bfloat16(), source, *weights, chain)
         torch.autograd.grad(arena.sum(), roots)
 
-    return timed(both) / levels
+    return timed(forward_and_backward) / levels
 
 
 def timed(work: Callable[[], object], times: int = 5) -> float:
+    """Returns the median seconds of `work` on the GPU, after a warm-up."""
     work()
-    marks = [_mark()]
+    events = [_record_event()]
     for _ in range(times):
         work()
-        marks.append(_mark())
+        events.append(_record_event())
     torch.cuda.synchronize()
-    return float(np.median([a.elapsed_time(b) for a, b in pairwise(marks)])) / 1e3
+    return float(np.median([a.elapsed_time(b) for a, b in pairwise(events)])) / 1e3
 
 
 def gpu_time(work: Callable[[], Any]) -> tuple[Any, float]:
-    """What comes out, and the seconds of all kernels it launched."""
+    """Returns the result of `work` and the total seconds of all kernels it launched."""
     from torch.profiler import ProfilerActivity, profile
 
-    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as found:
+    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as profiled:
         out = work()
         torch.cuda.synchronize()
-    return out, sum(event.self_device_time_total for event in found.key_averages()) / 1e6
+    return out, sum(event.self_device_time_total for event in profiled.key_averages()) / 1e6
 
 
-def _mark() -> torch.cuda.Event:
+def _record_event() -> torch.cuda.Event:
     event = torch.cuda.Event(enable_timing=True)
     event.record()
     return event

@@ -1,11 +1,11 @@
-"""How fast a CSV file becomes a log, and in how much memory.
+"""Speed and peak memory of `dynedge prepare`: a CSV file to a log folder.
 
     python benchmarks/ingest.py                       # 1 M, 10 M and 100 M rows
-    python benchmarks/ingest.py --sizes 1e7 --peers   # beside DuckDB, doing as much of the same as it can
+    python benchmarks/ingest.py --sizes 1e7 --peers   # compared with DuckDB, doing as much of the same work as it can
 
-The file has three columns: the events of a taobao-like log, in the order named. `time` is sorted already; `user`
-is how MovieLens and Taobao are published, one user after the other, so that everything must be sorted. The file is
-in the page cache. Each size is a process of its own, so that time and memory are those of the whole command.
+The file has three columns: the events of a synthetic taobao-like log, ordered by `time` (already sorted) or by `user`
+(one user after another, as MovieLens and Taobao are published, so that all rows must be sorted). The file is in the
+page cache. Each measurement runs in a subprocess, so that time and memory are those of the whole command.
 """
 
 from __future__ import annotations
@@ -20,67 +20,67 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
-from machine_info import machine
+from machine_info import describe_machine
 
 from dynedge.data.log import EventLog
 from dynedge.data.synthetic import synthesize
 
-PIECE = 1 << 22
+CHUNK_ROWS = 1 << 22
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", default="1e6,1e7,1e8", help="numbers of rows, separated by commas")
-    parser.add_argument("--orders", default="time,user")
-    parser.add_argument("--folder", default=None, help="where files are written, and removed again")
-    parser.add_argument("--peers", action="store_true", help="DuckDB beside it (extra `peers`)")
+    parser.add_argument("--sizes", default="1e6,1e7,1e8", help="Numbers of rows, separated by commas.")
+    parser.add_argument("--orders", default="time,user", help="Orders of the rows, separated by commas.")
+    parser.add_argument("--folder", default=None, help="Folder for temporary files.")
+    parser.add_argument("--peers", action="store_true", help="Comparison with DuckDB (extra `peers`).")
     args = parser.parse_args()
-    print(f"{machine()}; three-column CSV to a log: read, checked, sorted, numbered, hashed, synced")
-    print(f"{'rows':>12} {'order':>6} {'MB':>6} {'who':>8} {'seconds':>8} {'M rows/s':>9} {'peak MiB':>9}")
+    print(f"{describe_machine()}; three-column CSV to a log: read, validated, sorted, ids encoded, hashed, synced")
+    print(f"{'rows':>12} {'order':>6} {'MB':>6} {'system':>8} {'seconds':>8} {'M rows/s':>9} {'peak MiB':>9}")
     with tempfile.TemporaryDirectory(prefix="ingest-", dir=args.folder) as name:
         folder = Path(name)
         write_csv(synthesize("taobao-like", folder / "warm", events=1000), "user", folder / "warm.csv")
-        run(dynedge(folder / "warm.csv", folder / "warm-log"))  # compiles what is not compiled yet
+        run(prepare_command(folder / "warm.csv", folder / "warm-log"))  # compiles the kernels
         for size in args.sizes.split(","):
             source = synthesize("taobao-like", folder / "source", events=int(float(size)), force=True)
             for order in args.orders.split(","):
                 file = folder / "events.csv"
                 write_csv(source, order, file)
-                commands = {"dynedge": dynedge(file, folder / "log")}
+                commands = {"dynedge": prepare_command(file, folder / "log")}
                 if args.peers:
                     commands["duckdb"] = [sys.executable, "-c", DUCKDB, str(file), str(folder)]
-                for who, command in commands.items():
+                for system, command in commands.items():
                     seconds, peak = run(command)
                     rate = len(source) / seconds / 1e6
-                    size_mb = file.stat().st_size / 1e6
+                    mb = file.stat().st_size / 1e6
                     print(
-                        f"{len(source):12,} {order:>6} {size_mb:6.0f} {who:>8} {seconds:8.1f} {rate:9.2f} {peak:9,}",
+                        f"{len(source):12,} {order:>6} {mb:6.0f} {system:>8} {seconds:8.1f} {rate:9.2f} {peak:9,}",
                         flush=True,
                     )
 
 
-def dynedge(file: Path, out: Path) -> list[str]:
+def prepare_command(file: Path, out: Path) -> list[str]:
     return [sys.executable, "-c", DYNEDGE, "prepare", str(file), "--out", str(out), "--force"]
 
 
 def write_csv(log: EventLog, order: str, path: Path) -> None:
-    """The events with their own ids, in order of time or user."""
+    """Writes the events with their external ids, ordered by time or by user."""
     rows = np.arange(len(log)) if order == "time" else np.argsort(log.user, kind="stable")
     with pa.csv.CSVWriter(
         path, pa.schema([("user_id", pa.int64()), ("item_id", pa.int64()), ("timestamp", pa.int64())])
     ) as file:
-        for start in range(0, len(rows), PIECE):
-            piece = rows[start : start + PIECE]
+        for start in range(0, len(rows), CHUNK_ROWS):
+            chunk = rows[start : start + CHUNK_ROWS]
             columns = [
-                log.user_ids.values[log.user[piece]],
-                log.item_ids.values[log.item[piece]],
-                log.time[piece].astype(np.int64),
+                log.user_ids.values[log.user[chunk]],
+                log.item_ids.values[log.item[chunk]],
+                log.time[chunk].astype(np.int64),
             ]
             file.write(pa.table(columns, names=["user_id", "item_id", "timestamp"]))
 
 
 def run(command: list[str]) -> tuple[float, int]:
-    """(seconds, peak MiB) of a command that prints its own peak last."""
+    """Returns (seconds, peak MiB) of a command that prints its peak memory last."""
     start = time.monotonic()
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parent)
     if done.returncode:
@@ -88,17 +88,17 @@ def run(command: list[str]) -> tuple[float, int]:
     return time.monotonic() - start, int(done.stdout.split()[-1])
 
 
-# As the verb is run, with its own peak printed at the end: what wait4 reports would include this process's.
+# The command with its peak memory printed at the end: what wait4 reports would include that of this process.
 DYNEDGE = """
 import sys
-from machine_info import peak_mib
+from machine_info import peak_memory_mib
 from dynedge.cli import data, run
 code = run(sys.argv[1:])
-print(peak_mib())
+print(peak_memory_mib())
 sys.exit(code)
 """
 
-# The same job as far as SQL takes it: no line numbers of bad values, no sha256, and columns left as a table on disk.
+# The same work as far as SQL can do it: no line numbers of bad values, no sha256, and a table instead of columns.
 DUCKDB = """
 import duckdb, sys
 db = duckdb.connect(sys.argv[2] + "/peer.duckdb")
@@ -111,8 +111,8 @@ for side in ("user_id", "item_id"):
                f" from (select {side}, min(rowid) as first from raw group by 1)")
 db.execute("create or replace table log as select u.id::int as user, i.id::int as item, timestamp as time from raw"
            " join user_ids u using (user_id) join item_ids i using (item_id) order by timestamp, raw.rowid")
-from machine_info import peak_mib
-print(peak_mib())
+from machine_info import peak_memory_mib
+print(peak_memory_mib())
 """
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from machine_info import machine
+from machine_info import describe_machine
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch_geometric.nn import TGNMemory, TransformerConv
@@ -150,7 +150,7 @@ def main() -> None:
     log = read_log(args.log)
     parts = log.split.ranges(len(log))
     train, valid = parts["train"], parts["valid"][: args.validation_events]
-    print(f"{machine()}; torch {torch.__version__}; {args.log.name}: {len(log)} events")
+    print(f"{describe_machine()}; torch {torch.__version__}; {args.log.name}: {len(log)} events")
     print("| | valid MRR | Recall@10 | best epoch | CPU s/epoch |\n|---|---|---|---|---|")
     for name in args.models.split(","):
         for who in args.who.split(","):

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from machine_info import machine, peak_mib
+from machine_info import describe_machine, peak_memory_mib
 
 from dynedge.data.log import EventLog, read_log
 from dynedge.data.synthetic import RECIPES, synthesize
@@ -36,24 +36,28 @@ NAIVE_EVENTS, NAIVE_ROUNDS = 2000, 5
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--log", type=Path, help="log folder, instead of synthetic logs")
-    parser.add_argument("--recipe", default="taobao-like", choices=RECIPES)
-    parser.add_argument("--sizes", default="1e6,1e7,1e8", help="numbers of events of the synthetic logs, or full")
-    parser.add_argument("--windows", type=int, default=300)
-    parser.add_argument("--active-users", default="200", help="n1*, or inf")
-    parser.add_argument("--active-items", default="100", help="n2*, or inf")
-    parser.add_argument("--method", default="best", choices=METHODS)
-    parser.add_argument("--k", type=int, default=160, help="d-nodes per window")
-    parser.add_argument("--threads", type=int, default=None)
-    parser.add_argument("--keep", action="store_true", help="store all schedules in memory until the end")
-    parser.add_argument("--folder", default=None, help="folder for temporary logs")
+    parser.add_argument("--log", type=Path, help="Log folder, instead of synthetic logs.")
+    parser.add_argument("--recipe", default="taobao-like", choices=RECIPES, help="Recipe of the synthetic logs.")
+    parser.add_argument(
+        "--sizes",
+        default="1e6,1e7,1e8",
+        help="Numbers of events of the synthetic logs, separated by commas, or full.",
+    )
+    parser.add_argument("--windows", type=int, default=300, help="Number of windows.")
+    parser.add_argument("--active-users", default="200", help="Activity threshold of users, or inf.")
+    parser.add_argument("--active-items", default="100", help="Activity threshold of items, or inf.")
+    parser.add_argument("--method", default="best", choices=METHODS, help="Method that chooses the d-nodes.")
+    parser.add_argument("--k", type=int, default=160, help="Number of d-nodes per window.")
+    parser.add_argument("--threads", type=int, default=None, help="Number of threads.")
+    parser.add_argument("--keep", action="store_true", help="All schedules stored in memory until the end.")
+    parser.add_argument("--folder", default=None, help="Folder for temporary logs.")
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)  # plan --log in this process
     args = parser.parse_args()
     if args.one:
         print(json.dumps(measure(read_log(args.log), args)))
         return
     options = f"{args.method}, K = {args.k}, ({args.active_users}, {args.active_items}), {args.windows} windows"
-    print(f"{machine()}; {options}")
+    print(f"{describe_machine()}; {options}")
     titles = f"{'training events':>16} {'seconds':>8} {'M events/s':>11} {'peak MiB':>9}"
     print(f"{titles} {'second pass':>12} {'longest path':>13} {'naive':>10}")
     if args.log:
@@ -107,7 +111,7 @@ def measure(log: EventLog, args: argparse.Namespace) -> dict[str, Any]:
         "events": events,
         "seconds": first - start,
         "second_pass": end - first,
-        "peak_mib": peak_mib(),
+        "peak_mib": peak_memory_mib(),
         "longest_path": float(np.mean([window.longest_path for window in plan.stats])),
         "naive": naive_seconds(log) * events * args.k,
     }

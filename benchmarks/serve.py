@@ -4,9 +4,9 @@
     python benchmarks/serve.py --seconds 30
     python benchmarks/serve.py --parts               # observe, and the exact top 10 of 60,000 and of 1,000,000 items
 
-A run is trained on a synthetic log and served by `dynedge serve` in a process of its own on this machine. One client
+A run is trained on a synthetic log and served by `dynedge serve` in a subprocess on this machine. One client
 process with --connections connections sends requests at the times of a Poisson process, sampled beforehand and
-independent of earlier responses; a request that finds no free connection waits, and its latency counts from its
+independent of earlier responses; a request without a free connection waits, and its latency counts from its
 scheduled time. Of ten requests, five are for recommendations of one user, three send 1 to 20 events, one is for
 similar items and one for recommendations of ten users.
 """
@@ -29,7 +29,7 @@ from urllib.parse import quote
 
 import numpy as np
 import torch
-from machine_info import machine
+from machine_info import describe_machine
 
 from dynedge.data.log import EventLog
 from dynedge.data.synthetic import synthesize
@@ -37,27 +37,28 @@ from dynedge.data.windows import Window
 from dynedge.inference.event_input import Event
 from dynedge.inference.quantized_search import QuantizedSearch
 from dynedge.inference.session import Session
-from dynedge.models.registry import BUILT_IN as MODELS
+from dynedge.models.edge.config import EdgeConfig
+from dynedge.models.edge.model import Edge
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rate", type=float, default=300.0, help="requests per second")
-    parser.add_argument("--seconds", type=float, default=300.0)
-    parser.add_argument("--connections", type=int, default=128)
-    parser.add_argument("--recipe", default="demo", help="recipe of the synthetic log (dynedge synth)")
-    parser.add_argument("--events", type=int, default=50_000, help="events of the synthetic log")
-    parser.add_argument("--parts", action="store_true", help="benchmark the parts only")
+    parser.add_argument("--rate", type=float, default=300.0, help="Requests per second.")
+    parser.add_argument("--seconds", type=float, default=300.0, help="Duration at the nominal rate.")
+    parser.add_argument("--connections", type=int, default=128, help="Number of connections.")
+    parser.add_argument("--recipe", default="demo", help="Recipe of the synthetic log (dynedge synth).")
+    parser.add_argument("--events", type=int, default=50_000, help="Number of events of the synthetic log.")
+    parser.add_argument("--parts", action="store_true", help="Only the parts: observe and top-k search.")
     args = parser.parse_args()
-    print(f"{machine()}; torch {torch.__version__}, {torch.get_num_threads()} threads")
+    print(f"{describe_machine()}; torch {torch.__version__}, {torch.get_num_threads()} threads")
     if args.parts:
         benchmark_observe(args.events)
         benchmark_search()
         return
     with tempfile.TemporaryDirectory(prefix="serve-") as folder:
-        place = Path(folder)
-        log, run = train(place, args.recipe, args.events)
-        with Service(run, place / "data") as service:
+        root = Path(folder)
+        log, run = train(root, args.recipe, args.events)
+        with Service(run, root / "data") as service:
             asyncio.run(load(service, log, min(5.0, args.seconds), args.rate, args.connections))  # warm-up
             for factor, seconds in ((1, args.seconds), (4, max(args.seconds / 5, 5.0))):
                 before = service.mib()
@@ -65,11 +66,11 @@ def main() -> None:
                 report(f"{factor * args.rate:,.0f} requests/s for {seconds:,.0f} s", responses, before, service.mib())
 
 
-def train(place: Path, recipe: str, events: int) -> tuple[EventLog, Path]:
-    log = synthesize(recipe, place / "log", events=events, quiet=True)
-    command = [sys.executable, "-m", "dynedge", "train", str(place / "log"), "--out", str(place / "run")]
+def train(root: Path, recipe: str, events: int) -> tuple[EventLog, Path]:
+    log = synthesize(recipe, root / "log", events=events, quiet=True)
+    command = [sys.executable, "-m", "dynedge", "train", str(root / "log"), "--out", str(root / "run")]
     subprocess.run([*command, "--epochs", "1", "--windows", "40"], check=True, capture_output=True)
-    return log, place / "run"
+    return log, root / "run"
 
 
 class Service:
@@ -204,8 +205,7 @@ def benchmark_search(queries: int = 50) -> None:
         user, item = rng.integers(0, 1000, 20_000), (items * rng.random(20_000) ** 3).astype(np.int64)
         log = EventLog.from_arrays(user, item, 60.0 * np.arange(20_000), num_users=1000, num_items=items)
         torch.manual_seed(0)
-        entry = MODELS["edge"]
-        model = entry.model.create(entry.config(), log, len(log), 0).eval()
+        model = Edge.create(EdgeConfig(), log, len(log), 0).eval()
         with torch.no_grad():
             model.weight.fill_(0.2)
             model.recurrence.candidate.normal_(std=0.3)

@@ -1,10 +1,10 @@
-"""How fast synthetic logs are made, in how much memory, and whether they are what they claim to be.
+"""Speed and peak memory of `dynedge synth`, and checks that synthetic logs resemble the real ones.
 
     python benchmarks/synthetic_logs.py                      # events/s and peak memory at 1 M, 10 M and 100 M events
-    python benchmarks/synthetic_logs.py --path               # the longest path of ml-25m-like beside the paper's
-    python benchmarks/synthetic_logs.py --heuristics         # how far three heuristics get on the demo's last tenth
+    python benchmarks/synthetic_logs.py --path               # the longest path of ml-25m-like, compared with the paper's
+    python benchmarks/synthetic_logs.py --heuristics         # accuracy of three heuristics on the last tenth of the demo log
 
-Each size is made in a process of its own, so that its peak memory is its own.
+Each log is generated in a subprocess, so that peak memory is measured per log.
 """
 
 from __future__ import annotations
@@ -19,40 +19,40 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from machine_info import machine, peak_mib
+from machine_info import describe_machine, peak_memory_mib
 
 from dynedge.data.log import EventLog
 from dynedge.data.synthetic import RECIPES, HeavyTail, initial_world, simulate, synthesize
 from dynedge.data.windows import cut_windows
+from dynedge.utils.arrays import Array
 from dynedge.utils.compile import compiled
 
-Array = np.ndarray[Any, Any]
 PAPER_PATH = 209.75
 NEVER = 2**62  # a threshold that no entity passes
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", default="1e6,1e7,1e8", help="numbers of events, separated by commas")
-    parser.add_argument("--recipe", default="billion", choices=RECIPES)
-    parser.add_argument("--folder", default=None, help="where the logs are written, and removed again")
-    parser.add_argument("--path", action="store_true", help="the longest path of ml-25m-like at its full size")
-    parser.add_argument("--heuristics", action="store_true", help="three heuristics on the demo")
-    parser.add_argument("--one", type=int, help=argparse.SUPPRESS)  # a size to make in this very process
+    parser.add_argument("--sizes", default="1e6,1e7,1e8", help="Numbers of events, separated by commas.")
+    parser.add_argument("--recipe", default="billion", choices=RECIPES, help="Recipe of the logs.")
+    parser.add_argument("--folder", default=None, help="Folder for temporary logs.")
+    parser.add_argument("--path", action="store_true", help="Longest path of ml-25m-like at full size.")
+    parser.add_argument("--heuristics", action="store_true", help="Accuracy of three heuristics on the demo log.")
+    parser.add_argument("--one", type=int, help=argparse.SUPPRESS)  # generate one log in this process
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="synth-", dir=args.folder) as folder:
         if args.one:
-            print(json.dumps(make_one(args.recipe, args.one, Path(folder))))
+            print(json.dumps(measure_one(args.recipe, args.one, Path(folder))))
         elif args.path:
-            show_path(Path(folder))
+            report_longest_path(Path(folder))
         elif args.heuristics:
-            show_heuristics()
+            report_heuristics()
         else:
-            show_speed(args.recipe, [int(float(size)) for size in args.sizes.split(",")], folder)
+            report_speed(args.recipe, [int(float(size)) for size in args.sizes.split(",")], folder)
 
 
-def show_speed(recipe: str, sizes: list[int], folder: str) -> None:
-    print(f"{machine()}; recipe {recipe}; written, hashed and synced in {Path(folder).parent}")
+def report_speed(recipe: str, sizes: list[int], folder: str) -> None:
+    print(f"{describe_machine()}; recipe {recipe}; written, hashed and synced in {Path(folder).parent}")
     print(f"{'events':>15} {'seconds':>9} {'M events/s':>11} {'peak MiB':>9}")
     for size in sizes:
         command = [sys.executable, __file__, "--recipe", recipe, "--one", str(size), "--folder", folder]
@@ -61,28 +61,25 @@ def show_speed(recipe: str, sizes: list[int], folder: str) -> None:
         print(f"{size:>15,} {one['seconds']:>9.2f} {rate:>11.2f} {one['peak_mib']:>9.0f}", flush=True)
 
 
-def make_one(recipe: str, events: int, folder: Path) -> dict[str, float]:
-    synthesize(recipe, folder / "warm", events=100, quiet=True)  # compiles, or reads what was compiled before
+def measure_one(recipe: str, events: int, folder: Path) -> dict[str, float]:
+    synthesize(recipe, folder / "warm", events=100, quiet=True)  # compiles the kernels, or reads them from the cache
     start = time.perf_counter()
     synthesize(recipe, folder / "log", events=events)
-    return {"seconds": time.perf_counter() - start, "peak_mib": peak_mib()}
+    return {"seconds": time.perf_counter() - start, "peak_mib": peak_memory_mib()}
 
 
-# The longest path.
-
-
-def show_path(folder: Path) -> None:
+def report_longest_path(folder: Path) -> None:
     log = synthesize("ml-25m-like", folder / "log")
     for label, thresholds in (("(200, 100)", (200, 100)), ("infinity", (NEVER, NEVER))):
         lengths = longest_paths(log, thresholds, 300)
-        beside = (
+        comparison = (
             f", the paper's {PAPER_PATH}: {lengths.mean() / PAPER_PATH - 1:+.1%}" if NEVER not in thresholds else ""
         )
-        print(f"ml-25m-like, thresholds {label}: mean longest path of 300 windows {lengths.mean():.2f}{beside}")
+        print(f"ml-25m-like, thresholds {label}: mean longest path of 300 windows {lengths.mean():.2f}{comparison}")
 
 
 def longest_paths(log: EventLog, thresholds: tuple[int, int], count: int) -> Array:
-    """The longest path of each of `count` windows of the training events. No d-nodes."""
+    """Returns the longest path, without d-nodes, of each of `count` windows of the training events."""
     end = log.split.bounds(len(log))[0]
     active = [
         np.bincount(column[:end], minlength=n) > threshold
@@ -92,7 +89,7 @@ def longest_paths(log: EventLog, thresholds: tuple[int, int], count: int) -> Arr
     lengths = np.zeros(count, np.int64)
     for w, span in enumerate(cut_windows(end, count)):
         part = slice(span.start, span.stop)
-        # Levels are kept on top of the last window's highest, so that they need no clearing between windows.
+        # Levels start above the highest level of the previous window, so that they need no reset between windows.
         floor = max(int(side.max()) for side in levels)
         lengths[w] = highest_level(log.user[part], log.item[part], *active, *levels, floor) - floor
     return lengths
@@ -102,7 +99,10 @@ def longest_paths(log: EventLog, thresholds: tuple[int, int], count: int) -> Arr
 def highest_level(
     user: Array, item: Array, user_active: Array, item_active: Array, user_level: Array, item_level: Array, floor: int
 ) -> int:
-    """An event is one level above the last events of its inactive sides; between two active ones it has none."""
+    """Returns the highest level of a window.
+
+    An event is one level above the previous events of its inactive entities; between two active ones it has none.
+    """
     highest = floor
     for k in range(len(user)):
         u, i = user[k], item[k]
@@ -120,10 +120,7 @@ def highest_level(
     return highest
 
 
-# Heuristics.
-
-
-def show_heuristics() -> None:
+def report_heuristics() -> None:
     recipe = RECIPES["demo"]
     chunks = list(simulate(recipe, initial_world("demo", recipe, 0), sources=True))
     user, item, source = (
@@ -131,22 +128,22 @@ def show_heuristics() -> None:
     )
     first = recipe.events * 9 // 10
     ranks: dict[str, Any] = {name: [] for name in ("most popular", "own recent items", "last-item transitions")}
-    popular = np.zeros(recipe.items)
+    popularity = np.zeros(recipe.items)
     when = np.full((recipe.users, recipe.items), -1)
     after = np.zeros((recipe.items + 1, recipe.items))
-    last = np.full(recipe.users, recipe.items)  # one row more: users of whom nothing is known
+    last = np.full(recipe.users, recipe.items)  # the extra row is for users without events
     for k, (u, i) in enumerate(zip(user, item, strict=True)):
         if k >= first:
-            for name, scores in zip(ranks, (popular, when[u], after[last[u]]), strict=True):
+            for name, scores in zip(ranks, (popularity, when[u], after[last[u]]), strict=True):
                 ranks[name].append(mean_rank(scores, i))
-        popular[i] += 1
+        popularity[i] += 1
         when[u, i] = k
         after[last[u], i] += 1
         last[u] = i
-    reference = {"knows the world's inside": reference_ranks(source[first:])}
-    print(f"demo, last {recipe.events - first:,} events, all {recipe.items} items ranked, ties at their mean rank")
-    for name, found in (ranks | reference).items():
-        print(f"{name:>26}: MRR {np.mean(1 / np.array(found)):.3f}, Recall@10 {np.mean(np.array(found) <= 10):.3f}")
+    reference = {"knows the simulator": reference_ranks(source[first:])}
+    print(f"demo, last {recipe.events - first:,} events, all {recipe.items} items ranked, ties get their mean rank")
+    for name, values in (ranks | reference).items():
+        print(f"{name:>26}: MRR {np.mean(1 / np.array(values)):.3f}, Recall@10 {np.mean(np.array(values) <= 10):.3f}")
 
 
 def mean_rank(scores: Array, true: int) -> float:
@@ -154,9 +151,10 @@ def mean_rank(scores: Array, true: int) -> float:
 
 
 def reference_ranks(source: Array) -> Array:
-    """Where one who sees charts, moods and tastes would rank the next item: its sources, the likeliest first.
+    """Returns the rank of each next item for a model that knows the simulator's state and its probabilities.
 
-    Near the best that can be, not exactly: that an item may come from two sources is left out.
+    It ranks the sources of an item, the likeliest first. This is close to the optimum, not equal to it: that an item
+    may come from two sources is ignored.
     """
     recipe = RECIPES["demo"]
     back, rank = (
@@ -164,10 +162,10 @@ def reference_ranks(source: Array) -> Array:
         probabilities(recipe.rank_popularity, recipe.chart_size),
     )
     chart = 1 - recipe.repeat_share - recipe.successor_share
-    likely = np.concatenate([[recipe.successor_share], recipe.repeat_share * back, chart * rank])
-    place = np.empty(len(likely))
-    place[np.argsort(-likely, kind="stable")] = 1 + np.arange(len(likely))
-    return np.where(source < 0, recipe.items / 2, place[source])  # a new item is a guess
+    likelihood = np.concatenate([[recipe.successor_share], recipe.repeat_share * back, chart * rank])
+    rank_of_source = np.empty(len(likelihood))
+    rank_of_source[np.argsort(-likelihood, kind="stable")] = 1 + np.arange(len(likelihood))
+    return np.where(source < 0, recipe.items / 2, rank_of_source[source])  # a new item can only be guessed
 
 
 def probabilities(law: HeavyTail, count: int) -> Array:

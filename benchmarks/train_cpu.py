@@ -1,13 +1,14 @@
-"""How fast a training step is on a CPU: plan, forward, loss, backward, optimiser; and beside what.
+"""Training speed on a CPU, in events per second and by phase: plan, forward and loss, backward, optimizer.
 
-    python benchmarks/train_cpu.py            # beside a plain level-by-level loop in torch
-    python benchmarks/train_cpu.py --peers    # and beside PyG's TGN at batch 200 (extra `peers`)
+    python benchmarks/train_cpu.py            # compared with a level-by-level loop in plain torch
+    python benchmarks/train_cpu.py --peers    # and with PyG's TGN at batch size 200 (extra `peers`)
 
-All run the same events of the same log in one process, in turns, several times; the best turn of each counts, since
-what else the machine does only ever slows one down. The model is `edge-paper` without active entities and d-nodes
-(states exact, ten negatives a chunk): the deepest setting. The plain loop is the same model and the same step with
-the references of ops/, plain torch, in place of all operators. Small windows run on one thread, as `train` does it;
-TGN on one thread or all, whichever is faster. Logs are read from --data, else made.
+All systems train on the same events in one process, alternating, --repeats times; the fastest measurement of each
+counts, since other load on the machine only ever slows one down. The model is `edge-paper` without active entities
+and d-nodes (exact states, ten negatives per chunk), the setting with the longest paths. The level-by-level loop is
+the same model with the reference implementations of ops/ for all operators. Small windows run on one thread, as in
+`dynedge train`; TGN runs on one thread or on all, whichever is faster. Logs are read from --data if available, else
+generated.
 """
 
 from __future__ import annotations
@@ -23,13 +24,11 @@ from pathlib import Path
 from unittest.mock import patch
 
 import torch
-from machine_info import machine
+from load_log import DATA, DATA_HELP, load_log
+from machine_info import describe_machine
+from torch.nn import functional as F
 
-from dynedge.data.ingest.pipeline import prepare
-from dynedge.data.ingest.schema import Schema
 from dynedge.data.log import EventLog
-from dynedge.data.synthetic import synthesize
-from dynedge.data.windows import cut_windows
 from dynedge.models.base import Step
 from dynedge.models.edge.config import PAPER, RecurrenceConfig
 from dynedge.models.edge.recurrence import Recurrence
@@ -37,69 +36,61 @@ from dynedge.ops import adam, gather_linear, level_gru, read_states, sampled_sof
 from dynedge.training.loop import threads_for
 from dynedge.training.optimizer import Adam
 
-DATA = Path(__file__).parents[2] / "shared" / "data"
-LARGEST = 20_000  # events of a window
-PHASES = "plan", "forward and loss", "backward", "optimiser"
+MAX_WINDOW_EVENTS = 20_000  # with larger windows the level-by-level loop would take minutes
+PHASES = "plan", "forward and loss", "backward", "optimizer"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=DATA, help="a folder of NAME.parquet with user, item, timestamp")
-    parser.add_argument("--logs", default="wikipedia,ml-100k,globo")
-    parser.add_argument("--events", type=int, default=6000, help="events of one turn, at least")
-    parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument(
-        "--windows", default="300,30", help="numbers of windows an epoch is cut into, one after the other"
-    )
-    parser.add_argument("--dim", type=int, default=64)
-    parser.add_argument("--peers", action="store_true")
+    parser.add_argument("--data", type=Path, default=DATA, help=DATA_HELP)
+    parser.add_argument("--logs", default="wikipedia,ml-100k,globo", help="Names of logs, separated by commas.")
+    parser.add_argument("--events", type=int, default=6000, help="Minimum number of events per measurement.")
+    parser.add_argument("--repeats", type=int, default=5, help="Number of measurements of each system.")
+    parser.add_argument("--windows", default="300,30", help="Numbers of windows per epoch, separated by commas.")
+    parser.add_argument("--dim", type=int, default=64, help="Width of states.")
+    parser.add_argument("--peers", action="store_true", help="Comparison with PyG's TGN.")
     args = parser.parse_args()
-    print(f"{machine()}; torch {torch.__version__}, {torch.get_num_threads()} threads, float32, d = {args.dim}")
+    print(
+        f"{describe_machine()}; torch {torch.__version__}, {torch.get_num_threads()} threads, float32, d = {args.dim}"
+    )
     with tempfile.TemporaryDirectory(prefix="train-") as folder:
         for name in args.logs.split(","):
-            log = load(name, args.data, Path(folder))
+            log = load_log(name, Path(folder), args.data)
             for count in map(int, args.windows.split(",")):
-                if len(log) < LARGEST * count:  # larger ones would keep the plain loop busy for minutes
+                if len(log) < MAX_WINDOW_EVENTS * count:
                     compare(name, log, count, args)
 
 
-def load(name: str, data: Path, folder: Path) -> EventLog:
-    if (data / f"{name}.parquet").exists():
-        schema = Schema(user="user", item="item")
-        return prepare(data / f"{name}.parquet", folder / name, schema)
-    return synthesize("lastfm-like", folder / name, events=200_000)
-
-
-def compare(name: str, log: EventLog, count: int, args: argparse.Namespace) -> None:
+def compare(log_name: str, log: EventLog, count: int, args: argparse.Namespace) -> None:
     config = replace(PAPER, active_users=None, active_items=None, dnodes=None, dim=args.dim, windows=count)
-    runs: dict[str, Callable[[], Turn]] = {
-        "dynedge": Trainer(config, log, args.events).turn,
-        "level by level": Trainer(config, log, args.events, plain=True).turn,
+    systems: dict[str, Callable[[], Timing]] = {
+        "dynedge": Trainer(config, log, args.events).measure,
+        "level by level": Trainer(config, log, args.events, plain=True).measure,
     }
     if args.peers:
         peer = TGN(log, args.events, args.dim)
-        runs["PyG TGN, batch 200"] = lambda: max(
-            (peer.turn(threads) for threads in {1, torch.get_num_threads()}), key=lambda turn: turn.rate
+        systems["PyG TGN, batch 200"] = lambda: max(
+            (peer.measure(threads) for threads in {1, torch.get_num_threads()}), key=lambda timing: timing.rate
         )
-    best: dict[str, Turn] = {}
-    for _ in range(args.turns):
-        for who, turn in runs.items():
-            one = turn()
-            if who not in best or one.rate > best[who].rate:
-                best[who] = one
+    best: dict[str, Timing] = {}
+    for _ in range(args.repeats):
+        for name, measure in systems.items():
+            timing = measure()
+            if name not in best or timing.rate > best[name].rate:
+                best[name] = timing
     width = best["dynedge"].rows / max(best["dynedge"].levels, 1)
-    print(f"\n{name}, {count} windows: {width:.1f} states a level on the mean")
-    for who, turn in best.items():
-        beside = f"  dynedge is {best['dynedge'].rate / turn.rate:.1f} times as fast" if who != "dynedge" else ""
-        print(f"  {who:20} {turn.rate:10,.0f} events/s{beside}")
-    for who in ("dynedge", "level by level"):
-        parts = best[who].phases
-        shown = ", ".join(f"{phase} {1e6 * parts[phase] / best[who].events:.1f}" for phase in PHASES)
-        print(f"  {who}, µs an event: {shown}")
+    print(f"\n{log_name}, {count} windows: {width:.1f} states per level on average")
+    for name, timing in best.items():
+        ratio = f"  dynedge is {best['dynedge'].rate / timing.rate:.1f} times as fast" if name != "dynedge" else ""
+        print(f"  {name:20} {timing.rate:10,.0f} events/s{ratio}")
+    for name in ("dynedge", "level by level"):
+        phases = best[name].phases
+        shown = ", ".join(f"{phase} {1e6 * phases[phase] / best[name].events:.1f}" for phase in PHASES)
+        print(f"  {name}, µs per event: {shown}")
 
 
-class Turn:
-    """A few windows, timed by phase."""
+class Timing:
+    """Seconds by phase of training on some windows, and the windows' sizes."""
 
     def __init__(self) -> None:
         self.events = self.levels = self.rows = 0
@@ -117,63 +108,62 @@ class Turn:
 
 
 class Trainer:
-    """The training step of this project, from the middle of the log on."""
+    """Trains dynedge on some windows from the middle of the log."""
 
     def __init__(self, config: RecurrenceConfig, log: EventLog, events: int, *, plain: bool = False) -> None:
         self.plain, self.log, self.train_end = plain, log, log.split.bounds(len(log))[0]
         self.model = Recurrence.create(config, log, self.train_end, seed=0)
-        self.optimiser = Adam(self.model.named_parameters(), 1e-3, 1e-2)
+        self.optimizer = Adam(self.model.named_parameters(), 1e-3, 1e-2)
         self.count = -(-events * config.windows // self.train_end)
         self.first = config.windows // 2
-        self.cuts = cut_windows(self.train_end, config.windows)
+        self.windows = self.model.training_windows(self.train_end)
 
-    def turn(self) -> Turn:
-        turn, state = Turn(), self.model.start()
-        with plain_operators() if self.plain else nullcontext(), threads_for(self.cuts):
-            # A window more than is counted: whatever is slow once is slow in the first.
-            prepared = islice(
-                self.model.batches(self.log, self.model.training_windows(self.train_end), self.first - 1),
-                self.count + 1,
-            )
+    def measure(self) -> Timing:
+        timing, state = Timing(), self.model.start()
+        with reference_operators() if self.plain else nullcontext(), threads_for(self.windows):
+            # The first window is a warm-up and not counted.
+            batches = islice(self.model.batches(self.log, self.windows, self.first - 1), self.count + 1)
             for number in range(self.count + 1):
                 if number == 1:
-                    turn = Turn()
-                with turn.time("plan"):
-                    window = next(prepared)
-                with turn.time("forward and loss"):
-                    loss = self.model.loss(window, state, Step(0, 0, number))
-                with turn.time("backward"):
-                    self.optimiser.zero_grad()
+                    timing = Timing()
+                with timing.time("plan"):
+                    batch = next(batches)
+                with timing.time("forward and loss"):
+                    loss = self.model.loss(batch, state, Step(0, 0, number))
+                with timing.time("backward"):
+                    self.optimizer.zero_grad()
                     loss.total.backward()
-                with turn.time("optimiser"):
-                    self.optimiser.clip(1.0)
-                    self.optimiser.step()
-                turn.events += len(window.window)
-                turn.levels += window.schedule.depth
-                turn.rows += len(window.schedule.event)
-        return turn
+                with timing.time("optimizer"):
+                    self.optimizer.clip(1.0)
+                    self.optimizer.step()
+                timing.events += len(batch.window)
+                timing.levels += batch.schedule.depth
+                timing.rows += len(batch.schedule.event)
+        return timing
 
 
 @contextmanager
-def plain_operators() -> Iterator[None]:
-    """The references, plain torch, in place of all operators."""
-    fast = (
+def reference_operators() -> Iterator[None]:
+    """Replaces all operators by their reference implementations in plain torch."""
+    tables = (
         adam.DENSE_BY_DEVICE,
         adam.ROWS_BY_DEVICE,
         adam.SQUARES_BY_DEVICE,
         adam.COALESCE_BY_DEVICE,
         read_states.BY_DEVICE,
         sampled_softmax.BY_DEVICE,
+        gather_linear.LINEAR_BY_DEVICE,
+        gather_linear.ROWS_BY_DEVICE,
     )
     with ExitStack() as stack:
-        for by_device in (*fast, gather_linear.LINEAR_BY_DEVICE, gather_linear.ROWS_BY_DEVICE):
+        for by_device in tables:
             stack.enter_context(patch.dict(by_device, clear=True))
         stack.enter_context(patch.dict(level_gru.BY_DEVICE, cpu=level_gru.reference.level_gru))
         yield
 
 
 class TGN:
-    """PyG's temporal graph network: memory, attention over the ten last neighbours, one negative, batches of 200."""
+    """PyG's TGN: memory, attention over the last ten neighbours, one negative per event, batches of 200 events."""
 
     BATCH = 200
 
@@ -194,45 +184,44 @@ class TGN:
         self.attention = TransformerConv(dim, dim // 2, heads=2, dropout=0.1, edge_dim=dim + 1)
         self.score = nn.Bilinear(dim, dim, 1)
         self.neighbours = LastNeighborLoader(nodes, size=10)
-        self.place = torch.empty(nodes, dtype=torch.long)
+        self.row = torch.empty(nodes, dtype=torch.long)  # of each node in the batch's memory
         modules = nn.ModuleList([self.memory, self.attention, self.score])
-        self.optimiser = torch.optim.Adam(modules.parameters(), lr=1e-4)
+        self.optimizer = torch.optim.Adam(modules.parameters(), lr=1e-4)
 
-    def turn(self, threads: int) -> Turn:
+    def measure(self, threads: int) -> Timing:
         before = torch.get_num_threads()
         torch.set_num_threads(threads)
         try:
-            return self._turn()
+            return self._measure()
         finally:
             torch.set_num_threads(before)
 
-    def _turn(self) -> Turn:
-        turn = Turn()
+    def _measure(self) -> Timing:
+        timing = Timing()
         self.memory.train()
         self.memory.reset_state()
         self.neighbours.reset_state()
         for start in range(0, len(self.source), self.BATCH):
-            with turn.time("forward and loss"):
+            with timing.time("forward and loss"):
                 self._step(slice(start, start + self.BATCH))
-            turn.events += self.BATCH
-        return turn
+            timing.events += self.BATCH
+        return timing
 
     def _step(self, batch: slice) -> None:
         source, target, times = self.source[batch], self.target[batch], self.times[batch]
-        wrong = torch.randint(self.users, self.users + self.items, target.shape)
-        asked = torch.cat([source, target, wrong]).unique()
-        asked, edges, ids = self.neighbours(asked)
-        self.place[asked] = torch.arange(len(asked))
-        memory, updated = self.memory(asked)
+        negative = torch.randint(self.users, self.users + self.items, target.shape)
+        nodes, edges, ids = self.neighbours(torch.cat([source, target, negative]).unique())
+        self.row[nodes] = torch.arange(len(nodes))
+        memory, updated = self.memory(nodes)
         age = (updated[edges[0]] - self.times[ids]).to(memory.dtype)
-        described = torch.cat([self.memory.time_enc(age), self.message[ids]], 1)
-        found = self.attention(memory, edges, described)
-        users = found[self.place[source]]
-        right, other = (self.score(users, found[self.place[items]]) for items in (target, wrong))
-        loss = torch.nn.functional.softplus(-right).mean() + torch.nn.functional.softplus(other).mean()
-        self.optimiser.zero_grad()
+        edge_features = torch.cat([self.memory.time_enc(age), self.message[ids]], 1)
+        vectors = self.attention(memory, edges, edge_features)
+        users = vectors[self.row[source]]
+        positive_score, negative_score = (self.score(users, vectors[self.row[items]]) for items in (target, negative))
+        loss = F.softplus(-positive_score).mean() + F.softplus(negative_score).mean()
+        self.optimizer.zero_grad()
         loss.backward()
-        self.optimiser.step()
+        self.optimizer.step()
         self.memory.update_state(source, target, times, self.message[batch])
         self.neighbours.insert(source, target)
         self.memory.detach()
