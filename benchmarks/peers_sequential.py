@@ -4,10 +4,10 @@
         psutil thop tabulate scikit-learn joblib threadpoolctl tensorboard protobuf plotly
     PYTHONPATH=PEERS python benchmarks/peers_sequential.py LOG --epochs 10 --seeds 1
 
-RecBole pins versions that conflict with this project's, hence the separate folder. Its models are used unchanged, with
-their defaults (model/*.yaml), initialization and cross-entropy over all items, wrapped into this project's model
-contract as encoders of a user's history. SumPooling, DIEN and MIMN have no counterpart: RecBole's DIN and DIEN predict
-clicks for one candidate at a time and cannot rank all items, and no maintained package does.
+RecBole pins versions that conflict with this project's, hence the separate folder. Its models are used unchanged,
+with their defaults (model/*.yaml), initialization and cross-entropy over all items, wrapped into this project's model
+contract as encoders of a user's history. SumPooling, DIEN and MIMN have no counterpart: RecBole's DIN and DIEN
+predict clicks for one candidate at a time and cannot rank all items, and no maintained package does.
 """
 
 from __future__ import annotations

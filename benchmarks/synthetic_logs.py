@@ -1,8 +1,8 @@
 """Speed and peak memory of `dynedge synth`, and checks that synthetic logs resemble the real ones.
 
-    python benchmarks/synthetic_logs.py                      # events/s and peak memory at 1 M, 10 M and 100 M events
-    python benchmarks/synthetic_logs.py --path               # the longest path of ml-25m-like, compared with the paper's
-    python benchmarks/synthetic_logs.py --heuristics         # accuracy of three heuristics on the last tenth of the demo log
+    python benchmarks/synthetic_logs.py                 # events/s and peak memory at 1 M, 10 M and 100 M events
+    python benchmarks/synthetic_logs.py --path          # the longest path of ml-25m-like, compared with the paper's
+    python benchmarks/synthetic_logs.py --heuristics    # accuracy of three heuristics on the last tenth of the demo
 
 Each log is generated in a subprocess, so that peak memory is measured per log.
 """
