@@ -3,7 +3,7 @@
     python benchmarks/baselines_gpu.py --log ml-25m-like --seconds 30
 
 The log is generated on this machine. Each model trains for --seconds as in `dynedge train`; the first tenth is a
-warm-up, and the time of an epoch is extrapolated from the rest. A model that does not fit is shown as "out of memory".
+warm-up, and the time of an epoch is extrapolated from the rest. Models that do not fit are shown as "out of memory".
 """
 
 from __future__ import annotations

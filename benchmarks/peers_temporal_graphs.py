@@ -3,11 +3,11 @@
     pip install --no-deps --target PEERS torch_geometric tqdm psutil xxhash pyparsing requests aiohttp …
     PYTHONPATH=PEERS python benchmarks/peers_temporal_graphs.py LOG --epochs 3
 
-PyTorch Geometric has TGN (Rossi et al. 2020). `memory`, its TGNMemory alone with JODIE's projection to the query time,
-is compared with JODIE; `attention`, with a TransformerConv over each entity's last ten neighbours as in its
-examples/tgn.py, is compared with TGAT. Both use its modules with their defaults. Scores and loss are those of dynedge:
-the query vector is a linear layer of the user's embedding, a candidate has its embedding and a vector and bias of its
-id, and the loss is cross-entropy over all items. The memory is updated in batches of 200 events, as in the example,
+PyTorch Geometric has TGN (Rossi et al. 2020). `memory`, its TGNMemory alone with JODIE's projection to the query
+time, is compared with JODIE; `attention`, with a TransformerConv over each entity's last ten neighbours as in its
+examples/tgn.py, is compared with TGAT. Both use its modules with their defaults. Scores and loss are dynedge's: the
+query vector is a linear layer of the user's embedding, a candidate has its embedding and a vector and bias of its id,
+and the loss is cross-entropy over all items. The memory is updated in batches of 200 events, as in the example,
 and is stale within a batch. The same validation events are ranked; the memory advances after each batch.
 
 No maintained package ranks all items with the other baselines: GCMC is an example script of DGL, CTDNE is in
@@ -90,7 +90,7 @@ class TGN(nn.Module):
 
 
 def run_batches(model: TGN, log: EventLog, events: range, optimizer: Any = None) -> list[Any]:
-    """Trains on the events if there is an optimizer, else returns their ranks. The memory advances after each batch."""
+    """Trains on the events if there is an optimizer, else returns their ranks; the memory advances by batches."""
     batch_ranks = []
     for start in range(events.start, events.stop, BATCH_EVENTS):
         batch = slice(start, min(start + BATCH_EVENTS, events.stop))
