@@ -27,7 +27,7 @@ from torch import Tensor
 from dynedge.config import option, override
 from dynedge.data.log import EventLog, read_log
 from dynedge.models.base import LogShape
-from dynedge.models.baselines.sequential.base import VectorConfig, VectorModel, in_order
+from dynedge.models.baselines.sequential.base import VectorConfig, VectorModel, oldest_first
 from dynedge.models.registry import BUILT_IN, Entry, use_only
 from dynedge.runs.run_config import build_model, recipe_config
 from dynedge.training.loop import fit
@@ -61,16 +61,16 @@ class RecBoleModel(VectorModel):
         fields = {"USER_ID_FIELD": "user", "ITEM_ID_FIELD": "item", "NEG_PREFIX": "neg_", "LIST_SUFFIX": "_list"}
         settings |= fields | {
             "ITEM_LIST_LENGTH_FIELD": "length",
-            "MAX_ITEM_LIST_LENGTH": config.length,
+            "MAX_ITEM_LIST_LENGTH": config.history_length,
             "device": "cpu",
         }
         self.model = getattr(module, name)(settings, DatasetSize(shape.items + 1))
 
-    def read(self, history: Tensor, there: Tensor, vectors: Tensor) -> Tensor:
-        walked, long = in_order((history + 1) * there, there)
-        return self.model(walked, long.clamp_min(1))
+    def encode_history(self, history: Tensor, mask: Tensor, vectors: Tensor) -> Tensor:
+        ordered, length = oldest_first((history + 1) * mask, mask)
+        return self.model(ordered, length.clamp_min(1))
 
-    def _vectors(self, items: Tensor) -> tuple[Tensor, Tensor]:
+    def _item_vectors(self, items: Tensor) -> tuple[Tensor, Tensor]:
         rows = self.model.item_embedding((items + 1) % (self.shape.items + 1))
         return rows, rows.new_zeros(len(items))
 
@@ -94,7 +94,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1, help="Number of seeds.")
     parser.add_argument("--validation-events", type=int, default=10_000, help="Number of events ranked.")
     parser.add_argument(
-        "--set", action="append", default=[], help="Setting of dynedge's models, such as model.length=20."
+        "--set", action="append", default=[], help="Setting of dynedge's models, such as model.history_length=20."
     )
     parser.add_argument("--set-peer", action="append", default=[], help="Setting of RecBole's models.")
     args = parser.parse_args()

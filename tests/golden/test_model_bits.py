@@ -21,7 +21,8 @@ SMALL = {
     "dim": 8,
     "windows": 6,
     "window_events": 128,
-    "length": 5,
+    "history_length": 5,
+    "walk_length": 5,
     "neighbours": 5,
     "hidden": 16,
     "snapshots": 3,
@@ -39,7 +40,7 @@ VARIANTS = {
     "jodie, mse": ("jodie", {"loss": "mse"}),
     "jodie, sampled": ("jodie", {"full_softmax_up_to": 0, "negatives": 16}),
     "gru4rec, bpr-max": ("gru4rec", {"loss": "bpr-max", "full_softmax_up_to": 0, "negatives": 16}),
-    "gru4rec, top1-max": ("gru4rec", {"loss": "top1-max", "shuffled": "false"}),
+    "gru4rec, top1-max": ("gru4rec", {"loss": "top1-max", "shuffle": "false"}),
     "memory, plain": ("memory", {"gating_hidden": 0, "rescaling_hidden": 0, "max_list_length": 8}),
     "tgat, sampled": ("tgat", {"full_softmax_up_to": 0, "negatives": 16}),
 }

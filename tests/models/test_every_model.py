@@ -41,7 +41,7 @@ def trained(recipe, log_name):
     end = len(log) * 3 // 4
     torch.manual_seed(0)
     config = entry.recipe(recipe)
-    short = {name: SHORT_HISTORY for name in ("length", "neighbours") if hasattr(config, name)}
+    short = {name: SHORT_HISTORY for name in ("history_length", "walk_length", "neighbours") if hasattr(config, name)}
     model = entry.model.create(replace(config, **short), log, end, 0)
     optimizers = [torch.optim.SGD([parameter], 0.1) for parameter in model.parameters()]
     state = model.start()

@@ -1,6 +1,6 @@
 """Neural network modules that several models share.
 
-Legend: n events, d width, F width of an event's features, U users, I items.
+Legend: n events, d width of a state, R rows of a window's arena.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dynedge.ops.level_gru import gru_arena
 
 
 class ItemFeatures(nn.Module):
-    """Item features: embeddings of the id and of each category, side by side. Item −1, none, has a row too."""
+    """Item features: concatenated embeddings of the id and of each category. Item −1, "none", has a row too."""
 
     def __init__(self, shape: LogShape, dim: int, *, ids: bool, categories: bool) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class ItemFeatures(nn.Module):
         if categories and shape.item_categories.size:
             counts += shape.categories
             columns += list(shape.item_categories.T)
-        # The last row of each table stands for none.
+        # The last row of each table is that of the item or category "none".
         self.tables = nn.ParameterList(nn.Parameter(0.1 * torch.randn(count + 1, dim)) for count in counts)
         codes = [np.append(np.where(c < 0, count, c), count) for c, count in zip(columns, counts, strict=True)]
         self.codes: Tensor
@@ -38,7 +38,7 @@ class ItemFeatures(nn.Module):
         self.width, self.ids, self.grown = len(counts) * dim, ids, False
 
     def grow(self) -> None:
-        """Items that are added later share one row: the mean item's id embedding, no category."""
+        """Adds one row that all items added later share: the mean id embedding, and no category."""
         new = self.codes[:, -1:].clone()
         if self.ids:
             table = self.tables[0].detach()
@@ -50,7 +50,7 @@ class ItemFeatures(nn.Module):
     def forward(self, items: Tensor) -> Tensor:
         """[n] -> [n, width]"""
         if self.grown:
-            items = items.clamp(max=self.codes.shape[1] - 2)  # the last row is none
+            items = items.clamp(max=self.codes.shape[1] - 2)  # the last row is "none"
         parts = [
             F.embedding(codes[items], table, sparse=True)
             for codes, table in zip(self.codes, self.tables, strict=True)
@@ -61,7 +61,7 @@ class ItemFeatures(nn.Module):
 
 
 class CoupledGRU(nn.Module):
-    """Two GRUs, one per side: a state becomes GRU_s(own state, [partner's state, features of the event])."""
+    """Two GRUs, one per side: an event updates a state to GRU_s(own state, [partner's state, event features])."""
 
     def __init__(self, dim: int, features: int) -> None:
         super().__init__()
@@ -77,10 +77,10 @@ class CoupledGRU(nn.Module):
     def forward(
         self, roots: Tensor, shared: Sequence[GatherPart], own: Sequence[Tensor], schedule: Any, place: Tensor
     ) -> Tensor:
-        """The arena of a window [R, d]: the rows that no event writes, then the written states.
+        """The arena of a window [R, d]: the rows that no event writes (`roots`), then the written states.
 
-        `shared` are features for both sides, and `own`, if any, those of one side each, [n, ..]. A written row's
-        features are those numbered `place` // 2. `schedule` is as `level_gru` takes it.
+        `shared` are the features of both sides, and `own`, if not empty, those of each side, [n, ..]. The features of
+        written row r are row `place[r]` // 2. `schedule` is as in `level_gru`.
         """
         if own:
             sides = [
@@ -95,12 +95,13 @@ class CoupledGRU(nn.Module):
 
 
 class Head(nn.Sequential):
-    """MLP with one hidden layer, whose inputs may also be given as rows of tables."""
+    """MLP with one hidden layer; `of_rows` takes its inputs as rows of tables."""
 
     def __init__(self, width: int, hidden: int, out: int) -> None:
         super().__init__(nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, out))
 
     def of_rows(self, parts: Sequence[GatherPart]) -> Tensor:
+        """The output for concatenated inputs, each a table with the row numbers to gather, or None for all rows."""
         first, last = cast(nn.Linear, self[0]), cast(nn.Linear, self[2])
         hidden = gather_linear(parts, first.weight, first.bias, relu=True)
         return gather_linear([(hidden, None)], last.weight, last.bias)

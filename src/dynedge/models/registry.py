@@ -22,7 +22,7 @@ from dynedge.models.baselines.dynamic import gcmc
 from dynedge.models.baselines.dynamic.deepcoevolve import DeepCoevolve, DeepCoevolveConfig
 from dynedge.models.baselines.dynamic.jodie import Jodie, JodieConfig
 from dynedge.models.baselines.dynamic.tgat import TGAT, TGATConfig
-from dynedge.models.baselines.sequential.base import LEARNING, VECTOR_SEARCH
+from dynedge.models.baselines.sequential.base import TRAINING, VECTOR_SEARCH
 from dynedge.models.baselines.sequential.dien import DIEN, DIENConfig
 from dynedge.models.baselines.sequential.gru4rec import GRU4Rec, GRU4RecConfig
 from dynedge.models.baselines.sequential.mimn import MIMN, MIMNConfig
@@ -66,7 +66,7 @@ CPU_FIRST = "cpu", "cuda"  # compiled levels are several times as fast there as 
 
 
 def _sequential(name: str, model: type[Model], config: type[Any], search: Mapping[str, Sequence[Any]]) -> Entry:
-    return Entry(model, config, devices=GPU_FIRST, training={name: LEARNING}, search=search)
+    return Entry(model, config, devices=GPU_FIRST, training={name: TRAINING}, search=search)
 
 
 BUILT_IN: dict[str, Entry] = {

@@ -1,11 +1,12 @@
-"""The last events of every user or item: in the State as rings, and as they were before each event of a window.
+"""Ring buffers of the last events of every user or item, and the history of each event of a window.
 
-Legend: n events of a window, N entities of one side, L events remembered of each.
+Legend: n events of a window, N entities of one side, L events stored per entity.
 
-A history is newest first: column j has the partner of the entity's event j + 1 ago, and its time; −1 where there is
-none. Which of a window's own events are in the history of a later one, a compiled pass finds without the state
-(`index`), so that it may run ahead; what came before the window is read from the rings by a few gathers, wherever
-they are. Nothing here is learned: a State of rings is the same whatever the parameters, and however the log is cut.
+A history is newest first: column j holds the partner and the time of the entity's event j + 1 ago, or −1 where there
+is none. A compiled pass (`RingBuffers.index`) finds which of a window's own events are in the history of a later one;
+it does not read the state, so it may run ahead in a thread. Events before the window are gathered from the ring
+buffers, on whichever device these are. Nothing here is learned: the content of the ring buffers depends neither on
+the parameters nor on how the log is divided into windows.
 """
 
 from __future__ import annotations
@@ -23,142 +24,146 @@ from dynedge.models.base import State
 from dynedge.utils.arrays import Array
 from dynedge.utils.compile import compiled
 
-NONE = -1  # no event so long ago
+NONE = -1  # there is no such event
 SIDES = "user", "item"
 
 
 class History(NamedTuple):
-    """What entities met, newest first."""
+    """The last events of entities, newest first."""
 
     partner: Tensor  # int64[n, L]
     time: Tensor  # float64[n, L]
 
 
-class Indexed(NamedTuple):
-    """A window as one side's rings see it. Positions are local to the window."""
+class RingIndex(NamedTuple):
+    """A window's events indexed for the ring buffers of one side. Positions are local to the window."""
 
     entity: Tensor  # int64[n]
     partner: Tensor  # int64[n]
     time: Tensor  # float64[n]
-    entering: Tensor  # bool[n]: the events that are remembered
-    inside: Tensor  # int64[n, L]: the entity's event j + 1 ago, where it is in the window, else NONE
-    earlier: Tensor  # int64[n]: how many events of the window the entity has had before
-    kept: Tensor  # int64[..]: the events that are still in the rings when the window is over
-    last: Tensor  # int64[..]: the last event of each entity met
+    is_stored: Tensor  # bool[n]: whether the event is written to the ring buffers
+    in_window: Tensor  # int64[n, L]: position of the entity's event j + 1 ago if it is in the window, else NONE
+    num_before: Tensor  # int64[n]: number of the entity's stored events that precede this one in the window
+    surviving: Tensor  # int64[..]: stored events that are still in the ring buffers when the window ends
+    last: Tensor  # int64[..]: the last stored event of each entity
 
 
 @dataclass(frozen=True)
-class Rings:
-    """The last `length` events of each entity of a side. An entity's event number c is in slot c mod L."""
+class RingBuffers:
+    """The last `length` events of each entity of a side. Event number c of an entity is in slot c mod L."""
 
     side: int
     entities: int
     length: int
 
-    def _name(self, part: str) -> str:
+    def _key(self, part: str) -> str:
         return f"{SIDES[self.side]}_{part}"
 
     def start(self, device: torch.device) -> State:
+        """Empty ring buffers."""
         shape = self.entities, self.length
         return State(
             {
-                self._name("partners"): torch.full(shape, NONE, dtype=torch.int32, device=device),
-                self._name("times"): torch.full(shape, float(NONE), dtype=torch.float64, device=device),
-                self._name("events"): torch.zeros(self.entities, dtype=torch.int64, device=device),
+                self._key("partners"): torch.full(shape, NONE, dtype=torch.int32, device=device),
+                self._key("times"): torch.full(shape, float(NONE), dtype=torch.float64, device=device),
+                self._key("event_counts"): torch.zeros(self.entities, dtype=torch.int64, device=device),
             }
         )
 
-    def index(self, window: Window, device: torch.device, entering: Array | None = None) -> Indexed:
-        """`entering` bool[n]: the events that are remembered; None: all of them."""
+    def index(self, window: Window, device: torch.device, is_stored: Array | None = None) -> RingIndex:
+        """Indexes a window; `is_stored` bool[n] selects the events to store, None: all of them."""
         sides = (window.user, window.item)[:: -1 if self.side else 1]
-        entering = np.ones(len(window), np.bool_) if entering is None else entering
-        inside, earlier, later = inside_window(sides[0], entering, self.entities, self.length)
-        ends = np.flatnonzero((later >= 0) & (later < self.length)), np.flatnonzero(later == 0)
-        arrays = *sides, window.time, entering, inside, earlier, *ends
-        kinds = [array.astype(np.int64) if array.dtype.kind == "i" else array for array in arrays]
-        return Indexed(*(torch.from_numpy(array).to(device) for array in kinds))
+        is_stored = np.ones(len(window), np.bool_) if is_stored is None else is_stored
+        in_window, num_before, num_after = link_window(sides[0], is_stored, self.entities, self.length)
+        surviving = np.flatnonzero((num_after >= 0) & (num_after < self.length))
+        arrays = *sides, window.time, is_stored, in_window, num_before, surviving, np.flatnonzero(num_after == 0)
+        arrays64 = [array.astype(np.int64) if array.dtype.kind == "i" else array for array in arrays]
+        return RingIndex(*(torch.from_numpy(array).to(device) for array in arrays64))
 
-    def before(self, indexed: Indexed, state: State) -> History:
-        """The history of each event of a window: what its entity met before it, in the window or earlier."""
-        found = self._read(indexed.entity, indexed.earlier, state)
-        inside, position = indexed.inside >= 0, indexed.inside.clamp_min(0)
+    def history_before(self, index: RingIndex, state: State) -> History:
+        """The history of each event's entity just before the event, from the window or from the ring buffers."""
+        stored = self._gather(index.entity, index.num_before, state)
+        in_window, position = index.in_window >= 0, index.in_window.clamp_min(0)
         return History(
-            torch.where(inside, indexed.partner[position], found.partner),
-            torch.where(inside, indexed.time[position], found.time),
+            torch.where(in_window, index.partner[position], stored.partner),
+            torch.where(in_window, index.time[position], stored.time),
         )
 
-    def now(self, entities: Tensor, state: State) -> History:
-        """The histories of entities as they stand."""
-        return self._read(entities, torch.zeros_like(entities), state)
+    def current_history(self, entities: Tensor, state: State) -> History:
+        """The histories of entities in this state."""
+        return self._gather(entities, torch.zeros_like(entities), state)
 
-    def _read(self, entity: Tensor, earlier: Tensor, state: State) -> History:
-        """Where the newest `earlier` columns are not in the rings yet."""
-        there, slot = self.slots(entity, earlier, state)
-        partner, time = (state[self._name(part)][entity[:, None], slot] for part in ("partners", "times"))
-        return History(partner.long().masked_fill_(~there, NONE), time.masked_fill_(~there, NONE))
+    def _gather(self, entity: Tensor, num_before: Tensor, state: State) -> History:
+        """Histories from the ring buffers; their newest `num_before` columns, which are in the window, are NONE."""
+        exists, slot = self.slots(entity, num_before, state)
+        partner, time = (state[self._key(part)][entity[:, None], slot] for part in ("partners", "times"))
+        return History(partner.long().masked_fill_(~exists, NONE), time.masked_fill_(~exists, NONE))
 
-    def slots(self, entity: Tensor, earlier: Tensor, state: State) -> tuple[Tensor, Tensor]:
-        """(bool[n, L], int64[n, L]): whether the event j + 1 ago is in the rings, and in which slot."""
-        events = state[self._name("events")][entity][:, None]
-        ago = torch.arange(self.length, device=entity.device) - earlier[:, None]
-        return (ago >= 0) & (ago < events), (events - 1 - ago) % self.length
+    def slots(self, entity: Tensor, num_before: Tensor, state: State) -> tuple[Tensor, Tensor]:
+        """(bool[n, L], int64[n, L]): whether the event j + 1 ago is in the ring buffers, and its slot."""
+        count = state[self._key("event_counts")][entity][:, None]
+        age = torch.arange(self.length, device=entity.device) - num_before[:, None]
+        return (age >= 0) & (age < count), (count - 1 - age) % self.length
 
-    def advance(self, indexed: Indexed, state: State) -> None:
-        """The rings move past the window."""
-        events, entity, last = state[self._name("events")], indexed.entity, indexed.last
-        at, kept = self.places(indexed, state), indexed.kept
-        state[self._name("partners")][at] = indexed.partner[kept].int()
-        state[self._name("times")][at] = indexed.time[kept]
-        events[entity[last]] += indexed.earlier[last] + 1
+    def advance(self, index: RingIndex, state: State) -> None:
+        """Writes the window's events to the ring buffers."""
+        counts, entity, last = state[self._key("event_counts")], index.entity, index.last
+        positions, surviving = self.write_positions(index, state), index.surviving
+        state[self._key("partners")][positions] = index.partner[surviving].int()
+        state[self._key("times")][positions] = index.time[surviving]
+        counts[entity[last]] += index.num_before[last] + 1
 
-    def places(self, indexed: Indexed, state: State) -> tuple[Tensor, Tensor]:
-        """Entity and slot of the events that are kept, before the rings move past the window."""
-        entity = indexed.entity[indexed.kept]
-        return entity, (state[self._name("events")][entity] + indexed.earlier[indexed.kept]) % self.length
+    def write_positions(self, index: RingIndex, state: State) -> tuple[Tensor, Tensor]:
+        """Entity and slot of each surviving event, for a state that has not advanced past the window yet."""
+        entity = index.entity[index.surviving]
+        count = state[self._key("event_counts")][entity]
+        return entity, (count + index.num_before[index.surviving]) % self.length
 
 
-def inside_window(entity: Array, entering: Array, entities: int, length: int) -> tuple[Array, Array, Array]:
-    """int32[n, L], [n], [n]: the entity's events j + 1 ago in the window; how many it had before; how many after.
+def link_window(entity: Array, is_stored: Array, entities: int, length: int) -> tuple[Array, Array, Array]:
+    """int32[n, L], [n], [n]: the entity's events j + 1 ago in the window; numbers of preceding and following ones.
 
-    Only events that enter are counted; of the others, how many came after is told as NONE.
+    Only stored events count. For an event that is not stored, the number of following events is NONE.
     """
-    inside = np.full((len(entity), length), NONE, np.int32)
-    earlier, later = np.zeros(len(entity), np.int32), np.full(len(entity), NONE, np.int32)
-    _inside(entity, entering, np.full(entities, NONE, np.int32), inside, earlier, later)
-    return inside, earlier, later
+    in_window = np.full((len(entity), length), NONE, np.int32)
+    num_before, num_after = np.zeros(len(entity), np.int32), np.full(len(entity), NONE, np.int32)
+    _link(entity, is_stored, np.full(entities, NONE, np.int32), in_window, num_before, num_after)
+    return in_window, num_before, num_after
 
 
 @compiled
-def _inside(entity: Array, entering: Array, last: Array, inside: Array, earlier: Array, later: Array) -> None:
+def _link(
+    entity: Array, is_stored: Array, last: Array, in_window: Array, num_before: Array, num_after: Array
+) -> None:
     for k in range(len(entity)):
-        before = last[entity[k]]
-        if before >= 0:
-            earlier[k] = earlier[before] + 1
-            inside[k, 0] = before
-            inside[k, 1:] = inside[before, :-1]
-        if entering[k]:
+        previous = last[entity[k]]
+        if previous >= 0:
+            num_before[k] = num_before[previous] + 1
+            in_window[k, 0] = previous
+            in_window[k, 1:] = in_window[previous, :-1]
+        if is_stored[k]:
             last[entity[k]] = k
     for k in range(len(entity)):
-        if entering[k]:
-            later[k] = earlier[last[entity[k]]] - earlier[k]
+        if is_stored[k]:
+            num_after[k] = num_before[last[entity[k]]] - num_before[k]
 
 
-class Past:
-    """The histories of any of a log's first `end` events, in any order: for models that learn from shuffled events.
+class HistoryLookup:
+    """Histories of any of a log's first `end` events, in any order, for models trained on shuffled events.
 
-    The events are sorted by entity once; an event's history stands just before it.
+    The events are sorted by entity once, so that an event's history directly precedes it.
     """
 
     def __init__(self, log: EventLog, end: int, side: int, length: int) -> None:
         entity, partner = (np.asarray(ids[:end]) for ids in (log.user, log.item)[:: -1 if side else 1])
         order = np.argsort(entity, kind="stable")
         self.entity, self.partner, self.length = entity[order], partner[order], length
-        self.place = np.empty(end, np.int64)
-        self.place[order] = np.arange(end)
+        self.position = np.empty(end, np.int64)
+        self.position[order] = np.arange(end)
 
-    def before(self, events: Array) -> Array:
-        """int64[n, L]: what the events' entities met before them, newest first."""
-        place = self.place[events][:, None]
-        earlier = np.maximum(place - 1 - np.arange(self.length), 0)
-        own = (self.entity[earlier] == self.entity[place]) & (place > np.arange(self.length))
-        return np.where(own, self.partner[earlier], NONE).astype(np.int64)
+    def histories(self, events: Array) -> Array:
+        """int64[n, L]: the partners of each event's entity before the event, newest first."""
+        position = self.position[events][:, None]
+        previous = np.maximum(position - 1 - np.arange(self.length), 0)
+        exists = (self.entity[previous] == self.entity[position]) & (position > np.arange(self.length))
+        return np.where(exists, self.partner[previous], NONE).astype(np.int64)

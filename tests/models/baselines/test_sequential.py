@@ -1,4 +1,4 @@
-"""Histories against a plain walk, the sequence models against their papers' equations, and what they can learn."""
+"""Ring buffers against a search of the log; sequence models against their equations and on a learnable task."""
 
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ from dynedge.models.base import LogShape, Step
 from dynedge.models.baselines.heuristics import RECIPES
 from dynedge.models.baselines.sequential.base import Dropout
 from dynedge.models.registry import BUILT_IN as MODELS
-from dynedge.models.ring_buffer import NONE, Past, Rings
+from dynedge.models.ring_buffer import NONE, HistoryLookup, RingBuffers
 from dynedge.training.config import TrainingConfig
 from dynedge.training.loop import fit
 
@@ -26,49 +26,48 @@ pytestmark = [pytest.mark.slow, pytest.mark.slow]
 SEQUENCES = "sum-pooling", "gru4rec", "sasrec", "dien", "mimn"
 
 
-def plain_histories(log, side, length):
-    """Every event's history by looking back through the log, newest first."""
+def reference_histories(log, side, length):
+    """The history of every event by a search of the log, newest first: [n, L, 2] of partners and times."""
     entity, partner = (log.user, log.item)[:: -1 if side else 1]
-    met, found = {}, []
+    past_events, histories = {}, []
     for k in range(len(log)):
-        lately = met.setdefault(int(entity[k]), [])
-        newest = [*lately[::-1], *[(NONE, float(NONE))] * length][:length]
-        found.append(newest)
-        lately.append((int(partner[k]), float(log.time[k])))
-    return np.array(found)  # [n, L, 2]
+        past = past_events.setdefault(int(entity[k]), [])
+        histories.append([*past[::-1], *[(NONE, float(NONE))] * length][:length])
+        past.append((int(partner[k]), float(log.time[k])))
+    return np.array(histories)
 
 
 @pytest.mark.parametrize("side", [0, 1])
 @pytest.mark.parametrize("chunk", [1, 7, 1000])
-def test_rings_are_what_a_look_back_finds(side, chunk):
+def test_ring_buffers_hold_the_last_events(side, chunk):
     log, length, cpu = make_log(events=300), 5, torch.device("cpu")
-    expected = plain_histories(log, side, length)
-    rings = Rings(side, (log.num_users, log.num_items)[side], length)
-    state = rings.start(cpu)
-    for at in range(0, len(log), chunk):
-        window = Window(log, range(at, min(at + chunk, len(log))))
-        indexed = rings.index(window, cpu)
-        now = rings.now(indexed.entity[:1], state)
-        found = rings.before(indexed, state)
-        rows = expected[at : at + len(window)]
-        assert np.array_equal(found.partner, rows[..., 0]) and np.array_equal(found.time, rows[..., 1])
-        assert torch.equal(now.partner, found.partner[:1]) and torch.equal(now.time, found.time[:1])
-        rings.advance(indexed, state)
+    expected = reference_histories(log, side, length)
+    buffers = RingBuffers(side, (log.num_users, log.num_items)[side], length)
+    state = buffers.start(cpu)
+    for start in range(0, len(log), chunk):
+        window = Window(log, range(start, min(start + chunk, len(log))))
+        index = buffers.index(window, cpu)
+        current = buffers.current_history(index.entity[:1], state)
+        history = buffers.history_before(index, state)
+        rows = expected[start : start + len(window)]
+        assert np.array_equal(history.partner, rows[..., 0]) and np.array_equal(history.time, rows[..., 1])
+        assert torch.equal(current.partner, history.partner[:1]) and torch.equal(current.time, history.time[:1])
+        buffers.advance(index, state)
 
 
 @pytest.mark.parametrize("side", [0, 1])
-def test_the_past_of_shuffled_events_is_the_same(side):
+def test_history_lookup_of_shuffled_events(side):
     log, length = make_log(events=300), 5
     events = np.random.default_rng(0).permutation(250)
-    expected = plain_histories(log, side, length)[events, :, 0]
-    assert np.array_equal(Past(log, 250, side, length).before(events), expected)
+    expected = reference_histories(log, side, length)[events, :, 0]
+    assert np.array_equal(HistoryLookup(log, 250, side, length).histories(events), expected)
 
 
-# ---- what is learned
+# ---- training
 
 
 def sums_modulo(prime, weight, events=4000, users=12, seed=0):
-    """The next item is (weight · last + the one before) mod prime: what the last item alone says nothing about."""
+    """The next item is (weight · last + second to last) mod prime, which the last item alone does not predict."""
     rng = np.random.default_rng(seed)
     last = rng.integers(0, prime, (users, 2))
     user, item = rng.integers(0, users, events), np.empty(events, np.int64)
@@ -78,15 +77,15 @@ def sums_modulo(prime, weight, events=4000, users=12, seed=0):
     return EventLog.from_arrays(user, item, np.arange(events), num_users=users, num_items=prime)
 
 
-SMALL = {"dim": 24, "length": 3, "window_events": 64, "full_softmax_up_to": 100, "dropout": 0.0}
+SMALL = {"dim": 24, "history_length": 3, "window_events": 64, "full_softmax_up_to": 100, "dropout": 0.0}
 
 
-def small(name, log, end, **more):
+def small_model(name, log, end, **settings):
     entry = MODELS[name]
-    return entry.model.create(replace(entry.config(), **(SMALL | more)), log, end, 0)
+    return entry.model.create(replace(entry.config(), **(SMALL | settings)), log, end, 0)
 
 
-def rule_mrr(name, log, events):
+def heuristic_mrr(name, log, events):
     model = MODELS["heuristic"].model.create(RECIPES[name], log, events.start, 0)
     state = model.start()
     model.observe(Window(log, range(events.start)), state)
@@ -94,195 +93,199 @@ def rule_mrr(name, log, events):
 
 
 @pytest.mark.parametrize("name", SEQUENCES)
-def test_each_learns_what_plain_rules_cannot(name):
-    """For all but the sum the order of the last two items matters."""
-    weight, more = (1, {"length": 2}) if name == "sum-pooling" else (2, {})
+def test_learns_a_task_that_heuristics_cannot(name):
+    """For all models but sum pooling the order of the last two items matters."""
+    weight, settings = (1, {"history_length": 2}) if name == "sum-pooling" else (2, {})
     log = sums_modulo(7, weight)
     config = TrainingConfig(epochs=6, patience=0, split="0.8,0.2,0", lr=5e-3)
-    course = fit(small(name, log, 3200, **more), log, config)
-    assert max(rule_mrr(rule, log, range(3200, 4000)) for rule in ("popular", "recent", "next", "next-five")) < 0.5
+    course = fit(small_model(name, log, 3200, **settings), log, config)
+    heuristics = "popular", "recent", "next", "next-five"
+    assert max(heuristic_mrr(heuristic, log, range(3200, 4000)) for heuristic in heuristics) < 0.5
     assert max(record["valid_mrr"] for record in course.history) > 0.9
 
 
 @pytest.mark.parametrize("name", SEQUENCES)
-def test_the_same_bits_again_and_after_loading(name):
+def test_training_is_reproducible_and_a_restored_model_scores_the_same(name):
     log = make_log()
-    ends = []
+    models = []
     for _ in range(2):
-        model = small(name, log, 90)
+        model = small_model(name, log, 90)
         fit(model, log, TrainingConfig(epochs=2, split="0.75,0.25,0"))
-        ends.append(model.eval())
-    tensors = [one.state_dict() for one in ends]
+        models.append(model.eval())
+    tensors = [model.state_dict() for model in models]
     assert all(torch.equal(tensors[0][key], tensors[1][key]) for key in tensors[0])
-    restored = MODELS[name].model.restore(ends[0].config, LogShape.of(log), tensors[0]).eval()
+    restored = MODELS[name].model.restore(models[0].config, LogShape.of(log), tensors[0]).eval()
     window = Window(log, range(len(log)))
     with torch.no_grad():
-        found = [one.score(one.prepare(window), None, one.start()) for one in (ends[0], restored)]
-    assert torch.equal(*found)
+        scores = [model.score(model.prepare(window), None, model.start()) for model in (models[0], restored)]
+    assert torch.equal(*scores)
 
 
 @pytest.mark.parametrize("name", SEQUENCES)
-def test_each_learns_in_bfloat16(name):
+def test_trains_in_bfloat16(name):
     log = make_log()
-    course = fit(
-        small(name, log, 90), log, TrainingConfig(epochs=1, split="0.75,0.25,0", device="cpu", precision="bfloat16")
-    )
+    config = TrainingConfig(epochs=1, split="0.75,0.25,0", device="cpu", precision="bfloat16")
+    course = fit(small_model(name, log, 90), log, config)
     assert np.isfinite(course.history[0]["loss"]) and course.history[0]["valid_mrr"] > 0
     assert all(parameter.dtype == torch.float32 for parameter in course.model.parameters())
 
 
-def test_an_epoch_learns_from_each_event_once_in_an_order_of_its_own():
+def test_every_epoch_uses_each_event_once_in_a_new_order():
     log = make_log()
-    model = small("sum-pooling", log, 90, window_events=16)
+    model = small_model("sum-pooling", log, 90, window_events=16)
     orders = []
     for epoch in (0, 1, 0):
-        prepared = model.batches(log, model.training_windows(90))
-        orders.append(np.concatenate([model._chosen(one, Step(0, epoch, k)) for k, one in enumerate(prepared)]))
+        batches = model.batches(log, model.training_windows(90))
+        events = [model._training_events(batch, Step(0, epoch, number)) for number, batch in enumerate(batches)]
+        orders.append(np.concatenate(events))
     assert all(np.array_equal(np.sort(order), np.arange(90)) for order in orders)
     assert np.array_equal(orders[0], orders[2])
     assert not np.array_equal(orders[0], orders[1])
 
 
 @pytest.mark.parametrize("name", SEQUENCES)
-def test_a_draw_of_all_items_is_the_full_softmax(name):
-    """A drawn item that is the true one does not count, so that drawing every item once leaves the others."""
+def test_the_sampled_loss_over_all_items_is_the_full_softmax(name):
+    """A sampled item that is the true one is masked, so sampling every item once leaves all the others."""
     log = make_log()
-    full, drawn = small(name, log, 90), small(name, log, 90)
-    drawn.config = replace(drawn.config, full_softmax_up_to=0)
-    drawn.sample_negatives = lambda batch, step: torch.randperm(log.num_items, generator=step.generator())
+    full, sampled = small_model(name, log, 90), small_model(name, log, 90)
+    sampled.config = replace(sampled.config, full_softmax_up_to=0)
+    sampled.sample_negatives = lambda batch, step: torch.randperm(log.num_items, generator=step.generator())
     losses = [
-        one.loss(next(one.batches(log, one.training_windows(90))), one.start(), Step(0, 0, 0)).total
-        for one in (full, drawn)
+        model.loss(next(model.batches(log, model.training_windows(90))), model.start(), Step(0, 0, 0)).total
+        for model in (full, sampled)
     ]
     assert torch.allclose(*losses, rtol=1e-5)
     for loss in losses:
         loss.backward()
     for key, parameter in full.named_parameters():
-        mine, other = (one.grad.to_dense() for one in (parameter, drawn.get_parameter(key)) if one.grad is not None)
-        assert torch.allclose(mine, other, atol=1e-6), key
+        pair = parameter, sampled.get_parameter(key)
+        expected, gradient = (one.grad.to_dense() for one in pair if one.grad is not None)
+        assert torch.allclose(expected, gradient, atol=1e-6), key
 
 
-def test_dropout_leaves_out_its_share_and_keeps_the_mean():
+def test_dropout_has_its_rate_and_keeps_the_mean():
     torch.manual_seed(0)
-    found = Dropout(0.25)(torch.ones(400, 250))
-    assert torch.equal(found.unique(), torch.tensor([0, 256 / 192]))
-    assert abs(float(found.mean()) - 1) < 0.01
-    assert torch.equal(Dropout(0.25).eval()(found), found)
+    output = Dropout(0.25)(torch.ones(400, 250))
+    assert torch.equal(output.unique(), torch.tensor([0, 256 / 192]))
+    assert abs(float(output.mean()) - 1) < 0.01
+    assert torch.equal(Dropout(0.25).eval()(output), output)
 
 
 @pytest.mark.parametrize(
-    ("name", "wrong", "said"), [("sasrec", {"heads": 5}, "--heads 5 "), ("mimn", {"read_most": 9}, "--read-most 9 ")]
+    ("name", "settings", "message"),
+    [("sasrec", {"heads": 5}, "--heads 5 "), ("mimn", {"updated_channels": 9}, "--updated-channels 9 ")],
 )
-def test_settings_that_do_not_fit_each_other_are_refused(name, wrong, said):
-    with pytest.raises(UsageError, match=said):
-        small(name, make_log(), 90, **wrong)
+def test_inconsistent_settings_are_refused(name, settings, message):
+    with pytest.raises(UsageError, match=message):
+        small_model(name, make_log(), 90, **settings)
 
 
 # ---- the papers' equations, one event at a time
 
 
 @pytest.mark.parametrize("loss", ["bpr-max", "top1-max", "softmax"])
-def test_losses_of_gru4rec(loss):
+def test_gru4rec_losses_follow_their_equations(loss):
     log = make_log()
-    model = small("gru4rec", log, 90, loss=loss, penalty=0.3)
-    true, others = torch.tensor([0.3, -1.0]), torch.tensor([[1.0, 0.2, -torch.inf], [0.5, 2.0, -0.4]])
-    true, others = true.requires_grad_(), others.requires_grad_()
-    found = model.error(true, others, torch.ones(3))
-    for k, rivals in enumerate(([1.0, 0.2], [0.5, 2.0, -0.4])):
-        own, r = true[k].detach().requires_grad_(), torch.tensor(rivals, requires_grad=True)
-        share = r.softmax(0)
+    model = small_model("gru4rec", log, 90, loss=loss, score_penalty=0.3)
+    true, negatives = torch.tensor([0.3, -1.0]), torch.tensor([[1.0, 0.2, -torch.inf], [0.5, 2.0, -0.4]])
+    true, negatives = true.requires_grad_(), negatives.requires_grad_()
+    losses = model.event_losses(true, negatives, torch.ones(3))
+    for k, scores in enumerate(([1.0, 0.2], [0.5, 2.0, -0.4])):
+        own, r = true[k].detach().requires_grad_(), torch.tensor(scores, requires_grad=True)
+        weight = r.softmax(0)
         expected = {
-            "bpr-max": -(share * (own - r).sigmoid()).sum().log() + 0.3 * (share * r**2).sum(),
-            "top1-max": (share * ((r - own).sigmoid() + (r**2).sigmoid())).sum(),
+            "bpr-max": -(weight * (own - r).sigmoid()).sum().log() + 0.3 * (weight * r**2).sum(),
+            "top1-max": (weight * ((r - own).sigmoid() + (r**2).sigmoid())).sum(),
             "softmax": torch.cat([own[None], r]).logsumexp(0) - own,
         }[loss]
-        assert torch.allclose(found[k], expected)
-        gradients = torch.autograd.grad(found[k], (true, others), retain_graph=True)
-        plain = torch.autograd.grad(expected, (own, r))
-        assert torch.allclose(gradients[0][k], plain[0])
-        assert torch.allclose(gradients[1][k, : len(rivals)], plain[1], atol=1e-7)
-        assert (gradients[1][k, len(rivals) :] == 0).all()  # nobody has no part in it
+        assert torch.allclose(losses[k], expected)
+        gradients = torch.autograd.grad(losses[k], (true, negatives), retain_graph=True)
+        expected_gradients = torch.autograd.grad(expected, (own, r))
+        assert torch.allclose(gradients[0][k], expected_gradients[0])
+        assert torch.allclose(gradients[1][k, : len(scores)], expected_gradients[1], atol=1e-7)
+        assert (gradients[1][k, len(scores) :] == 0).all()  # masked negatives get no gradient
 
 
 def last_scores(model, log):
-    """(scores of all items before the log's last event, the vectors of its user's items, all vectors), in float64."""
+    """(scores of all items before the last event, vectors of its user's last items, all item vectors), in float64."""
     model = model.double().eval()
-    user = int(log.user[-1])
-    items = [int(i) for u, i in zip(log.user[:-1], log.item[:-1], strict=True) if u == user][-model.config.length :]
+    user, length = int(log.user[-1]), model.config.history_length
+    items = [int(i) for u, i in zip(log.user[:-1], log.item[:-1], strict=True) if u == user][-length:]
     with torch.no_grad():
-        found = model.score(model.prepare(Window(log, range(len(log)))), None, model.start())[-1]
-        vectors, bias = model._vectors(torch.arange(log.num_items))
-        return found - bias, vectors[items], vectors
+        scores = model.score(model.prepare(Window(log, range(len(log)))), None, model.start())[-1]
+        vectors, bias = model._item_vectors(torch.arange(log.num_items))
+        return scores - bias, vectors[items], vectors
 
 
-def gru_step(x, h, w, u, b, c, gate=1.0):
-    """A GRU by its equations; `gate` multiplies the update, whose other share keeps the state."""
+def gru_gates(x, h, w, u, b, c):
+    """(reset gate, update gate, new state) of a GRU step."""
     d = len(h)
     p, q = w @ x + b, u @ h + c
     r, z = (p[:d] + q[:d]).sigmoid(), (p[d : 2 * d] + q[d : 2 * d]).sigmoid()
-    fresh = (p[2 * d :] + r * q[2 * d :]).tanh()
-    return r, z, fresh
+    new = (p[2 * d :] + r * q[2 * d :]).tanh()
+    return r, z, new
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("length", [3, 20])  # the history is longer, and shorter
-def test_dien_is_its_equations(length):
+@pytest.mark.parametrize("length", [3, 20])  # shorter and longer than the history
+def test_dien_follows_its_equations(length):
     log = make_log()
-    model = MODELS["dien"].model.create(
-        replace(MODELS["dien"].config(), dim=8, length=length, interest=5), log, 90, 0
-    )
-    model.begin.normal_()
-    found, items, vectors = last_scores(model, log)
+    config = replace(MODELS["dien"].config(), dim=8, history_length=length, interest_dim=5)
+    model = MODELS["dien"].model.create(config, log, 90, 0)
+    model.initial_interest.normal_()
+    scores, items, vectors = last_scores(model, log)
     gru, h, states = model.extractor, torch.zeros(8).double(), []
     for item in items:
-        _, keep, fresh = gru_step(item, h, gru.weight_ih_l0, gru.weight_hh_l0, gru.bias_ih_l0, gru.bias_hh_l0)
-        h = keep * h + (1 - keep) * fresh
+        _, keep, new = gru_gates(item, h, gru.weight_ih_l0, gru.weight_hh_l0, gru.bias_ih_l0, gru.bias_hh_l0)
+        h = keep * h + (1 - keep) * new
         states.append(h)
-    summed = items.sum(0) / length**0.5
-    for candidate, expected in zip(vectors, found, strict=True):
+    history_sum = items.sum(0) / length**0.5
+    for candidate, expected in zip(vectors, scores, strict=True):
         weights = torch.stack([model.attention.weight @ h @ candidate for h in states]).softmax(0)
-        interest = model.begin
+        interest = model.initial_interest
         for h, a in zip(states, weights, strict=True):
-            own = model.own.weight, model.steps.bias, model.own.bias
-            _, update, fresh = gru_step(h, interest, model.steps.weight, *own)
-            interest = (1 - a * update) * interest + a * update * fresh
-        judge = model.judge
-        hidden = judge.event(summed) + judge.candidate(candidate) + judge.product(summed * candidate)
-        assert torch.allclose(judge.last((hidden + model.evolved(interest)).relu())[0], expected)
+            hidden_parameters = model.gate_hidden.weight, model.gate_input.bias, model.gate_hidden.bias
+            _, update, new = gru_gates(h, interest, model.gate_input.weight, *hidden_parameters)
+            interest = (1 - a * update) * interest + a * update * new
+        mlp = model.mlp
+        hidden = mlp.event(history_sum) + mlp.candidate(candidate) + mlp.product(history_sum * candidate)
+        assert torch.allclose(mlp.out((hidden + model.interest_out(interest)).relu())[0], expected)
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("length", [3, 20])
-def test_mimn_is_its_equations(length):
+def test_mimn_follows_its_equations(length):
     log = make_log()
-    config = replace(MODELS["mimn"].config(), dim=8, length=length, slots=3, width=5, read_most=2)
+    config = replace(MODELS["mimn"].config(), dim=8, history_length=length, slots=3, slot_dim=5, updated_channels=2)
     model = MODELS["mimn"].model.create(config, log, 90, 0)
-    found, items, vectors = last_scores(model, log)
+    scores, items, vectors = last_scores(model, log)
 
     def step(gru, x, other, h):
-        w = torch.cat([gru.given.weight, gru.other.weight], 1)
-        _, keep, fresh = gru_step(torch.cat([x, other]), h, w, gru.own.weight, gru.given.bias, gru.own.bias)
-        return keep * h + (1 - keep) * fresh
+        w = torch.cat([gru.input.weight, gru.other.weight], 1)
+        _, keep, new = gru_gates(torch.cat([x, other]), h, w, gru.hidden.weight, gru.input.bias, gru.hidden.bias)
+        return keep * h + (1 - keep) * new
 
-    def weights(memory, key, strength):
+    def content_weights(memory, key, strength):
         return torch.stack([F.softplus(strength) * F.cosine_similarity(slot, key, 0) for slot in memory]).softmax(0)
 
-    memory, channels = model.begin.clone(), torch.zeros(3, 5).double()
-    use, h, read = torch.zeros(3).double(), torch.zeros(5).double(), torch.zeros(5).double()
+    memory, channels = model.initial_memory.clone(), torch.zeros(3, 5).double()
+    utilization, h, read = torch.zeros(3).double(), torch.zeros(5).double(), torch.zeros(5).double()
     for item in items:
         h = step(model.controller, item, read, h)
-        said = model.says(h)
-        look = weights(memory, said[:5], said[20])
-        write = weights(memory, said[5:10], said[21]) * model.rebalance(use).softmax(0)
-        read, use = look @ memory, use + write
+        interface = model.interface(h)
+        read_weight = content_weights(memory, interface[:5], interface[20])
+        write_weight = content_weights(memory, interface[5:10], interface[21])
+        write_weight = write_weight * model.rebalance(utilization).softmax(0)
+        read, utilization = read_weight @ memory, utilization + write_weight
+        erase, add = interface[10:15].sigmoid(), interface[15:20].tanh()
         for i in range(3):
-            memory[i] = (1 - write[i] * said[10:15].sigmoid()) * memory[i] + write[i] * said[15:20].tanh()
-        for i in look.argsort(descending=True)[:2]:
+            memory[i] = (1 - write_weight[i] * erase) * memory[i] + write_weight[i] * add
+        for i in read_weight.argsort(descending=True)[:2]:
             channels[i] = step(model.induction, item, memory[i], channels[i])
-    summed = items.sum(0) / length**0.5
-    for candidate, expected in zip(vectors, found, strict=True):
-        read = weights(memory, model.key(candidate), model.strength) @ memory
-        felt = (channels @ model.attention(candidate) / 5**0.5).softmax(0) @ channels
-        hidden = model.judge.event(summed) + model.judge.candidate(candidate)
-        hidden = hidden + model.judge.product(summed * candidate) + model.of_memory(read) + model.of_channels(felt)
-        assert torch.allclose(model.judge.last(hidden.relu())[0], expected)
+    history_sum, mlp = items.sum(0) / length**0.5, model.mlp
+    for candidate, expected in zip(vectors, scores, strict=True):
+        from_memory = content_weights(memory, model.key(candidate), model.strength) @ memory
+        from_channels = (channels @ model.attention(candidate) / 5**0.5).softmax(0) @ channels
+        hidden = mlp.event(history_sum) + mlp.candidate(candidate) + mlp.product(history_sum * candidate)
+        hidden = hidden + model.memory_out(from_memory) + model.channels_out(from_channels)
+        assert torch.allclose(mlp.out(hidden.relu())[0], expected)

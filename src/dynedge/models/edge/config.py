@@ -28,7 +28,7 @@ class RecurrenceConfig:
     solver: str = option("refresh", "Method that enforces the d-node constraint φ = state.", choices=SOLVERS)
     alpha: float = option(1.0, "Weight of the d-node constraint.", least=0)
     negatives: int = option(512, "Number of negative samples, shared by a chunk of events.", least=1)
-    stand_for_all: bool = option(True, "Negative samples weighted so that the loss estimates the full softmax.")
+    sampling_correction: bool = option(True, "Negative samples weighted so that the loss estimates the full softmax.")
     full_softmax_up_to: int = option(4096, "Largest number of items for a softmax over all items.", least=0)
     item_id: bool = option(True, "Item id embeddings as features of an event and of the last item.")
     categories: bool = option(True, "Item category embeddings as features of an event and of the last item.")
@@ -62,7 +62,7 @@ PAPER = RecurrenceConfig(
     dnodes=160,
     solver="penalty",
     negatives=10,
-    stand_for_all=False,
+    sampling_correction=False,
     full_softmax_up_to=0,
     time_gaps=False,
     candidate_id=False,

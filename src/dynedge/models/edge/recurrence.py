@@ -287,7 +287,7 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
     @property
     def _negative_weight(self) -> float:
         """Number of items that a candidate counts as."""
-        counts_once = self.full_softmax or not self.config.stand_for_all
+        counts_once = self.full_softmax or not self.config.sampling_correction
         return 1.0 if counts_once else max(1.0, self.shape.items / self.config.negatives)
 
     def is_graph_capturable(self, batch: WindowIndex) -> bool:

@@ -1,15 +1,15 @@
-"""CoevolvingRNN: states of users and items updated by two plain recurrent networks; base of JODIE and DeepCoevolve.
+"""CoevolvingRNN: user and item states updated by two plain recurrent networks; base of JODIE and DeepCoevolve.
 
 Legend: n events of a window, U users, I items, d width of a state.
 
-Event k of user u and item i, with f its features and Δ the time since the entity's previous event (its logarithm, and
-whether there was one; raw seconds would dominate all other inputs):
+For an event of user u and item i, with f its features and Δ the time since the entity's previous event (its
+logarithm, and whether there was one; raw seconds would dominate all other inputs):
 
     u' = tanh(W₁ u + W₂ i + W₃ [f, Δ_u] + b)        i' = tanh(V₁ i + V₂ u + V₃ [f, Δ_i] + c)
 
-JODIE's t-batches, runs of events in which no entity occurs twice, are the levels of the window's schedule without
-d-nodes; here an event waits only for its own user and item. Features are the event's own numbers and an embedding of
-each category of its item, and of the item's id where a model asks for it (`item_ids`).
+JODIE's t-batches, runs of events in which no entity occurs twice, correspond to the levels of the window's schedule
+without d-nodes; here an event waits for its own user and item only. The features are the event's own numeric features
+and an embedding of each category of its item, plus the item's id embedding if a subclass asks for it (`item_ids`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LONG_GAP = 10.0  # log(1 + seconds) of some hours: inputs much above 1 would sat
 
 
 class CoevolvingRNN(CoevolvingModel):
-    """`seen`: masks of the users and items that start at a learned vector of their own; all others start at ξ."""
+    """`seen`: masks of the users and items whose first state is a learned vector ψ; all others start at ξ."""
 
     def __init__(self, config: Any, shape: LogShape, seen: tuple[Array, Array], *, item_ids: bool = False) -> None:
         super().__init__(config, shape)
@@ -52,9 +52,9 @@ class CoevolvingRNN(CoevolvingModel):
         return time_gap_features(time, previous, LONG_GAP)
 
     def evolve(self, index: WindowIndex, state: State) -> Tensor:
-        """The arena of a window [R, d]: the states it starts from, then those it writes."""
+        """The arena of a window [R, d]: the states at its start, then those that its events write."""
         shared = [(index.features.to(self.xi), None), (self.items(index.item).to(self.xi), None)]
-        pre = [
+        inputs = [
             gather_linear(
                 [*shared, (self.gap_features(index.time, previous).to(self.xi), None)],
                 self.feature[side],
@@ -63,5 +63,5 @@ class CoevolvingRNN(CoevolvingModel):
             for side, previous in enumerate(self.previous_times(index, state))
         ]
         roots = read_states([(self.entity_table(side, state), index.roots[side]) for side in (0, 1)])
-        written = gather_rows(torch.stack(pre, 1).flatten(0, 1), index.place)
+        written = gather_rows(torch.stack(inputs, 1).flatten(0, 1), index.place)
         return torch.cat([roots, level_rnn(roots, written, self.own, self.other, index.schedule)])

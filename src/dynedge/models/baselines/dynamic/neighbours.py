@@ -1,6 +1,6 @@
-"""Models that make the vector of a user or an item from whom it met last: what GCMC, its variants and TGAT share.
+"""NeighbourModel: base of models that compute an entity's vector from its last neighbours: GCMC, its variants, TGAT.
 
-Legend: n events of a window, L neighbours kept of each entity (models/histories.py), R rows of the arena.
+Legend: n events of a window, L neighbours stored per entity (models/ring_buffer.py), R rows of the arena.
 """
 
 from __future__ import annotations
@@ -14,60 +14,64 @@ from torch import Tensor
 from dynedge.data.windows import Window
 from dynedge.models.base import LogShape, State
 from dynedge.models.dynamic import DynamicModel, Forward
-from dynedge.models.ring_buffer import History, Indexed, Rings
+from dynedge.models.ring_buffer import History, RingBuffers, RingIndex
 from dynedge.models.window_index import WindowIndex
 from dynedge.utils.arrays import Array
 
 
 @dataclass(frozen=True, eq=False)
 class NeighbourIndex(WindowIndex):
-    """A window, with what its users and its items met before each event."""
+    """A window, indexed also for the ring buffers of users and of items."""
 
-    rings: tuple[Indexed, Indexed]
+    rings: tuple[RingIndex, RingIndex]
 
 
 class NeighbourModel(DynamicModel):
     def __init__(self, config: Any, shape: LogShape) -> None:
         super().__init__(config, shape)
         sizes = shape.users, shape.items
-        self.rings = tuple(Rings(side, count, config.neighbours) for side, count in enumerate(sizes))
+        self.ring_buffers = tuple(RingBuffers(side, count, config.neighbours) for side, count in enumerate(sizes))
 
     def start(self) -> State:
-        users, items = (rings.start(self.like.device) for rings in self.rings)
+        users, items = (buffers.start(self.like.device) for buffers in self.ring_buffers)
         return State(users | items)
 
     def prepare(self, window: Window) -> NeighbourIndex:
         device = self.like.device
-        users, items = (rings.index(window, device, self.entering(rings.side, window)) for rings in self.rings)
+        users, items = (
+            buffers.index(window, device, self.stored_events(buffers.side, window)) for buffers in self.ring_buffers
+        )
         return NeighbourIndex(**vars(super().prepare(window)), rings=(users, items))
 
-    def entering(self, side: int, window: Window) -> Array | None:
-        """bool[n]: which of the events a side remembers; None: all of them."""
+    def stored_events(self, side: int, window: Window) -> Array | None:
+        """bool[n]: the events that are written to a side's ring buffers; None: all of them."""
         return None
 
-    def histories(self, index: WindowIndex, state: State) -> list[History]:
-        """Before each event, of its user and of its item."""
+    def histories_before(self, index: WindowIndex, state: State) -> list[History]:
+        """The histories of each event's user and of its item just before the event."""
         assert isinstance(index, NeighbourIndex)
-        return [rings.before(indexed, state) for rings, indexed in zip(self.rings, index.rings, strict=True)]
+        return [
+            buffers.history_before(ring, state) for buffers, ring in zip(self.ring_buffers, index.rings, strict=True)
+        ]
 
-    def now(self, side: int, entities: Tensor, state: State) -> History:
-        return self.rings[side].now(entities, state)
+    def current_history(self, side: int, entities: Tensor, state: State) -> History:
+        return self.ring_buffers[side].current_history(entities, state)
 
     @torch.no_grad()
     def advance(self, index: WindowIndex, forward: Forward, state: State) -> None:
         assert isinstance(index, NeighbourIndex)
-        for rings, indexed in zip(self.rings, index.rings, strict=True):
-            rings.advance(indexed, state)
+        for buffers, ring in zip(self.ring_buffers, index.rings, strict=True):
+            buffers.advance(ring, state)
 
 
-def after(history: History, indexed: Indexed) -> History:
-    """What the histories before a window's events are when the events are over."""
-    columns, entering = ((history.partner, indexed.partner), (history.time, indexed.time)), indexed.entering[:, None]
-    return History(*(torch.where(entering, torch.cat([new[:, None], old[:, :-1]], 1), old) for old, new in columns))
+def history_after(history: History, ring: RingIndex) -> History:
+    """The histories just after a window's events, from those just before them."""
+    columns, is_stored = ((history.partner, ring.partner), (history.time, ring.time)), ring.is_stored[:, None]
+    return History(*(torch.where(is_stored, torch.cat([new[:, None], old[:, :-1]], 1), old) for old, new in columns))
 
 
-def arena(index: WindowIndex, at_start: Tensor, moved: Tensor) -> Tensor:
-    """[R, d]: the vectors of the window's items at its start, and those they have after its events."""
+def item_arena(index: WindowIndex, initial: Tensor, updated: Tensor) -> Tensor:
+    """[R, d]: the vectors of the window's items at its start, and those after each event; the users' rows are 0."""
     users, items = (len(ids) for ids in index.roots[:2])
-    rows = torch.cat([torch.arange(users, users + items, device=moved.device), index.after])
-    return moved.new_zeros(index.rows, moved.shape[1]).index_copy(0, rows, torch.cat([at_start, moved]))
+    rows = torch.cat([torch.arange(users, users + items, device=updated.device), index.after])
+    return updated.new_zeros(index.rows, updated.shape[1]).index_copy(0, rows, torch.cat([initial, updated]))

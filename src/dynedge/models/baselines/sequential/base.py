@@ -1,11 +1,12 @@
-"""What the sequence models share: a user is the last items met, and a question is answered from these alone.
+"""SequenceModel: base of models that represent a user by its most recent items alone.
 
-Legend: n events, L items of a history, m items met in a step, C candidates, I items of the log, d width.
+Legend: n events, L items of a history, m distinct items of a step, C candidates, I items of the log, d width.
 
-A model says two things: `read` makes something of histories, `rate` sets that beside candidates' vectors. Learning
-is by example: an event, its user's history before it, the item that came. Examples are taken in a new order every
-epoch: neighbours in a log are often of one user, and a step that sees few users sways. What is remembered are
-integers (histories.py), so that neither the order nor the cutting of a log into windows can change a score.
+A subclass defines `encode_history`, which encodes histories, and `score_candidates`, which scores candidate vectors
+against an encoding. A training example is an event: its user's history before it, and its item as the target.
+Examples are shuffled every epoch by default: neighbouring events of a log often belong to one user, and steps that
+see few users are unstable. The State holds only integers (ring_buffer.py), so no score depends on the order of the
+examples or on how the log is divided into windows.
 """
 
 from __future__ import annotations
@@ -25,240 +26,251 @@ from dynedge.data.log import EventLog
 from dynedge.data.windows import Window
 from dynedge.models.base import LogShape, Loss, Model, State, Step, loggable
 from dynedge.models.modules import ItemFeatures
-from dynedge.models.ring_buffer import Indexed, Past, Rings
+from dynedge.models.ring_buffer import HistoryLookup, RingBuffers, RingIndex
 from dynedge.ops.gather_linear import gather_rows
 from dynedge.utils.arrays import Array
 
-LEAST = 8  # rows scored at once: products of fewer than four are summed in another order, and end in other bits
+MIN_ROWS = 8  # rows scored at once: matrix products of fewer than four rows are summed in another order
 
 
 @dataclass(frozen=True)
 class SequenceConfig:
-    """What every sequence model can be told."""
+    """Settings of every sequence model."""
 
-    dim: int = option(64, "width of embeddings and of what is made of them", least=1)
-    length: int = option(10, "items of a user's history that are looked at", least=1)
-    window_events: int = option(512, "events a step learns from", least=1)
-    shuffled: bool = option(True, "learn from the training events in a new order every epoch, not in that of the log")
-    negatives: int = option(512, "items drawn for each step, beside the true ones and the users' own", least=1)
-    full_softmax_up_to: int = option(4096, "with no more items than this, all are candidates", least=0)
-    categories: bool = option(True, "an item's vector is its id's and its categories', summed; false: its id's")
-    dropout: float = option(0.2, "share of what is made of a history that training leaves out, at random", least=0)
-    piece: int = option(512, "events scored at once, so that memory is bounded", least=1)
+    dim: int = option(64, "Width of item embeddings and of the history encoding.", least=1)
+    history_length: int = option(10, "Number of most recent items of a user that are encoded.", least=1)
+    window_events: int = option(512, "Number of events per training step.", least=1)
+    shuffle: bool = option(True, "New random order of the training events every epoch instead of the log's order.")
+    negatives: int = option(512, "Number of negative samples per step, besides each user's own items.", least=1)
+    full_softmax_up_to: int = option(4096, "Largest number of items for a softmax over all items.", least=0)
+    categories: bool = option(True, "Item vectors as sums of id and category embeddings; false: id embeddings only.")
+    dropout: float = option(0.2, "Dropout rate of the history encoder.", least=0)
+    score_batch: int = option(512, "Number of events scored at once, to bound memory.", least=1)
 
 
-LEARNING = {"row_lr": 3e-3}  # of the training's fields: vectors that learn at the usual 1e-2 are fitted, not learned
+TRAINING = {"row_lr": 3e-3}  # training fields: at the usual 1e-2, item embeddings overfit
 SEARCH = {
     "training.lr": (3e-4, 1e-3, 3e-3),
     "training.row_lr": (1e-3, 3e-3, 1e-2),
-    "model.length": (5, 10, 20, 50),
+    "model.history_length": (5, 10, 20, 50),
     "model.dropout": (0.0, 0.2, 0.5),
-    "model.shuffled": (True, False),
+    "model.shuffle": (True, False),
 }
 VECTOR_SEARCH = SEARCH | {"model.temperature": (0.05, 0.07, 0.1, 0.2)}
 
 
-class Examples(NamedTuple):
-    """A training window: where it is in the log, how the rings move past it, and where examples are looked up."""
+class SequenceBatch(NamedTuple):
+    """A training window: its events, their index for the ring buffers, and the lookup of any event's history."""
 
     window: Window
-    indexed: Indexed
-    past: Past
-    end: int
+    ring_index: RingIndex
+    lookup: HistoryLookup
+    train_end: int
 
 
 class SequenceModel(Model):
-    least = LEAST  # rows it is asked about at once, or more
+    min_rows = MIN_ROWS  # histories are padded to at least this many rows
 
     def __init__(self, config: Any, shape: LogShape) -> None:
         super().__init__(config, shape)
-        self.rings = Rings(0, shape.users, config.length)
+        self.ring_buffers = RingBuffers(0, shape.users, config.history_length)
         self.items = ItemFeatures(shape, config.dim, ids=True, categories=config.categories)
         self.bias = nn.Parameter(torch.zeros(shape.items + 1, 1))
         self._order: tuple[tuple[int, int], Array] | None = None
 
-    # ---- what a model is
+    # ---- what a subclass computes
 
     @abstractmethod
-    def read(self, history: Tensor, there: Tensor, vectors: Tensor) -> Any:
-        """What is made of n histories; `history` int64[n, L] are rows of `vectors` [m, d], `there` bool[n, L]."""
+    def encode_history(self, history: Tensor, mask: Tensor, vectors: Tensor) -> Any:
+        """The encoding of n histories, a tensor or a named tuple of tensors with n rows.
 
-    @abstractmethod
-    def rate(self, reading: Any, vectors: Tensor) -> Tensor:
-        """[n, C]: how well candidates fit, by their vectors: [C, d] for all, or [n, C, d] for each event its own."""
-
-    def error(self, true: Tensor, others: Tensor, stands_for: Tensor) -> Tensor:
-        """[n]: the loss of each event by the score of its item [n] and the others' [n, C]; −inf is nobody.
-
-        `stands_for` [C] says of how many items each of the others is a sample.
+        `history` int64[n, L] are rows of `vectors` [m, d], newest first; `mask` bool[n, L] is false where a history
+        has no item.
         """
-        return torch.cat([true[:, None], others + stands_for.log()], 1).logsumexp(1) - true
 
-    def beside(self, reading: Any) -> Tensor:
-        """What is added to the loss of a step for the model's own ends."""
+    @abstractmethod
+    def score_candidates(self, encoding: Any, vectors: Tensor) -> Tensor:
+        """[n, C]: scores of candidates by their vectors, [C, d] shared by all events or [n, C, d] per event."""
+
+    def event_losses(self, true: Tensor, negatives: Tensor, negative_weight: Tensor) -> Tensor:
+        """[n]: the loss of each event, from the scores of its item [n] and of the negatives [n, C]; −inf: masked.
+
+        `negative_weight` [C] is the number of items that each negative represents.
+        """
+        return torch.cat([true[:, None], negatives + negative_weight.log()], 1).logsumexp(1) - true
+
+    def auxiliary_loss(self, encoding: Any) -> Tensor:
+        """A scalar that is added to the loss of a step."""
         return torch.zeros((), device=self.bias.device)
 
-    def _rate(self, reading: Any, vectors: Tensor, bias: Tensor) -> Tensor:
+    def _scores_with_bias(self, encoding: Any, vectors: Tensor, bias: Tensor) -> Tensor:
         with torch.autocast(vectors.device.type, enabled=False):  # scores in bfloat16 would tie
-            return self.rate(_as(reading, vectors.dtype), vectors) + bias
+            return self.score_candidates(_cast(encoding, vectors.dtype), vectors) + bias
 
-    def _vectors(self, items: Tensor) -> tuple[Tensor, Tensor]:
-        """[m, d] and [m]: of items, −1 among them."""
+    def _item_vectors(self, items: Tensor) -> tuple[Tensor, Tensor]:
+        """Vectors [m, d] and biases [m] of items; −1 is the item "none"."""
         parts = self.items(items).view(len(items), -1, self.config.dim)
         bias = F.embedding(items % (self.shape.items + 1), self.bias, sparse=True)[:, 0]
         return parts.sum(1), bias
 
     def _all_items(self) -> Tensor:
-        """Every item, and none, which is the last row then: an item's number modulo I + 1."""
+        """All items and, as the last row, "none": the row of an item is its id modulo I + 1."""
         return torch.arange(self.shape.items + 1, device=self.bias.device)
 
-    # ---- learning
+    # ---- training
 
     def num_windows(self, train_end: int) -> int:
         return max(1, round(train_end / self.config.window_events))
 
-    def batches(self, log: EventLog, windows: Sequence[range], first: int = 0) -> Iterator[Examples]:
+    def batches(self, log: EventLog, windows: Sequence[range], first: int = 0) -> Iterator[SequenceBatch]:
         train_end = windows[-1].stop
-        past = Past(log, train_end, 0, self.config.length)
+        lookup = HistoryLookup(log, train_end, 0, self.config.history_length)
         for events in windows[first:]:
             window = Window(log, events)
-            yield Examples(window, self.rings.index(window, self.bias.device), past, train_end)
+            yield SequenceBatch(window, self.ring_buffers.index(window, self.bias.device), lookup, train_end)
 
-    def _chosen(self, examples: Examples, step: Step) -> Array:
-        """The events to learn from in this step."""
-        events = examples.window.events
-        if not self.config.shuffled:
+    def _training_events(self, batch: SequenceBatch, step: Step) -> Array:
+        """The events of a training step."""
+        events = batch.window.events
+        if not self.config.shuffle:
             return np.arange(events.start, events.stop)
         epoch = step.seed, step.epoch
         if self._order is None or self._order[0] != epoch:
-            self._order = epoch, np.random.default_rng(epoch).permutation(examples.end)
+            self._order = epoch, np.random.default_rng(epoch).permutation(batch.train_end)
         return self._order[1][events.start : events.stop]
 
-    def sample_negatives(self, batch: Examples, step: Step) -> Tensor | None:
-        """int64[C]: the negatives of a step; none where all items are candidates."""
+    def sample_negatives(self, batch: SequenceBatch, step: Step) -> Tensor | None:
+        """int64[C]: the negatives of a step; None where all items are candidates."""
         if self.shape.items <= self.config.full_softmax_up_to:
             return None
         return torch.randint(self.shape.items, (self.config.negatives,), generator=step.generator())
 
-    def loss(self, batch: Examples, state: State, step: Step) -> Loss:
-        device, events = self.bias.device, self._chosen(batch, step)
-        history = torch.from_numpy(batch.past.before(events)).to(device)
+    def loss(self, batch: SequenceBatch, state: State, step: Step) -> Loss:
+        device, events = self.bias.device, self._training_events(batch, step)
+        history = torch.from_numpy(batch.lookup.histories(events)).to(device)
         true = torch.from_numpy(batch.window.log.item[events].astype(np.int64)).to(device)
         negatives = self.sample_negatives(batch, step)
         if negatives is None:
-            vectors, bias = self._vectors(self._all_items())
-            reading = self.read(history % len(vectors), history >= 0, vectors)
-            every = self._rate(reading, vectors[:-1], bias[:-1])
-            mine, others = every.gather(1, true[:, None])[:, 0], every.scatter(1, true[:, None], -torch.inf)
-            error = self.error(mine, others, torch.ones_like(bias[:-1]))
+            losses, encoding = self._full_losses(history, true)
         else:
-            error, reading = self._drawn_error(history, true, negatives.to(device))
-        self.rings.advance(batch.indexed, state)
-        total = error.sum() / max(len(true), 1) + self.beside(reading)
+            losses, encoding = self._sampled_losses(history, true, negatives.to(device))
+        self.ring_buffers.advance(batch.ring_index, state)
+        total = losses.sum() / max(len(true), 1) + self.auxiliary_loss(encoding)
         return Loss(total, {"loss": loggable(total.detach())})
 
-    def _drawn_error(self, history: Tensor, true: Tensor, negatives: Tensor) -> tuple[Tensor, Any]:
-        """(errors [n], reading): against the user's own items, hardest of all to tell apart, and those drawn.
+    def _full_losses(self, history: Tensor, true: Tensor) -> tuple[Tensor, Any]:
+        """(losses [n], encoding), with all items as candidates."""
+        vectors, bias = self._item_vectors(self._all_items())
+        encoding = self.encode_history(history % len(vectors), history >= 0, vectors)
+        scores = self._scores_with_bias(encoding, vectors[:-1], bias[:-1])
+        true_scores, others = scores.gather(1, true[:, None])[:, 0], scores.scatter(1, true[:, None], -torch.inf)
+        return self.event_losses(true_scores, others, torch.ones_like(bias[:-1])), encoding
 
-        Of the drawn ones each stands for I / C items, so that what is estimated is the softmax over all.
+    def _sampled_losses(self, history: Tensor, true: Tensor, negatives: Tensor) -> tuple[Tensor, Any]:
+        """(losses [n], encoding), against each user's own items, the hardest negatives, and the sampled ones.
+
+        A sampled negative represents I / C items, so that the loss estimates the softmax over all items.
         """
         own = torch.cat([true[:, None], history], 1)
-        met, place = torch.unique(torch.cat([own.flatten(), negatives]), return_inverse=True)
-        vectors, bias = self._vectors(met)
-        near, far = place[: own.numel()].view(own.shape), place[own.numel() :]
-        reading = self.read(near[:, 1:], history >= 0, vectors)
-        own_scores = self._rate(reading, vectors_of(near, vectors), bias[near])
-        drawn_scores = self._rate(reading, gather_rows(vectors, far), bias[far])
-        known = (own[:, :, None] == own[:, None]).tril(-1).any(2) | (own < 0)  # met further left, or nothing
-        counted = (negatives[:, None] == own[:, None]).any(2)
-        others = [own_scores.masked_fill(known, -torch.inf)[:, 1:], drawn_scores.masked_fill(counted, -torch.inf)]
-        stands_for = bias.new_ones(others[0].shape[1] + len(negatives))
-        stands_for[others[0].shape[1] :] = self.shape.items / len(negatives)
-        return self.error(own_scores[:, 0], torch.cat(others, 1), stands_for), reading
+        unique, row = torch.unique(torch.cat([own.flatten(), negatives]), return_inverse=True)
+        vectors, bias = self._item_vectors(unique)
+        own_rows, negative_rows = row[: own.numel()].view(own.shape), row[own.numel() :]
+        encoding = self.encode_history(own_rows[:, 1:], history >= 0, vectors)
+        own_scores = self._scores_with_bias(encoding, gather_history(own_rows, vectors), bias[own_rows])
+        sampled_scores = self._scores_with_bias(encoding, gather_rows(vectors, negative_rows), bias[negative_rows])
+        duplicate = (own[:, :, None] == own[:, None]).tril(-1).any(2) | (own < 0)  # further left already, or none
+        in_own = (negatives[:, None] == own[:, None]).any(2)
+        scores = [
+            own_scores.masked_fill(duplicate, -torch.inf)[:, 1:],
+            sampled_scores.masked_fill(in_own, -torch.inf),
+        ]
+        weight = bias.new_ones(scores[0].shape[1] + len(negatives))
+        weight[scores[0].shape[1] :] = self.shape.items / len(negatives)
+        return self.event_losses(own_scores[:, 0], torch.cat(scores, 1), weight), encoding
 
-    # ---- scores
+    # ---- scoring
 
     def start(self) -> State:
-        return self.rings.start(self.bias.device)
+        return self.ring_buffers.start(self.bias.device)
 
-    def prepare(self, window: Window) -> Indexed:
-        return self.rings.index(window, self.bias.device)
+    def prepare(self, window: Window) -> RingIndex:
+        return self.ring_buffers.index(window, self.bias.device)
 
-    def score(self, batch: Indexed, candidates: Tensor | None, state: State) -> Tensor:
-        found = self._scores(self.rings.before(batch, state).partner, candidates)
-        self.rings.advance(batch, state)
-        return found
+    def score(self, batch: RingIndex, candidates: Tensor | None, state: State) -> Tensor:
+        scores = self._score_histories(self.ring_buffers.history_before(batch, state).partner, candidates)
+        self.ring_buffers.advance(batch, state)
+        return scores
 
     def observe(self, window: Window, state: State) -> None:
-        self.rings.advance(self.prepare(window), state)
+        self.ring_buffers.advance(self.prepare(window), state)
 
     def score_query(self, users: Tensor, times: Tensor, candidates: Tensor | None, state: State) -> Tensor:
-        return self._scores(self.rings.now(users, state).partner, candidates)
+        return self._score_histories(self.ring_buffers.current_history(users, state).partner, candidates)
 
-    def _scores(self, history: Tensor, candidates: Tensor | None) -> Tensor:
-        """A piece of the events at a time. A row's bits do not depend on which other rows there are."""
-        vectors, bias = self._vectors(self._all_items())
-        asked = self.shape.items if candidates is None else candidates.shape[1]
-        found = vectors.new_empty(len(history), asked)
-        for at in range(0, len(history), self.config.piece):
-            rows = slice(at, min(at + self.config.piece, len(history)))
-            more = max(self.least - (rows.stop - at), 0)
-            some = F.pad(history[rows], (0, 0, 0, more), value=-1)
-            reading = self.read(some % len(vectors), some >= 0, vectors)
+    def _score_histories(self, history: Tensor, candidates: Tensor | None) -> Tensor:
+        """[n, I] or [n, C], in batches of events; the bits of a row do not depend on the other rows."""
+        vectors, bias = self._item_vectors(self._all_items())
+        count = self.shape.items if candidates is None else candidates.shape[1]
+        scores = vectors.new_empty(len(history), count)
+        for start in range(0, len(history), self.config.score_batch):
+            rows = slice(start, min(start + self.config.score_batch, len(history)))
+            padding = max(self.min_rows - (rows.stop - start), 0)
+            padded = F.pad(history[rows], (0, 0, 0, padding), value=-1)
+            encoding = self.encode_history(padded % len(vectors), padded >= 0, vectors)
             if candidates is None:
-                scores = self._rate(reading, vectors[:-1], bias[:-1])
+                batch_scores = self._scores_with_bias(encoding, vectors[:-1], bias[:-1])
             else:
-                which = F.pad(candidates[rows], (0, 0, 0, more))
-                scores = self._rate(reading, F.embedding(which, vectors), bias[which])
-            found[rows] = scores[: rows.stop - at]
-        return found
+                items = F.pad(candidates[rows], (0, 0, 0, padding))
+                batch_scores = self._scores_with_bias(encoding, F.embedding(items, vectors), bias[items])
+            scores[rows] = batch_scores[: rows.stop - start]
+        return scores
 
 
 @dataclass(frozen=True)
 class VectorConfig(SequenceConfig):
-    """What models can be told that make one vector of a history."""
+    """Settings of models that encode a history as one query vector."""
 
-    temperature: float = option(0.07, "scores are cosines divided by it; 0: plain inner products", least=0)
+    temperature: float = option(0.07, "Temperature of cosine scores; 0: plain inner products.", least=0)
 
 
 class VectorModel(SequenceModel):
-    """A reading is a vector [n, d], and scores are its products with those of the candidates."""
+    """The encoding is a query vector [n, d], and scores are its inner products with the candidates' vectors."""
 
-    def rate(self, reading: Tensor, vectors: Tensor) -> Tensor:
+    def score_candidates(self, encoding: Tensor, vectors: Tensor) -> Tensor:
         if self.config.temperature:
-            reading = F.normalize(reading, dim=-1) / self.config.temperature
+            encoding = F.normalize(encoding, dim=-1) / self.config.temperature
             vectors = F.normalize(vectors, dim=-1)
-        return reading @ vectors.T if vectors.dim() == 2 else torch.bmm(vectors, reading[..., None])[..., 0]
+        return encoding @ vectors.T if vectors.dim() == 2 else torch.bmm(vectors, encoding[..., None])[..., 0]
 
 
 class Dropout(nn.Module):
-    """Leaves a share out in training, in steps of 1/256: a byte an element, at a third of the time of torch's own."""
+    """Dropout with a rate in steps of 1/256: one random byte per element, a third of the time of torch's own."""
 
-    def __init__(self, share: float) -> None:
+    def __init__(self, rate: float) -> None:
         super().__init__()
-        self.share = round(256 * share)
+        self.rate = round(256 * rate)
 
     def forward(self, x: Tensor) -> Tensor:
-        if not self.training or not self.share:
+        if not self.training or not self.rate:
             return x
-        drawn = torch.empty(-(-x.numel() // 8), dtype=torch.int64, device=x.device).random_(-(1 << 63), None)
-        kept = drawn.view(torch.uint8)[: x.numel()].view(x.shape) >= self.share
-        return x * (kept * (256 / (256 - self.share)))
+        random = torch.empty(-(-x.numel() // 8), dtype=torch.int64, device=x.device).random_(-(1 << 63), None)
+        mask = random.view(torch.uint8)[: x.numel()].view(x.shape) >= self.rate
+        return x * (mask * (256 / (256 - self.rate)))
 
 
-def _as(reading: Any, dtype: torch.dtype) -> Any:
-    """A tensor, or a tuple of them, floats in this precision."""
-    if isinstance(reading, Tensor):
-        return reading.to(dtype) if reading.is_floating_point() else reading
-    return type(reading)(*(_as(part, dtype) for part in reading))
+def _cast(encoding: Any, dtype: torch.dtype) -> Any:
+    """A tensor, or a named tuple of tensors, with floating-point tensors in this precision."""
+    if isinstance(encoding, Tensor):
+        return encoding.to(dtype) if encoding.is_floating_point() else encoding
+    return type(encoding)(*(_cast(part, dtype) for part in encoding))
 
 
-def in_order(history: Tensor, there: Tensor) -> tuple[Tensor, Tensor]:
-    """(int64[n, L], int64[n]): histories oldest first, what is not there behind, and how long each is."""
-    long, places = there.sum(1), torch.arange(there.shape[1], device=there.device)
-    return history.gather(1, (long[:, None] - 1 - places) % there.shape[1]), long
+def oldest_first(history: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """(int64[n, L], int64[n]): histories oldest first with the padding at the end, and their lengths."""
+    length, columns = mask.sum(1), torch.arange(mask.shape[1], device=mask.device)
+    return history.gather(1, (length[:, None] - 1 - columns) % mask.shape[1]), length
 
 
-def vectors_of(history: Tensor, vectors: Tensor) -> Tensor:
-    """[n, L, d]: the rows that a history names."""
+def gather_history(history: Tensor, vectors: Tensor) -> Tensor:
+    """[n, L, d]: the rows of `vectors` that histories refer to."""
     return gather_rows(vectors, history.flatten()).view(*history.shape, vectors.shape[1])

@@ -1,11 +1,16 @@
-"""SumPooling: embeddings of the last items, summed, through an MLP: what much of industry runs.
+"""SumPooling: an MLP over the sum of the recent items' embeddings, a common baseline in industry.
 
-With x = Σ_j e_j / √L the query is g·x + MLP(x), and a candidate's score its cosine with the query (Covington et al.,
-*Deep Neural Networks for YouTube Recommendations*, 2016, with a sum for a mean). g is one number, learned: an item of
-the history is nearest to x itself, so that g says how much users come back to items, or avoid them.
+Covington et al., *Deep Neural Networks for YouTube Recommendations* (2016), with a sum instead of a mean. With e_j
+the vectors of the last L items:
 
-The published code that the EDGE paper ran puts the candidate into the MLP too, beside the sum; vectors rank every
-item at once, and let all of them be negatives. Order is lost, by design: the last items count alike.
+    x = Σ_j e_j / √L        query = g · x + MLP(x)        score = cosine of the query and the candidate's vector
+
+The learned scalar g controls repeat consumption: the items of the history are closest to x itself, so a positive g
+favours them and a negative one avoids them. The order of the items is ignored by design.
+
+Differences from the paper:
+- The published code that the EDGE paper ran also feeds the candidate to the MLP, beside the sum. A query vector
+  ranks all items by one product, and allows all of them as negatives.
 """
 
 from __future__ import annotations
@@ -17,25 +22,25 @@ from torch import Tensor, nn
 
 from dynedge.config import option
 from dynedge.models.base import LogShape
-from dynedge.models.baselines.sequential.base import Dropout, VectorConfig, VectorModel, vectors_of
+from dynedge.models.baselines.sequential.base import Dropout, VectorConfig, VectorModel, gather_history
 
-PACE = 10.0  # one number among thousands of weights: it learns so many times as fast
+GAIN_SCALE = 10.0  # a single scalar among thousands of weights: scaled so that it learns this much faster
 
 
 @dataclass(frozen=True)
 class SumPoolingConfig(VectorConfig):
-    """The sum of the last items."""
+    """Settings of SumPooling."""
 
-    length: int = option(5, "items of a user's history that are looked at", least=1)
+    history_length: int = option(5, "Number of most recent items of a user that are summed.", least=1)
 
 
 class SumPooling(VectorModel):
     def __init__(self, config: SumPoolingConfig, shape: LogShape) -> None:
         super().__init__(config, shape)
         d = config.dim
-        self.again = nn.Parameter(torch.tensor(0.5 / PACE))
-        self.head = nn.Sequential(nn.Linear(d, 2 * d), nn.ReLU(), Dropout(config.dropout), nn.Linear(2 * d, d))
+        self.gain = nn.Parameter(torch.tensor(0.5 / GAIN_SCALE))
+        self.mlp = nn.Sequential(nn.Linear(d, 2 * d), nn.ReLU(), Dropout(config.dropout), nn.Linear(2 * d, d))
 
-    def read(self, history: Tensor, there: Tensor, vectors: Tensor) -> Tensor:
-        x = (vectors_of(history, vectors) * there[..., None]).sum(1) * self.config.length**-0.5
-        return PACE * self.again * x + self.head(x)
+    def encode_history(self, history: Tensor, mask: Tensor, vectors: Tensor) -> Tensor:
+        x = (gather_history(history, vectors) * mask[..., None]).sum(1) * self.config.history_length**-0.5
+        return GAIN_SCALE * self.gain * x + self.mlp(x)

@@ -1,11 +1,11 @@
-"""Models that give every user and item a vector in training, which then stays: what CTDNE and dynAERNN share.
+"""StaticModel: base of models that train one fixed vector per user and item: CTDNE and dynAERNN.
 
-Legend: n events, U users, I items, d width of a vector.
+Legend: n events, q items, U users, I items, C candidates, d width of a vector.
 
-Their vectors come from structure alone, and whether two entities meet is judged afterwards: a logistic regression on
-the elementwise product of the two, log odds = w · (x_u ∘ x_i) + b, learned beside the vectors, with no gradient into
-them, from the training events and items drawn at random. Items are ranked by the log odds. Nothing is remembered of
-events after training: the State is empty.
+The vectors are learned from the graph's structure alone. Links are predicted by a logistic regression on the
+elementwise product of two vectors, log odds = w · (x_u ∘ x_i) + b. It is trained along with the vectors, on the
+training events and randomly sampled items, without passing a gradient into the vectors. Items are ranked by the log
+odds. Events after training are ignored: the State is empty.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from dynedge.models.base import LogShape, Loss, Model, State, Step
 from dynedge.models.capabilities import HasVectors
 from dynedge.ops.all_scores import all_scores
 
-LR_SCALE = 10.0  # the regression is to be where the vectors are: it learns this much faster
+LR_SCALE = 10.0  # the regression learns this much faster, so that it keeps up with the vectors
 
 
 class StaticModel(Model, HasVectors):
-    users: Tensor  # [U, d]: as they were when the last epoch ended
+    users: Tensor  # [U, d]: vectors at the end of the last epoch
     items: Tensor  # [I, d]
 
     def __init__(self, config: Any, shape: LogShape) -> None:
@@ -39,15 +39,15 @@ class StaticModel(Model, HasVectors):
         for parameter in (self.weight, self.bias):
             parameter.lr_scale = LR_SCALE  # type: ignore[attr-defined]
 
-    # ---- what a model says of itself
+    # ---- what a subclass computes
 
     @abstractmethod
-    def learn(self, window: Window, step: Step) -> tuple[Tensor, Tensor, Tensor] | None:
-        """(error of the window, x_u [n, d], x_i [n, d] of its events); None: nothing is known of them yet."""
+    def embedding_loss(self, window: Window, step: Step) -> tuple[Tensor, Tensor, Tensor] | None:
+        """(loss of the window, x_u [n, d], x_i [n, d] of its events); None: the window trains nothing."""
 
     @abstractmethod
     def item_vectors(self, items: Tensor, window: Window) -> Tensor:
-        """[q, d]: the vectors of any items, as an event of the window would meet them."""
+        """[q, d]: the vectors of items as the events of this training window see them."""
 
     @abstractmethod
     def final_vectors(self) -> tuple[Tensor, Tensor]:
@@ -59,19 +59,20 @@ class StaticModel(Model, HasVectors):
         return (Window(log, events) for events in windows[first:])
 
     def loss(self, batch: Window, state: State, step: Step) -> Loss:
-        found = self.learn(batch, step) if len(batch) else None
-        if found is None:
+        result = self.embedding_loss(batch, step) if len(batch) else None
+        if result is None:
             return Loss(torch.zeros(()), {"loss": 0.0, "link_loss": 0.0})
-        error, user, item = found
-        drawn = torch.randint(self.shape.items, (self.config.negatives,), generator=step.generator())
+        embedding_loss, user, item = result
+        sampled = torch.randint(self.shape.items, (self.config.negatives,), generator=step.generator())
         with torch.no_grad():
-            negative = self.item_vectors(drawn.to(self.weight.device), batch)
-        link = self._link_error(user.detach() * self.weight, item.detach(), negative)
-        return Loss(error + link, {"loss": float(error.detach()), "link_loss": float(link.detach())})
+            negative = self.item_vectors(sampled.to(self.weight.device), batch)
+        link_loss = self._link_loss(user.detach() * self.weight, item.detach(), negative)
+        log = {"loss": float(embedding_loss.detach()), "link_loss": float(link_loss.detach())}
+        return Loss(embedding_loss + link_loss, log)
 
-    def _link_error(self, asked: Tensor, true: Tensor, negative: Tensor) -> Tensor:
-        yes, no = (asked * true).sum(1) + self.bias, asked @ negative.T + self.bias
-        return F.softplus(-yes).mean() + F.softplus(no).mean()
+    def _link_loss(self, query: Tensor, true: Tensor, negative: Tensor) -> Tensor:
+        positive_odds, negative_odds = (query * true).sum(1) + self.bias, query @ negative.T + self.bias
+        return F.softplus(-positive_odds).mean() + F.softplus(negative_odds).mean()
 
     @torch.no_grad()
     def end_epoch(self, epoch: int) -> dict[str, float]:
@@ -93,9 +94,9 @@ class StaticModel(Model, HasVectors):
         return self._log_odds(users, candidates)
 
     def _log_odds(self, users: Tensor, candidates: Tensor | None) -> Tensor:
-        """[n, I] or [n, C]; but for the bias, which all share."""
+        """[n, I] or [n, C], without the bias, which is the same for all."""
         device: Any = self.weight.device
-        asked = self.users[users.to(device)] * self.weight.detach()
-        nothing = torch.full((len(users),), -1, device=device)
-        found = all_scores(asked, self.items, None, nothing, nothing, self.items)
-        return found if candidates is None else found.gather(1, candidates.to(device))
+        query = self.users[users.to(device)] * self.weight.detach()
+        no_updates = torch.full((len(users),), -1, device=device)
+        scores = all_scores(query, self.items, None, no_updates, no_updates, self.items)
+        return scores if candidates is None else scores.gather(1, candidates.to(device))

@@ -1,15 +1,19 @@
-"""CTDNE (Nguyen et al. 2018): vectors from random walks that only go forward in time, by skip-gram.
+"""CTDNE (Nguyen et al. 2018): skip-gram embeddings from random walks that only move forward in time.
 
-Legend: n events of a window, l entities of a walk, d width of a vector, V = U + I entities: users, then items.
+Legend: n events of a window, l entities of a walk, d width of a vector, N noise samples, V = U + I entities: users,
+then items; x entity vectors, y context vectors.
 
-A walk starts with an event, in a random direction, and leaves each entity it comes to by one of the entity's later
-events (walks of the training log alone). Entities near each other on a walk are contexts of each other:
+A walk starts with an event, in a random direction, and leaves each entity by one of the entity's later training
+events. Entities near each other on a walk are contexts of each other. The loss is skip-gram with negative sampling:
 
-    −Σ log σ(x_v · y_c) over contexts c of v  −  Σ log σ(−x_v · y_r) over as many random r, N of them, for each
+    −Σ log σ(x_v · y_c) over contexts c of v  −  Σ log σ(−x_v · y_r) over N random r for each context
 
-with r drawn by degree^¾. Each event starts one walk an epoch. Which later event is taken is uniform, or `lean`s to
-the sooner ones (the paper's biased walks). Links are judged as in base.py.
-Whoever was not met in training has the mean vector of its side.
+with r sampled in proportion to degree^¾. Each event starts one walk per epoch. The next event is sampled uniformly
+from the later ones, or with a bias to sooner ones (`recency_bias`, the paper's biased walks). Links are predicted as
+in base.py.
+
+Differences from the paper:
+- Entities not seen in training have the mean vector of their side.
 """
 
 from __future__ import annotations
@@ -30,37 +34,37 @@ from dynedge.models.baselines.static.base import StaticModel
 from dynedge.utils.arrays import Array
 from dynedge.utils.compile import compiled
 
-OVER = -1  # the walk has ended
+PADDING = -1  # after the end of a walk
 
 
 @dataclass(frozen=True)
 class CtdneConfig:
-    """CTDNE."""
+    """Settings of CTDNE."""
 
-    dim: int = option(64, "width of a vector", least=1)
-    windows: int = option(300, "training windows an epoch is cut into", least=1)
-    length: int = option(10, "entities of a walk, at most", least=2)
-    context: int = option(4, "how far apart on a walk contexts may be", least=1)
-    lean: float = option(1.0, "1: any later event is the next with equal chance; more: rather the sooner", least=1)
-    noise: int = option(5, "random entities told from each context", least=1)
-    negatives: int = option(256, "items drawn for each window, for the link classifier", least=1)
+    dim: int = option(64, "Width of a vector.", least=1)
+    windows: int = option(300, "Number of windows (training steps) per epoch.", least=1)
+    walk_length: int = option(10, "Maximum number of entities of a walk.", least=2)
+    context_size: int = option(4, "Maximum distance of contexts on a walk.", least=1)
+    recency_bias: float = option(1.0, "Bias of a walk to sooner events; 1: all later events equally likely.", least=1)
+    noise_samples: int = option(5, "Number of random entities per context, as skip-gram negatives.", least=1)
+    negatives: int = option(256, "Number of negative samples per window, for the link classifier.", least=1)
 
 
-class Meetings(NamedTuple):
-    """The training events by entity, users then items: those of v are events[starts[v] : starts[v + 1]], in order."""
+class EventsByEntity(NamedTuple):
+    """Training events grouped by entity, users then items: those of v are events[starts[v] : starts[v + 1]]."""
 
     user: Array  # int32[E]
     item: Array
     starts: Array  # int64[V + 1]
-    events: Array  # int64[2E]
+    events: Array  # int64[2E], in order of time for each entity
 
 
 class Ctdne(StaticModel):
     def __init__(self, config: CtdneConfig, shape: LogShape, degrees: Array) -> None:
         super().__init__(config, shape)
-        everyone = shape.users + shape.items
-        self.x = nn.Parameter((torch.rand(everyone, config.dim) - 0.5) / config.dim**0.5)
-        self.y = nn.Parameter(torch.zeros(everyone, config.dim))
+        entities = shape.users + shape.items
+        self.x = nn.Parameter((torch.rand(entities, config.dim) - 0.5) / config.dim**0.5)
+        self.y = nn.Parameter(torch.zeros(entities, config.dim))
         self.degree: Tensor
         self.register_buffer("degree", torch.from_numpy(degrees.astype(np.float32)))
 
@@ -72,7 +76,7 @@ class Ctdne(StaticModel):
         starts, events = np.concatenate([[0], np.cumsum(degrees)]), np.argsort(entity, kind="stable")
         with seeded(seed):
             model = cls(config, LogShape.of(log), degrees)
-        model.follow(Meetings(user, item, starts, events % max(train_end, 1)))
+        model.set_events(EventsByEntity(user, item, starts, events % max(train_end, 1)))
         return model
 
     @classmethod
@@ -81,68 +85,77 @@ class Ctdne(StaticModel):
         model.load_state_dict(tensors)
         return model
 
-    def follow(self, meetings: Meetings) -> None:
-        """Walk by these."""
-        self.meetings = meetings
-        self._share = np.cumsum(np.diff(meetings.starts) ** 0.75)
+    def set_events(self, events: EventsByEntity) -> None:
+        """Sets the events that walks follow."""
+        self.events = events
+        self._cumulative_noise = np.cumsum(np.diff(events.starts) ** 0.75)
 
-    def learn(self, window: Window, step: Step) -> tuple[Tensor, Tensor, Tensor]:
+    def embedding_loss(self, window: Window, step: Step) -> tuple[Tensor, Tensor, Tensor]:
         rng = np.random.default_rng([step.seed, step.epoch, step.window])
         first = np.arange(window.events.start, window.events.stop)
-        chance = rng.random((len(first), self.config.length), np.float32)
-        walks = torch.from_numpy(_walks(first, chance, self.config.lean, *self.meetings, self.shape.users))
-        drawn = np.searchsorted(self._share, rng.random((walks.numel(), self.config.noise)) * self._share[-1])
-        random = torch.from_numpy(np.minimum(drawn, len(self._share) - 1))
-        error = self._skip_gram(walks.to(self.x.device), random.to(self.x.device))
+        random = rng.random((len(first), self.config.walk_length), np.float32)
+        sampled = _sample_walks(first, random, self.config.recency_bias, *self.events, self.shape.users)
+        walks, cumulative = torch.from_numpy(sampled), self._cumulative_noise
+        position = rng.random((walks.numel(), self.config.noise_samples)) * cumulative[-1]
+        noise = torch.from_numpy(np.minimum(np.searchsorted(cumulative, position), len(cumulative) - 1))
+        loss = self._skip_gram_loss(walks.to(self.x.device), noise.to(self.x.device))
         user, item = (torch.from_numpy(ids).long().to(self.x.device) for ids in (window.user, window.item))
-        return error, self.x[user].detach(), self.x[self.shape.users + item].detach()
+        return loss, self.x[user].detach(), self.x[self.shape.users + item].detach()
 
-    def _skip_gram(self, walks: Tensor, random: Tensor) -> Tensor:
-        """The mean over all pairs of entity and context; random entities are shared by an entity's contexts."""
-        there, named = walks >= 0, walks.clamp_min(0)
-        x, y = F.embedding(named, self.x, sparse=True), F.embedding(named, self.y, sparse=True)
-        noise = F.embedding(random, self.y, sparse=True)  # [n · l, N, d]
-        contexts = torch.zeros_like(there, dtype=x.dtype)
-        total = x.new_zeros(())
-        for apart in range(1, min(self.config.context, walks.shape[1] - 1) + 1):
-            both = there[:, apart:].to(x)  # a walk has no holes
-            for a, b in ((x[:, :-apart], y[:, apart:]), (x[:, apart:], y[:, :-apart])):
-                total = total + (F.softplus(-(a * b).sum(2)) * both).sum()
-            contexts[:, :-apart] += both
-            contexts[:, apart:] += both
-        against = F.softplus(torch.bmm(noise, x.flatten(0, 1)[:, :, None])[..., 0]).sum(1)
-        return (total + (against * contexts.flatten()).sum()) / contexts.sum().clamp_min(1)
+    def _skip_gram_loss(self, walks: Tensor, noise: Tensor) -> Tensor:
+        """The mean over all pairs of entity and context; an entity's contexts share its noise samples."""
+        mask, entity = walks >= 0, walks.clamp_min(0)
+        x, y = F.embedding(entity, self.x, sparse=True), F.embedding(entity, self.y, sparse=True)
+        noise_vectors = F.embedding(noise, self.y, sparse=True)  # [n · l, N, d]
+        num_contexts = torch.zeros_like(mask, dtype=x.dtype)
+        positive = x.new_zeros(())
+        for distance in range(1, min(self.config.context_size, walks.shape[1] - 1) + 1):
+            valid = mask[:, distance:].to(x)  # padding is at the end of a walk only
+            for a, b in ((x[:, :-distance], y[:, distance:]), (x[:, distance:], y[:, :-distance])):
+                positive = positive + (F.softplus(-(a * b).sum(2)) * valid).sum()
+            num_contexts[:, :-distance] += valid
+            num_contexts[:, distance:] += valid
+        negative = F.softplus(torch.bmm(noise_vectors, x.flatten(0, 1)[:, :, None])[..., 0]).sum(1)
+        return (positive + (negative * num_contexts.flatten()).sum()) / num_contexts.sum().clamp_min(1)
 
     def item_vectors(self, items: Tensor, window: Window) -> Tensor:
         return self.x[self.shape.users + items]
 
     def final_vectors(self) -> tuple[Tensor, Tensor]:
         users = self.shape.users
-        return _filled(self.x[:users], self.degree[:users]), _filled(self.x[users:], self.degree[users:])
+        return _fill_unseen(self.x[:users], self.degree[:users]), _fill_unseen(self.x[users:], self.degree[users:])
 
 
-def _filled(x: Tensor, degree: Tensor) -> Tensor:
-    """x, with the mean vector for whom nobody met."""
-    met = (degree > 0)[:, None]
-    return torch.where(met, x, (x * met).sum(0) / met.sum().clamp_min(1))
+def _fill_unseen(x: Tensor, degree: Tensor) -> Tensor:
+    """x, with the mean vector for entities without training events."""
+    seen = (degree > 0)[:, None]
+    return torch.where(seen, x, (x * seen).sum(0) / seen.sum().clamp_min(1))
 
 
 @compiled
-def _walks(
-    first: Array, chance: Array, lean: float, user: Array, item: Array, starts: Array, events: Array, users: int
+def _sample_walks(
+    first: Array,
+    random: Array,
+    recency_bias: float,
+    user: Array,
+    item: Array,
+    starts: Array,
+    events: Array,
+    users: int,
 ) -> Array:
-    """int64[n, l]: the entities of a walk from each event; `chance` [n, l] are its throws."""
-    walks = np.full(chance.shape, OVER, np.int64)
+    """int64[n, l]: the entities of one walk from each event in `first`, by random numbers [n, l]."""
+    walks = np.full(random.shape, PADDING, np.int64)
     for w in range(len(first)):
         event = first[w]
-        from_user = chance[w, 0] < 0.5
+        from_user = random[w, 0] < 0.5
         walks[w, 0 if from_user else 1], walks[w, 1 if from_user else 0] = user[event], users + item[event]
-        for step in range(2, chance.shape[1]):
+        for step in range(2, random.shape[1]):
             entity = walks[w, step - 1]
             own = events[starts[entity] : starts[entity + 1]]
             later = np.searchsorted(own, event, side="right")
-            if later == len(own):
+            num_later = len(own) - later
+            if num_later == 0:
                 break
-            event = own[later + min(int((len(own) - later) * chance[w, step] ** lean), len(own) - later - 1)]
+            event = own[later + min(int(num_later * random[w, step] ** recency_bias), num_later - 1)]
             walks[w, step] = users + item[event] if entity < users else user[event]
     return walks

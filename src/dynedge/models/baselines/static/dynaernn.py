@@ -1,24 +1,26 @@
 """dynAERNN (Goyal, Chhetri, Canedo 2020): an autoencoder of adjacency rows with a recurrent network over snapshots.
 
-Legend: n events of a window, S snapshots of as many training events each, l of them looked back at, h hidden width,
-d width of a vector, V = U + I entities: users, then items; q rows.
+Legend: n events of a window, S snapshots with equally many training events each, l snapshots of lookback, h hidden
+width, d width of a vector, V = U + I entities: users, then items; q rows.
 
-Row a_v^s of snapshot s has, for each entity j, how often v met it there, log(1 + count), and 1 for v itself: so the
-vectors of two that often meet are made of the same parts. What is to come is made from what was:
+Row a_v^s of snapshot s holds, for each entity j, log(1 + number of events of v and j in s), and 1 for v itself, so
+that the vectors of two entities that often interact share their parts. A row is predicted from the rows before it:
 
     e^s = tanh(W₂ relu(W₁ a_v^s + b₁) + b₂)            x_v = LSTM(e^{s−l}, …, e^{s−1})
-    â_v = σ(W₄ relu(W₃ x_v + b₃) + b₄)                 the row of snapshot s, 1 where v meets j
+    â_v = σ(W₄ relu(W₃ x_v + b₃) + b₄)                 the row of snapshot s, 1 where v interacts with j
 
-and the error is Σ B ∘ (â − a)², with B = β where a is not 0. The dense method keeps V × V numbers a snapshot. Here
-W₁ a is a sum of the rows of W₁ that v met, and of â only entries that are asked for are worked out: those of the
-window's events, and of N entities drawn for each side. So memory is that of W₁ and W₄, linear in V. The two kinds are
-means, not sums, so that β weighs all ones of a window against all zeros, however many there are: β · mean (1 − â)²
-over the events, and mean â² over what is drawn.
+The loss is Σ B ∘ (â − a)², with B = β where a is not 0. Links are predicted as in base.py.
 
-A snapshot is its own events, not all up to then, which is much worse on wikipedia. Windows of the first one have
-nothing to look back at and teach nothing. After training x_v is made from the last l snapshots and stays. Whoever was
-not met before has the vector of an empty past, without a part of its own, in training as later. Links are judged as
-in base.py.
+Differences from the paper:
+- The dense method stores V × V numbers per snapshot. Here W₁ a is a sum of rows of W₁, and only the needed entries of
+  â are computed: those of the window's events, and of N sampled entities per side. Memory is that of W₁ and W₄,
+  linear in V.
+- The two kinds of entries enter as means, not sums, so that β weighs all ones of a window against all zeros,
+  however many there are: β · mean (1 − â)² over the events, and mean â² over the samples.
+- A snapshot consists of its own events, not of all events up to then, which is much worse on wikipedia.
+- Windows of the first snapshot have no past and train nothing. After training x_v is computed from the last l
+  snapshots and stays fixed.
+- An entity without earlier events has the vector of an empty past, without its own 1, in training and afterwards.
 """
 
 from __future__ import annotations
@@ -40,20 +42,20 @@ from dynedge.models.baselines.static.base import StaticModel
 from dynedge.utils.arrays import Array
 from dynedge.utils.compile import compiled
 
-AT_ONCE = 8192  # rows made at once when training is over
+BATCH = 8192  # entities whose final vectors are computed at once
 
 
 @dataclass(frozen=True)
 class DynAERNNConfig:
-    """dynAERNN."""
+    """Settings of dynAERNN."""
 
-    dim: int = option(64, "width of a vector", least=1)
-    hidden: int = option(128, "width of the layer between a row and its vector", least=1)
-    windows: int = option(300, "training windows an epoch is cut into; the first teaches nothing", least=2)
-    snapshots: int = option(10, "the training events are cut into so many, of as many events each", least=2)
-    look_back: int = option(9, "snapshots a vector is made from, at most", least=1)
-    beta: float = option(0.2, "weight of a window's entries that are 1, against those that are 0", least=0)
-    negatives: int = option(256, "entities drawn for each window and side", least=1)
+    dim: int = option(64, "Width of a vector.", least=1)
+    hidden: int = option(128, "Width of the layer between an adjacency row and its vector.", least=1)
+    windows: int = option(300, "Number of windows (training steps) per epoch.", least=2)
+    snapshots: int = option(10, "Number of snapshots of the training events, of equal size.", least=2)
+    lookback: int = option(9, "Maximum number of snapshots that a vector is computed from.", least=1)
+    beta: float = option(0.2, "Weight β of a window's entries that are 1, relative to those that are 0.", least=0)
+    negatives: int = option(256, "Number of sampled entities per window and side.", least=1)
 
 
 SEARCH = {
@@ -65,48 +67,49 @@ SEARCH = {
 
 
 class Snapshots:
-    """Rows of the snapshots' adjacency: sorted (entity, snapshot, partner) with counts, and where a row starts."""
+    """Sparse adjacency rows of all snapshots: partners and weights sorted by (entity, snapshot, partner)."""
 
     def __init__(self, log: EventLog, train_end: int, snapshots: int) -> None:
         user, item = (np.asarray(ids[:train_end], np.int64) for ids in (log.user, log.item))
         self.entities, self.count = log.num_users + log.num_items, snapshots
         self._ends = [events.stop for events in cut_windows(train_end, snapshots)]
-        of = self.of(np.arange(train_end))
-        ends = np.concatenate([user, log.num_users + item]), np.concatenate([log.num_users + item, user])
-        row = ends[0] * snapshots + np.concatenate([of, of])
-        cells, counts = np.unique(row * self.entities + ends[1], return_counts=True)
+        snapshot = self.snapshot_of(np.arange(train_end))
+        entity = np.concatenate([user, log.num_users + item])
+        partner = np.concatenate([log.num_users + item, user])
+        row = entity * snapshots + np.concatenate([snapshot, snapshot])
+        cells, counts = np.unique(row * self.entities + partner, return_counts=True)
         self.partner = cells % self.entities
         self.weight = np.log1p(counts).astype(np.float32)
         self.starts = np.searchsorted(cells // self.entities, np.arange(self.entities * snapshots + 1))
-        there = np.diff(self.starts).reshape(self.entities, snapshots) > 0
-        self.first = np.where(there.any(1), there.argmax(1), snapshots)  # int[V]: the snapshot it is first met in
+        active = np.diff(self.starts).reshape(self.entities, snapshots) > 0
+        self.first = np.where(active.any(1), active.argmax(1), snapshots)  # int[V]: the entity's first snapshot
 
-    def of(self, events: Array | int) -> Array:
-        """The snapshots that events are in."""
+    def snapshot_of(self, events: Array | int) -> Array:
+        """The snapshots that events belong to."""
         return np.searchsorted(self._ends, events, side="right")
 
     def rows(self, entities: Array, snapshots: range) -> tuple[Array, Array, Array]:
-        """(where each starts, partners, weights) of the rows of each entity in each of the snapshots.
+        """(starts of rows, partners, weights) of each entity's row in each of the snapshots.
 
-        Those of snapshots before the first are empty.
+        Rows of negative snapshots, before the first one, are empty.
         """
-        number = entities[:, None] * self.count + np.arange(snapshots.start, snapshots.stop)
-        there = np.broadcast_to(np.arange(snapshots.start, snapshots.stop) >= 0, number.shape).flatten()
-        number = np.where(there, number.flatten(), 0)
-        first, length = self.starts[number], (self.starts[number + 1] - self.starts[number]) * there
-        named = _ranges(first, length)
-        return np.concatenate([[0], np.cumsum(length)[:-1]]).astype(np.int64), self.partner[named], self.weight[named]
+        row = entities[:, None] * self.count + np.arange(snapshots.start, snapshots.stop)
+        exists = np.broadcast_to(np.arange(snapshots.start, snapshots.stop) >= 0, row.shape).flatten()
+        row = np.where(exists, row.flatten(), 0)
+        start, length = self.starts[row], (self.starts[row + 1] - self.starts[row]) * exists
+        cells = _concatenated_ranges(start, length)
+        return np.concatenate([[0], np.cumsum(length)[:-1]]).astype(np.int64), self.partner[cells], self.weight[cells]
 
 
 class DynAERNN(StaticModel):
     def __init__(self, config: DynAERNNConfig, shape: LogShape) -> None:
         super().__init__(config, shape)
         d, h = config.dim, config.hidden
-        everyone = shape.users + shape.items
-        self.read, self.read_bias = nn.Parameter(0.1 * torch.randn(everyone, h)), nn.Parameter(torch.zeros(h))
-        self.encode, self.recur = nn.Linear(h, d), nn.LSTM(d, d, batch_first=True)
+        entities = shape.users + shape.items
+        self.row_weight, self.row_bias = nn.Parameter(0.1 * torch.randn(entities, h)), nn.Parameter(torch.zeros(h))
+        self.encode, self.lstm = nn.Linear(h, d), nn.LSTM(d, d, batch_first=True)
         self.decode = nn.Linear(d, h)
-        self.write = nn.Parameter(F.pad(0.1 * torch.randn(everyone, h), (0, 1)))  # the last column is b₄
+        self.entry_weight = nn.Parameter(F.pad(0.1 * torch.randn(entities, h), (0, 1)))  # the last column is b₄
 
     @classmethod
     def create(cls, config: DynAERNNConfig, log: EventLog, train_end: int, seed: int) -> Self:
@@ -116,75 +119,77 @@ class DynAERNN(StaticModel):
                 "events: use a longer log, or fewer snapshots (model.snapshots, at least 2)."
             )
         model = super().create(config, log, train_end, seed)
-        model.follow(Snapshots(log, train_end, config.snapshots))
+        model.set_snapshots(Snapshots(log, train_end, config.snapshots))
         return model
 
-    def follow(self, snapshots: Snapshots) -> None:
-        """Learn from these."""
+    def set_snapshots(self, snapshots: Snapshots) -> None:
+        """Sets the adjacency rows to train on."""
         self.snapshots = snapshots
 
     def _vectors(self, entities: Array, snapshot: int) -> Tensor:
-        """x [q, d]: made from the snapshots before this one."""
-        back = min(self.config.look_back, self.config.snapshots - 1)
-        starts, partner, weight = self.snapshots.rows(entities, range(snapshot - back, snapshot))
-        device = self.read.device
+        """x [q, d], from the snapshots before this one."""
+        lookback = min(self.config.lookback, self.config.snapshots - 1)
+        starts, partner, weight = self.snapshots.rows(entities, range(snapshot - lookback, snapshot))
+        device = self.row_weight.device
         rows = F.embedding_bag(
             torch.from_numpy(partner).to(device),
-            self.read,
+            self.row_weight,
             torch.from_numpy(starts).to(device),
             mode="sum",
             sparse=True,
-            per_sample_weights=torch.from_numpy(weight).to(self.read),
+            per_sample_weights=torch.from_numpy(weight).to(self.row_weight),
         )
-        own = F.embedding(torch.from_numpy(entities).to(device), self.read, sparse=True)
+        own = F.embedding(torch.from_numpy(entities).to(device), self.row_weight, sparse=True)
         own = own * torch.from_numpy(self.snapshots.first[entities, None] < snapshot).to(device)
-        rows = rows.view(len(entities), back, -1) + own[:, None] + self.read_bias
-        with torch.autocast(device.type, enabled=False):  # cuDNN's would be in float16: gradients vanish
-            _, (last, _) = self.recur(torch.tanh(self.encode(F.relu(rows))))
+        rows = rows.view(len(entities), lookback, -1) + own[:, None] + self.row_bias
+        with torch.autocast(device.type, enabled=False):  # cuDNN would use float16: gradients vanish
+            _, (last, _) = self.lstm(torch.tanh(self.encode(F.relu(rows))))
         return last[0]
 
-    def learn(self, window: Window, step: Step) -> tuple[Tensor, Tensor, Tensor] | None:
-        snapshot = int(self.snapshots.of(window.events.start))
+    def embedding_loss(self, window: Window, step: Step) -> tuple[Tensor, Tensor, Tensor] | None:
+        snapshot = int(self.snapshots.snapshot_of(window.events.start))
         if snapshot == 0:
             return None
         users, user = np.unique(window.user, return_inverse=True)
         items, item = np.unique(window.item, return_inverse=True)
         x = self._vectors(np.concatenate([users, self.shape.users + items]).astype(np.int64), snapshot)
         decoded = F.relu(self.decode(x))
-        ends = torch.from_numpy(user), len(users) + torch.from_numpy(item)
+        rows = torch.from_numpy(user), len(users) + torch.from_numpy(item)
         ids = torch.from_numpy(window.user).long(), self.shape.users + torch.from_numpy(window.item).long()
+        # For each side: its rows of x, and the id range of its partners.
         sides = (0, len(users), self.shape.users, self.shape.items), (len(users), len(x), 0, self.shape.users)
         total, generator = x.new_zeros(()), step.generator()
-        for side, (start, stop, first, count) in enumerate(sides):
-            met = self._entries(decoded[ends[side].to(x.device)], ids[1 - side].to(x.device))
-            drawn = first + torch.randint(count, (self.config.negatives,), generator=generator).to(x.device)
-            other = F.embedding(drawn, self.write, sparse=True)
-            rest = torch.sigmoid(decoded[start:stop] @ other[:, :-1].T + other[:, -1])
-            total = total + self.config.beta * (1 - met).square().mean() + rest.square().mean()
-        return total, x[ends[0].to(x.device)], x[ends[1].to(x.device)]
+        for side, (start, stop, first_partner, num_partners) in enumerate(sides):
+            ones = self._entries(decoded[rows[side].to(x.device)], ids[1 - side].to(x.device))
+            sampled = torch.randint(num_partners, (self.config.negatives,), generator=generator)
+            weight = F.embedding(first_partner + sampled.to(x.device), self.entry_weight, sparse=True)
+            zeros = torch.sigmoid(decoded[start:stop] @ weight[:, :-1].T + weight[:, -1])
+            total = total + self.config.beta * (1 - ones).square().mean() + zeros.square().mean()
+        return total, x[rows[0].to(x.device)], x[rows[1].to(x.device)]
 
     def _entries(self, decoded: Tensor, partner: Tensor) -> Tensor:
-        """[q]: â of a row and a partner each."""
-        own = F.embedding(partner, self.write, sparse=True)
-        return torch.sigmoid((decoded * own[:, :-1]).sum(1) + own[:, -1])
+        """[q]: one entry of â per decoded row and partner."""
+        weight = F.embedding(partner, self.entry_weight, sparse=True)
+        return torch.sigmoid((decoded * weight[:, :-1]).sum(1) + weight[:, -1])
 
     def item_vectors(self, items: Tensor, window: Window) -> Tensor:
-        return self._vectors(self.shape.users + items.cpu().numpy(), int(self.snapshots.of(window.events.start)))
+        snapshot = int(self.snapshots.snapshot_of(window.events.start))
+        return self._vectors(self.shape.users + items.cpu().numpy(), snapshot)
 
     def final_vectors(self) -> tuple[Tensor, Tensor]:
-        every = np.arange(self.shape.users + self.shape.items)
-        pieces = [every[at : at + AT_ONCE] for at in range(0, len(every), AT_ONCE)]
-        found = torch.cat([self._vectors(piece, self.config.snapshots) for piece in pieces])
-        return found[: self.shape.users], found[self.shape.users :]
+        entities = np.arange(self.shape.users + self.shape.items)
+        batches = [entities[start : start + BATCH] for start in range(0, len(entities), BATCH)]
+        vectors = torch.cat([self._vectors(batch, self.config.snapshots) for batch in batches])
+        return vectors[: self.shape.users], vectors[self.shape.users :]
 
 
 @compiled
-def _ranges(first: Array, length: Array) -> Array:
-    """first[0], first[0] + 1, … `length[0]` of them, then from first[1] on, and so on."""
-    named = np.empty(length.sum(), np.int64)
-    at = 0
-    for r in range(len(first)):
+def _concatenated_ranges(start: Array, length: Array) -> Array:
+    """The ranges start[r], start[r] + 1, …, start[r] + length[r] − 1, one after the other."""
+    values = np.empty(length.sum(), np.int64)
+    position = 0
+    for r in range(len(start)):
         for j in range(length[r]):
-            named[at] = first[r] + j
-            at += 1
-    return named
+            values[position] = start[r] + j
+            position += 1
+    return values
