@@ -68,7 +68,7 @@ def test_ranks_are_cached_until_the_model_changes(cli_run, run, log, monkeypatch
     from dynedge.runs import evaluate_run as evaluation
 
     first = evaluated(cli_run, run)
-    monkeypatch.setattr(evaluation, "walk", lambda *_, **__: pytest.fail("evaluated again"))
+    monkeypatch.setattr(evaluation, "rank_events", lambda *_, **__: pytest.fail("evaluated again"))
     assert evaluated(cli_run, run) == first
     assert np.array_equal(np.load(run / "ranks" / "full.npy"), ranks_of(run, log))
     monkeypatch.undo()

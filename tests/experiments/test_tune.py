@@ -85,15 +85,15 @@ def test_a_killed_search_resumes_to_the_same_result(tune, log, tmp_path):
 def test_failed_trials_are_reported_and_repeated_settings_are_not_trained(tune, tmp_path):
     from dynedge.models import registry
 
-    config, create, restore = toy.ToyConfig, toy.create, toy.restore
-    registry.use_only({"toy": registry.Entry(config, create, restore, search={"model.dim": (13,)})})
+    config = toy.ToyConfig
+    registry.use_only({"toy": registry.Entry(toy.Toy, config, search={"model.dim": (13,)})})
     output = tune("--epochs", "1", "--model", "toy", "--trials", "6")
     by_dim = {trial["settings"]["model.dim"]: trial for trial in output["trials"]}
     assert by_dim.keys() == {4, 13}
     assert by_dim[13]["error"] == "--dim 13 brings bad luck."
     assert sum(trial["seconds"] > 0 for trial in output["trials"]) == 2
     assert output["best"]["settings"] == {"model.dim": 4}
-    unlucky = registry.Entry(config, create, restore, {"toy": config(dim=13)}, search={"model.dim": ()})
+    unlucky = registry.Entry(toy.Toy, config, {"toy": config(dim=13)}, search={"model.dim": ()})
     registry.use_only({"toy": unlucky})
     assert tune("--epochs", "1", "--model", "toy", "--trials", "1", out=tmp_path / "none", code=3)["config"] is None
     assert not (tmp_path / "none" / "config.toml").exists()
@@ -116,7 +116,7 @@ def test_usage_errors(tune, cli_run, log, tmp_path):
     refused(2, "another config", "--out", search, "--model", "toy", "--epochs", "3")
     refused(3, "is not the folder of a search", "--out", run, "--model", "toy")
     refused(3, "is not a folder", "--out", tmp_path / "not" / "there", "--model", "toy")
-    registry.use_only({"toy": registry.Entry(toy.ToyConfig, toy.create, toy.restore, heuristic=True)})
+    registry.use_only({"toy": registry.Entry(toy.Toy, toy.ToyConfig, heuristic=True)})
     refused(2, "toy has no trainable parameters", "--out", tmp_path / "new", "--model", "toy")
 
 

@@ -7,7 +7,7 @@ from serving.small_run import make_events, make_run
 
 from dynedge.inference.quantized_search import QuantizedSearch
 from dynedge.inference.session import Session
-from dynedge.models.base import Model
+from dynedge.models.capabilities import Searchable, capable
 
 
 class FixedRows:
@@ -16,7 +16,7 @@ class FixedRows:
     def __init__(self, rows):
         self.rows = torch.from_numpy(rows)
 
-    def item_rows(self, items, state):
+    def item_matrix(self, items, state):
         return self.rows[items]
 
 
@@ -45,7 +45,7 @@ def test_top_k_is_the_exact_top_k(distribution, items, width, monkeypatch):
         base[rng.random(items) < 0.3] = -np.inf
         exact = base + rows.astype(np.float64) @ query
         expected = np.sort(exact)[::-1][:k]
-        scores, best = search.top_k(torch.from_numpy(base), torch.from_numpy(query), k, model, {})
+        scores, best = search.top_k(torch.from_numpy(base), torch.from_numpy(query), k, {})
         tolerance = 1e-5 * max(1.0, np.abs(rows @ query).max())  # both sums are rounded
         np.testing.assert_allclose(scores, expected, atol=tolerance, rtol=1e-5)
         np.testing.assert_allclose(exact[best.numpy()], expected, atol=tolerance, rtol=1e-5)
@@ -83,5 +83,4 @@ def test_models_without_query_vectors_do_not_use_quantized_search(runs_folder):
     session = Session.open(make_run(runs_folder, "memory"))
     session.enable_quantized_search(1)
     assert session._search is None
-    with pytest.raises(NotImplementedError):
-        Model.item_matrix(session.model, torch.arange(1), session.state)
+    assert capable(session.model, Searchable) is None

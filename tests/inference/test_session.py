@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 from serving.small_run import MODELS_SERVED, make_events, make_run, state_bits
-from training.toy_model import Toy, ToyConfig
 
 from dynedge.data.log import read_log
 from dynedge.data.windows import Window
@@ -12,6 +11,7 @@ from dynedge.errors import UsageError
 from dynedge.inference.event_input import Event
 from dynedge.inference.late_events import LateEventPolicy
 from dynedge.inference.session import Session
+from dynedge.models.capabilities import Growable, HasStates, capable
 from dynedge.models.growable import grown
 
 UNSET = {"last_event_time user": 0, "last_event_time item": 0}
@@ -87,9 +87,9 @@ def test_a_new_entity_starts_from_the_initial_state_and_changes_no_other_state(f
     session.users.add("new user"), session.items.add("new item")
     session.grow()
     for side, count in enumerate((users, items)):
-        before = still.model.entity_states(side, torch.arange(count), still.state)
-        after = session.model.entity_states(side, torch.arange(count + 1), session.state)
-        if after is not None:
+        if capable(session.model, HasStates) is not None:
+            before = still.model.entity_states(side, torch.arange(count), still.state)
+            after = session.model.entity_states(side, torch.arange(count + 1), session.state)
             assert torch.equal(after[:count], before)
             recurrence = getattr(session.model, "recurrence", session.model)
             assert torch.equal(after[count], recurrence.xi[side])
@@ -137,11 +137,12 @@ def test_new_items_are_recommended_after_their_first_events(runs_folder):
     assert not {session.items.find("a"), session.items.find("b")} & set(unseen[0].tolist())
 
 
-def test_a_model_that_cannot_grow_refuses_new_entities():
-    model = Toy(ToyConfig(), 3, 3)
-    assert not model.grows
-    with pytest.raises(UsageError, match="train it again"):
-        model.grow(4, 4, model.start())
+def test_a_model_that_cannot_grow_refuses_new_entities(runs_folder):
+    session = Session.open(make_run(runs_folder, "edge"))
+    session.model.supports = lambda capability, config: capability is not Growable
+    session.users.add("new user")
+    with pytest.raises(UsageError, match=r"accepts no users or items beyond its training log; models that can: edge"):
+        session.grow()
 
 
 def test_growing_never_writes_into_shared_memory():

@@ -35,7 +35,8 @@ def window(n: int, count: int, items: int, active: float, chunks_per_sample: int
     items_of = all_items if count == items else sampled[np.arange(chunks) // chunks_per_sample]
     columns = candidate_columns(schedule, item, np.ascontiguousarray(items_of), items, DEVICE)
     parts = columns.item, columns.row, columns.until.clamp(max=2**31 - 1).int()
-    candidates = ChunkCandidates(*(part[:, :count].contiguous() for part in parts), count == items, chunks_per_sample)
+    chunk_parts = (part[:, :count].contiguous() for part in parts)
+    candidates = ChunkCandidates(*chunk_parts, columns.outside, count == items, chunks_per_sample)
     item_row_after = np.full(n, NO_ROW, np.int32)
     item_row_after[schedule.item_events] = schedule.item_rows
     lists = item.astype(np.int64), schedule.read_rows[:, 1].astype(np.int64), item_row_after

@@ -183,12 +183,11 @@ def test_the_manifest_holds_the_metadata(tmp_path):
     assert set(manifest["files"]["current"]) == {"file", "sha256"}
 
 
-def test_a_loaded_state_takes_device_and_order_of_another():
-    """The first tensor decides where scores are computed, but a file holds tensors by name."""
-    loaded = State(had=torch.ones(2), user=torch.ones(3), extra=torch.ones(1))
-    placed = loaded.placed_like(State(user=torch.empty(3, device="meta"), had=torch.empty(0)))
-    assert [(name, tensor.device.type) for name, tensor in placed.items()] == [
-        ("user", "meta"),
-        ("had", "cpu"),
-        ("extra", "cpu"),
-    ]
+def test_a_loaded_state_is_placed_on_the_devices_of_another():
+    loaded = State(counts=torch.ones(2), user=torch.ones(3), extra=torch.ones(1))
+    placed = loaded.placed_like(State(user=torch.empty(3, device="meta"), counts=torch.empty(0)))
+    assert {name: tensor.device.type for name, tensor in placed.items()} == {
+        "user": "meta",
+        "counts": "cpu",
+        "extra": "cpu",
+    }
