@@ -6,7 +6,6 @@ import csv
 import shlex
 import sys
 import tempfile
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -40,31 +39,42 @@ def demo(
     out.mkdir(exist_ok=True)
     _write_events(out / "events.csv", seed, events)
     print(f"{out / 'events.csv'}: {events:,} plays of songs by synthetic listeners.")
-    for arguments in _commands(out):
-        print(f"\n$ dynedge {shlex.join(arguments)}", flush=True)
-        if code := run(arguments):
-            raise typer.Exit(code)
+    steps = _steps(out)
+    for number, (title, commands) in enumerate(steps.items(), 1):
+        print(f"\nStep {number} of {len(steps)}: {title}")
+        for arguments in commands:
+            print(f"\n$ dynedge {shlex.join(arguments)}", flush=True)
+            if code := run(arguments):
+                raise typer.Exit(code)
     print(
         f"\nPlots: {out / 'log.png'} (activity), {out / 'plan.png'} (path length by d-nodes), "
         f"{out / 'edge.png'} (learning curve), {out / 'compare.png'} (edge and the baselines)."
     )
     program = sys.argv[0] if Path(sys.argv[0]).name == "dynedge" else "dynedge"
     command = [program, "serve", f"{out / 'edge'}", "--replay", f"{out / 'log'}"]
-    print(f"\nNext: serve {out / 'edge'}, with a live page and the rest of the log replayed into it:")
+    print("\nNext, serve the model and watch it in a browser while the rest of the log is replayed:")
     print(f"  {shlex.join(command)}")
 
 
-def _commands(out: Path) -> Iterator[list[str]]:
+def _steps(out: Path) -> dict[str, list[list[str]]]:
+    """Returns the commands of each step, by the step's title."""
     log, edge = f"{out / 'log'}", f"{out / 'edge'}"
-    yield ["prepare", f"{out / 'events.csv'}", "--item-features", "genre", "--out", log, "--force"]
-    yield ["info", log, "--plot", f"{out / 'log.png'}"]
-    yield ["plan", log, "--windows", "40", "--plot", f"{out / 'plan.png'}"]
+    runs = [edge, *(f"{out / name}" for name in BASELINES)]
     options = ["--windows", "40", "--dnodes", "40", "--epochs", EPOCHS, "--plot", f"{out / 'edge.png'}"]
-    yield ["train", log, "--out", edge, "--force", *options]
-    for name, options in BASELINES.items():
-        yield ["train", log, "--model", name, "--out", f"{out / name}", "--force", *options]
-    yield ["compare", edge, *(f"{out / name}" for name in BASELINES), "--plot", f"{out / 'compare.png'}"]
-    yield ["recommend", edge, "--users", ",".join(USERS), "--k", "3", "--log", log]
+    return {
+        "convert the CSV file to a log": [
+            ["prepare", f"{out / 'events.csv'}", "--item-features", "genre", "--out", log, "--force"]
+        ],
+        "print statistics of the log": [["info", log, "--plot", f"{out / 'log.png'}"]],
+        "see how d-nodes shorten training": [["plan", log, "--windows", "40", "--plot", f"{out / 'plan.png'}"]],
+        "train the default model": [["train", log, "--out", edge, "--force", *options]],
+        "train baselines: learned weights for counts, and three heuristics": [
+            ["train", log, "--model", name, "--out", f"{out / name}", "--force", *options]
+            for name, options in BASELINES.items()
+        ],
+        "compare all of them on the test events": [["compare", *runs, "--plot", f"{out / 'compare.png'}"]],
+        "recommend songs": [["recommend", edge, "--users", ",".join(USERS), "--k", "3", "--log", log]],
+    }
 
 
 def _write_events(path: Path, seed: int, events: int) -> None:
