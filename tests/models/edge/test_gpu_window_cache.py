@@ -1,4 +1,4 @@
-"""Which windows stay on a GPU, without one: its streams and its memory are pretended."""
+"""Which windows are cached on a GPU, tested with mocked streams and memory."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def planned(first: int) -> Iterator[tuple[int, int]]:
     return zip(range(first, 5), range(first, 5), strict=True)
 
 
-def test_as_many_windows_stay_as_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_as_many_windows_are_cached_as_fit_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     free, released = [10], []
-    for name, pretended in {
+    for name, mock in {
         "Stream": Stream,
         "stream": lambda stream: nullcontext(),
         "current_stream": Stream,
@@ -46,25 +46,27 @@ def test_as_many_windows_stay_as_there_is_room_for(monkeypatch: pytest.MonkeyPat
         "memory_reserved": lambda device: 3,
         "memory_allocated": lambda device: 3,
     }.items():
-        monkeypatch.setattr(torch.cuda, name, pretended)
+        monkeypatch.setattr(torch.cuda, name, mock)
 
     def indexed(planned: tuple[int, int]) -> Any:
         buffer = SimpleNamespace(record_stream=lambda stream: released.append(planned[0]))
         return SimpleNamespace(number=planned[0], item=buffer)
 
-    resident, first = GPUWindowCache(torch.device("cuda", 0), working=5), []
-    for window in resident.windows(5, planned, indexed, 0):
+    cache, first = GPUWindowCache(torch.device("cuda", 0), working=5), []
+    for window in cache.windows(5, planned, indexed, 0):
         first.append(window)
-        free[0] -= 2  # what the window takes
-    assert [resident.holds(window) for window in first] == [True, True, True, False, False]
+        free[0] -= 2  # the size of the window
+    assert [cache.holds(window) for window in first] == [True, True, True, False, False]
     assert released == [3, 4]
-    again = list(resident.windows(5, planned, indexed, 0))
+    again = list(cache.windows(5, planned, indexed, 0))
     assert [one is two for one, two in zip(first, again, strict=True)] == [True, True, True, False, False]
-    assert [window.number for window in resident.windows(5, planned, indexed, 2)] == [2, 3, 4]
+    assert [window.number for window in cache.windows(5, planned, indexed, 2)] == [2, 3, 4]
 
 
-def test_what_cannot_fit_is_refused_before_training(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """It says how much is needed and which settings to change; and more windows need less."""
+def test_a_model_that_does_not_fit_is_refused_before_training(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The message gives the memory needed and the settings to change; more windows need less memory."""
     log, total = synthesize("demo", tmp_path / "log", events=5000, quiet=True), [0]
     monkeypatch.setattr(
         torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=total[0] * 2**30)

@@ -1,4 +1,4 @@
-"""The recurrence by Triton's kernels, without a GPU in their interpreter, against the recurrence on a CPU."""
+"""The recurrence by Triton kernels, in the Triton interpreter without a GPU, against the recurrence on the CPU."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dynedge.data.log import EventLog
 from dynedge.data.windows import Window
-from dynedge.models import window_index as prepared
+from dynedge.models import window_index
 from dynedge.models.base import Step
 from dynedge.models.edge import recurrence, repeat_bonus
 from dynedge.models.edge.config import PAPER, RecurrenceConfig
@@ -36,32 +36,32 @@ def make_log() -> EventLog:
     return EventLog.from_arrays(users, items, times, features=features, num_users=20, num_items=15)
 
 
-def model_of(name: str, log: EventLog) -> Recurrence:
+def make_model(name: str, log: EventLog) -> Recurrence:
     base = PAPER if name == "paper" else RecurrenceConfig(dropout=0.0)
     config = base.__class__(**{**base.__dict__, "dim": 16, "windows": 2, **CONFIGS[name]})
     return Recurrence.create(config, log, len(log), 0)
 
 
-def two_windows(
+def train_two_windows(
     model: Recurrence, log: EventLog, by_triton: bool
 ) -> tuple[list[float], dict[str, Tensor], dict[str, Tensor]]:
     """(losses, gradients of the last window, all parameters after it)."""
-    state, optimiser, losses = model.start(), Adam(model.named_parameters(), 1e-3, 1e-2), []
-    known = repeat_bonus.empty_lists()
+    state, optimizer, losses = model.start(), Adam(model.named_parameters(), 1e-3, 1e-2), []
+    last_lists = repeat_bonus.empty_lists()
     for number, planned in enumerate(model.plan):
         window = Window(log, planned.events)
         lists = None
         if model.bonus is not None:
-            lists = repeat_bonus.lists_before_events(window, known, model.xi.device)
-        ready = model._index(window, planned.schedule, model._past(window), number, lists)
-        assert ready.uses_triton == by_triton
-        loss = model.loss(ready, state, Step(0, 0, number))
+            lists = repeat_bonus.lists_before_events(window, last_lists, model.xi.device)
+        index = model._index(window, planned.schedule, model._past(window), number, lists)
+        assert index.uses_triton == by_triton
+        loss = model.loss(index, state, Step(0, 0, number))
         losses.append(float(loss.log["loss"]))
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.total.backward()
-        optimiser.clip(1.0)
+        optimizer.clip(1.0)
         grads = {name: dense(p.grad) for name, p in model.named_parameters() if p.grad is not None}
-        optimiser.step()
+        optimizer.step()
     return losses, grads, {name: p.detach() for name, p in model.named_parameters()} | dict(state)
 
 
@@ -74,12 +74,12 @@ def dense(grad: Tensor) -> Tensor:
 
 @pytest.mark.skipif(DEVICE == "cuda", reason="tests/gpu trains on the GPU itself")
 @pytest.mark.parametrize("name", CONFIGS)
-def test_losses_gradients_and_states(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_losses_gradients_and_states_equal_those_on_the_cpu(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     log = make_log()
     if name == "edge, shared":
         monkeypatch.setattr(recurrence, "MAX_NEGATIVES", 6)  # of two chunks
-    expected = two_windows(model_of(name, log), log, False)
-    for module in (prepared, recurrence):
+    expected = train_two_windows(make_model(name, log), log, False)
+    for module in (window_index, recurrence):
         monkeypatch.setattr(module, "uses_triton", lambda tensor: True)
     for package, table, function in (
         (read_states, "BY_DEVICE", "read_states"),
@@ -92,12 +92,10 @@ def test_losses_gradients_and_states(name: str, monkeypatch: pytest.MonkeyPatch)
     ):
         triton = __import__(f"{package.__name__}.triton", fromlist=[function])
         monkeypatch.setitem(getattr(package, table), "cpu", getattr(triton, function))
-    found = two_windows(model_of(name, log), log, True)
-    assert found[0] == pytest.approx(expected[0], rel=1e-4)
-    for mine, right in zip(found[1:], expected[1:], strict=True):
-        assert mine.keys() == right.keys()
-        for key in right:
-            bound = 1e-4 * float(right[key].double().abs().max()) if right[key].numel() else 0
-            torch.testing.assert_close(
-                mine[key], right[key], rtol=0, atol=bound, msg=lambda m, key=key: f"{key}: {m}"
-            )
+    result = train_two_windows(make_model(name, log), log, True)
+    assert result[0] == pytest.approx(expected[0], rel=1e-4)
+    for tensors, expected_tensors in zip(result[1:], expected[1:], strict=True):
+        assert tensors.keys() == expected_tensors.keys()
+        for key, right in expected_tensors.items():
+            bound = 1e-4 * float(right.double().abs().max()) if right.numel() else 0
+            torch.testing.assert_close(tensors[key], right, rtol=0, atol=bound, msg=lambda m, key=key: f"{key}: {m}")
