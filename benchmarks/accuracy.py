@@ -6,10 +6,10 @@
 
 --logs is a folder of prepared logs (dynedge prepare). Each run trains on 80 % of a log, validates on the next 10 %
 and is evaluated on the last 10 % by full ranking. It appends one row to RUNS/results.csv; `run` resumes with the
-missing rows. Runs of `main` and `heuristics` are stored where `dynedge compare` looks for them (baselines.py). `table`
-prints the tables of docs/results.md from the rows and the stored ranks: means over seeds, and paired differences in MRR and
-Recall@10 with bootstrap confidence intervals clustered by user. `plot` shows the effect of d-nodes and activity
-thresholds (`--experiments dnodes`): seconds per epoch as bars, Recall@10 as points.
+missing rows. Runs of `main` and `heuristics` are stored where `dynedge compare` looks for them (baselines.py).
+`table` prints the tables of docs/results.md from the rows and the stored ranks: means over seeds, and paired
+differences in MRR and Recall@10 with bootstrap confidence intervals clustered by user. `plot` shows the effect of
+d-nodes and activity thresholds (`--experiments dnodes`): seconds per epoch as bars, Recall@10 as points.
 """
 
 from __future__ import annotations
