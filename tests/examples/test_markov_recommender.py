@@ -118,13 +118,13 @@ def installed(tmp_path):
     path = os.pathsep.join(filter(None, (str(site), os.environ.get("PYTHONPATH"))))
     environment = {**os.environ, "PYTHONPATH": path, "PYTHONWARNINGS": "error"}
 
-    def run(*arguments):
+    def run(*arguments, code=0):
         command = [sys.executable, "-m", "dynedge", *map(str, arguments)]
         done = subprocess.run(
             command, capture_output=True, text=True, env=environment, cwd=tmp_path, check=False, timeout=600
         )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        assert done.returncode == code, done.stderr
+        return done.stderr if code else done.stdout
 
     return run
 
@@ -147,6 +147,14 @@ def test_the_installed_model_is_compared_trained_and_tuned(installed, log, tmp_p
     tuned = installed("tune", log, "--model", "markov", "--trials", 2, "--epochs", 1, "--out", tmp_path / "tuned")
     assert tuned
     assert 'name = "markov"' in (tmp_path / "tuned" / "config.toml").read_text()
+
+
+def test_a_model_that_cannot_be_imported_is_named(installed, log, tmp_path):
+    (tmp_path / "site" / SOURCE.name).write_text("import no_such_package\n")
+    message = installed("compare", log, "--models", "markov", code=3)
+    assert message.startswith("dynedge: the model markov of markov_recommender:ENTRY cannot be loaded: ")
+    assert "no_such_package" in message
+    assert len(message.splitlines()) == 1
 
 
 def test_the_documentation_shows_the_files_themselves():

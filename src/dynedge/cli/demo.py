@@ -68,7 +68,7 @@ def _steps(out: Path) -> dict[str, list[list[str]]]:
         "print statistics of the log": [["info", log, "--plot", f"{out / 'log.png'}"]],
         "see how d-nodes shorten training": [["plan", log, "--windows", "40", "--plot", f"{out / 'plan.png'}"]],
         "train the default model": [["train", log, "--out", edge, "--force", *options]],
-        "train baselines: learned weights for counts, and three heuristics": [
+        "train four baselines": [
             ["train", log, "--model", name, "--out", f"{out / name}", "--force", *options]
             for name, options in BASELINES.items()
         ],
