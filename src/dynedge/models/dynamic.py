@@ -95,7 +95,7 @@ class DynamicModel(Model):
         shape = num_chunks(len(batch.window)), self.config.negatives
         return torch.randint(self.shape.items, shape, generator=step.generator())
 
-    def error(self, batch: WindowIndex, forward: Forward, state: State, step: Step) -> Tensor:
+    def window_loss(self, batch: WindowIndex, forward: Forward, state: State, step: Step) -> Tensor:
         """The sum over the window's events of −log softmax of the true item."""
         candidates = candidates_of_chunks(batch, self.sample_negatives(batch, step), self.shape.items)
         outside, true = self.item_vectors(candidates.outside, state), (batch.item, batch.reads[1])
@@ -105,9 +105,9 @@ class DynamicModel(Model):
         n = max(len(batch.window), 1)
         with self._precision():
             forward = self.forward_window(batch, state)
-            error = self.error(batch, forward, state, step)
+            window_loss = self.window_loss(batch, forward, state, step)
         self.advance(batch, forward, state)
-        return Loss(error / n, {"loss": loggable(error.detach() / n)})
+        return Loss(window_loss / n, {"loss": loggable(window_loss.detach() / n)})
 
     def score(self, batch: WindowIndex, candidates: Tensor | None, state: State) -> Tensor:
         with self._precision():

@@ -22,7 +22,7 @@ from dynedge.models.registry import BUILT_IN as MODELS
 from dynedge.training.config import TrainingConfig
 from dynedge.training.loop import fit
 
-pytestmark = [pytest.mark.slow, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 
 def trained(model, log):
@@ -67,7 +67,7 @@ def test_the_mse_loss_uses_no_dropout_and_no_gradient_of_the_target():
     assert torch.equal(first.query, again.query)
     query = first.query.detach().requires_grad_()
     arena = first.arena.detach().requires_grad_()
-    model.error(batch, first._replace(query=query, arena=arena), state, Step(0, 0, 0)).backward()
+    model.window_loss(batch, first._replace(query=query, arena=arena), state, Step(0, 0, 0)).backward()
     assert query.grad.abs().sum() > 0
     assert arena.grad is None or not arena.grad.any()
 

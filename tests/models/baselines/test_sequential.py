@@ -21,7 +21,7 @@ from dynedge.models.ring_buffer import NONE, HistoryLookup, RingBuffers
 from dynedge.training.config import TrainingConfig
 from dynedge.training.loop import fit
 
-pytestmark = [pytest.mark.slow, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 SEQUENCES = "sum-pooling", "gru4rec", "sasrec", "dien", "mimn"
 

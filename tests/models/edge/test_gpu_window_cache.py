@@ -18,7 +18,7 @@ from dynedge.models.edge import recurrence
 from dynedge.models.edge.config import PAPER
 from dynedge.models.edge.gpu_window_cache import GPUWindowCache, check_memory, working_memory
 
-pytestmark = [pytest.mark.slow, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 
 class Stream:

@@ -18,7 +18,7 @@ from dynedge.models.edge.recurrence import Recurrence
 from dynedge.ops import adam, gather_linear, read_states
 from dynedge.training.optimizer import Adam
 
-pytestmark = [pytest.mark.slow, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 CONFIGS = {
     "paper": {"active_users": 12, "active_items": 12, "dnodes": 5, "negatives": 4},

@@ -293,28 +293,28 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
     def is_graph_capturable(self, batch: WindowIndex) -> bool:
         return len(batch.window) <= CAPTURED_EVENTS and batch.uses_triton and self._window_cache.holds(batch)
 
-    def error(self, batch: WindowIndex, forward: Forward, state: State, step: Step) -> Tensor:
-        """The sum over the window's events; over all items, or over sampled ones."""
+    def window_loss(self, batch: WindowIndex, forward: Forward, state: State, step: Step) -> Tensor:
+        """The sum over the window's events of −log softmax, over all items or over sampled ones."""
         negatives = self.sample_negatives(batch, step) if step.negatives is None else step.negatives
         share = self._sharing(num_chunks(len(batch.window)))
         candidates = candidates_of_chunks(batch, negatives, self.shape.items, share)
         outside = self.item_vectors(candidates.outside, state)
         bonus = None if self.bonus is None or batch.repeats is None else batch.repeats.bonus(self.bonus)
-        known = forward.query, forward.arena, outside, self.candidate_ids, candidates
+        scored = forward.query, forward.arena, outside, self.candidate_ids, candidates
         true = batch.item, batch.reads[1]
-        return sampled_softmax(*known, *true, bonus, self._negative_weight, batch.after)
+        return sampled_softmax(*scored, *true, bonus, self._negative_weight, batch.after)
 
     def loss(self, batch: WindowIndex, state: State, step: Step) -> Loss:
         n = max(len(batch.window), 1)
         forward = self.forward_window(batch, state)
-        total = error = self.error(batch, forward, state, step)
+        total = window_loss = self.window_loss(batch, forward, state, step)
         residual = torch.zeros(())
         if forward.extra:
             targets = forward.arena[batch.targets]
             penalty, residual = self.dnode_constraint.penalty(self._phi_rows(batch), forward.extra[0], targets)
-            total = error + penalty
+            total = window_loss + penalty
         self.advance(batch, forward, state)
-        return Loss(total / n, {"loss": loggable(error.detach() / n), "residual": loggable(residual)})
+        return Loss(total / n, {"loss": loggable(window_loss.detach() / n), "residual": loggable(residual)})
 
     def after_step(self, batch: WindowIndex, state: State) -> None:
         if self.bonus is not None:

@@ -107,7 +107,7 @@ class DeepCoevolve(CoevolvingRNN):
         exponent = (products + self.log_rate).clamp_max(MAX_EXPONENT)
         return exponent + elapsed.log(), exponent.exp() * elapsed.square() / 2
 
-    def error(self, index: WindowIndex, forward: Forward, state: State, step: Step) -> Tensor:
+    def window_loss(self, index: WindowIndex, forward: Forward, state: State, step: Step) -> Tensor:
         n, count = len(index.window), self.config.negatives
         items = torch.randint(self.shape.items, (n, count), generator=step.generator()).to(self.xi.device)
         items = torch.cat([index.item[:, None], items], 1)

@@ -114,9 +114,9 @@ class Jodie(CoevolvingRNN):
             return states
         return torch.cat([states, states.square().sum(1, keepdim=True)], 1)
 
-    def error(self, index: WindowIndex, forward: Forward, state: State, step: Step) -> Tensor:
+    def window_loss(self, index: WindowIndex, forward: Forward, state: State, step: Step) -> Tensor:
         if not self.by_distance:
-            return super().error(index, forward, state, step)
+            return super().window_loss(index, forward, state, step)
         d, states = self.config.dim, forward.arena[:, : self.config.dim]
         predicted = torch.cat([forward.query[:, :d], forward.query[:, d + 1 : -1]], 1) / 2
         true = torch.cat([states[index.reads[1]].detach(), self.item_static[index.item, :-1]], 1)

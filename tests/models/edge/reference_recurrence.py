@@ -1,0 +1,99 @@
+"""Reference implementation of the recurrence, one event at a time in plain Python; and a small log and model."""
+
+import numpy as np
+import torch
+
+from dynedge.data.id_index import IdIndex
+from dynedge.data.log import EventLog
+from dynedge.models.base import Step
+from dynedge.models.edge import recurrence
+from dynedge.models.edge.config import RecurrenceConfig
+
+STEP = Step(0, 0, 0)
+
+
+def make_log(events=60, users=7, items=9, seed=0, features=2, categories=True):
+    rng = np.random.default_rng(seed)
+    log = EventLog.from_arrays(
+        rng.zipf(1.5, events) % users,
+        rng.integers(0, items, events),
+        np.sort(rng.integers(0, 3 * events, events)),
+        features=rng.standard_normal((events, features)),
+        num_users=users,
+        num_items=items + 2,  # two items without events
+    )
+    if categories:
+        codes = rng.integers(-1, 3, (items + 2, 1)).astype(np.int32)
+        object.__setattr__(log, "item_categories", codes)
+        object.__setattr__(log, "category_ids", (IdIndex.from_ids(["a", "b", "c"]),))
+    return log
+
+
+def make_model(log, train_end=None, **config):
+    settings = {"dim": 5, "windows": 4, "dropout": 0.0, **config}
+    model = recurrence.Recurrence.create(RecurrenceConfig(**settings), log, train_end or len(log), seed=1).double()
+    with torch.no_grad():
+        for parameter in model.parameters():  # not zero, so that nothing is right by accident
+            parameter.copy_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(3)) * 0.4)
+    return model
+
+
+def reference_run(model, log, events):
+    """(scores of all items before each event float64[events, items], final states), without windows or arrays."""
+    gru, d = model.gru, model.config.dim
+    start = [[model.psi[s][row] if (row := int(r)) >= 0 else model.xi[s] for r in model.psi_row(s)] for s in (0, 1)]
+    state, time, last, scores = [list(side) for side in start], [{}, {}], {}, []
+    past = {user: [] for user in range(log.num_users)}  # (item, time), oldest first
+
+    def bonus(user, item, now):
+        """By the item's recency in events (2/3 octaves), count (up to 4), and time since (powers of ten)."""
+        times = [time for other, time in past[user] if other == item]
+        if not times:
+            return torch.zeros((), dtype=torch.float64)
+        age = len(past[user]) - max(k for k, (other, _) in enumerate(past[user]) if other == item)  # 1: the last
+        since = now - times[-1]
+        recency, count = min(int(1.5 * np.log2(age)), 11), min(len(times), 4) - 1
+        gap_bin = 0 if since <= 0 else min(1 + int(np.log10(1 + since)), 7)
+        return model.bonus[(recency * 4 + count) * 8 + gap_bin]
+
+    def gap(now, before):
+        return [float(np.log1p(now - before)), 1.0] if before is not None else [0.0, 0.0]
+
+    def embedding(item):
+        return model.items(torch.tensor([model.shape.items if item is None else item]))[0]
+
+    for k in events:
+        ids, now = (int(log.user[k]), int(log.item[k])), float(log.time[k])
+        head = [state[0][ids[0]], embedding(last.get(ids[0]))]
+        if model.config.time_gaps:
+            head.append(torch.tensor(gap(now, time[0].get(ids[0])), dtype=torch.float64))
+        query = model.head(torch.cat(head))
+        score = torch.stack([query[:d] @ vector for vector in state[1]])
+        if model.config.candidate_id:
+            score = score + model.candidate[:, :-1] @ query[d:] + model.candidate[:, -1]
+        if model.bonus is not None:
+            score = score + torch.stack([bonus(ids[0], item, now) for item in range(log.num_items)])
+        past[ids[0]].append((ids[1], now))
+        scores.append(score)
+        old = [state[s][ids[s]] for s in (0, 1)]
+        for s in (0, 1):
+            feature = [embedding(ids[1])]
+            if model.event is not None:
+                feature.append(model.event(torch.tensor(log.features[k]).double()))
+            if model.config.time_gaps:
+                feature.append(torch.tensor(gap(now, time[s].get(ids[s])), dtype=torch.float64))
+            gi = gru.other[s] @ old[1 - s] + gru.feature[s] @ torch.cat(feature) + gru.bias[s]
+            gh = gru.own[s] @ old[s] + gru.own_bias[s]
+            reset, update = torch.sigmoid(gi[:d] + gh[:d]), torch.sigmoid(gi[d : 2 * d] + gh[d : 2 * d])
+            new = torch.tanh(gi[2 * d :] + reset * gh[2 * d :])
+            state[s][ids[s]] = (1 - update) * new + update * old[s]
+        for s in (0, 1):
+            time[s][ids[s]] = now
+        last[ids[0]] = ids[1]
+    return torch.stack(scores), state
+
+
+def reference_loss(model, log):
+    """The mean of -log softmax over all items, one event at a time."""
+    scores, _ = reference_run(model, log, range(len(log)))
+    return torch.nn.functional.cross_entropy(scores, torch.from_numpy(log.item).long())
