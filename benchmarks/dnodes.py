@@ -30,9 +30,9 @@ from dynedge.plan.dnodes import select_dnodes
 from dynedge.plan.dnodes.longest_path import cut_longest_paths
 from dynedge.plan.levels import longest_path
 from dynedge.plan.links import Linker, active_mask
-from dynedge.report.plan import METHOD_STYLES
+from dynedge.report.plan_figure import METHOD_STYLES
 from dynedge.report.style import figure, log_scales, save, style_axes
-from dynedge.utils.arrays import Array
+from dynedge.utils.array_type import Array
 
 Threshold = tuple[int | None, int | None]
 

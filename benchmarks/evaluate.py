@@ -27,7 +27,7 @@ from machine_info import describe_machine
 from dynedge.data.log import EventLog
 from dynedge.evaluation.protocol import rank_events
 from dynedge.ops.all_scores import all_scores
-from dynedge.ops.ranks import ranks, reference_ranks
+from dynedge.ops.item_ranks import ranks, reference_ranks
 from dynedge.runs.folder import load_run
 
 

@@ -33,7 +33,7 @@ from torch_geometric.nn.models.tgn import IdentityMessage, LastAggregator, LastN
 from dynedge.config import override
 from dynedge.data.log import EventLog, read_log
 from dynedge.evaluation.metrics import mean
-from dynedge.ops.ranks import ranks
+from dynedge.ops.item_ranks import ranks
 from dynedge.runs.run_config import build_model, recipe_config
 from dynedge.training.loop import fit
 

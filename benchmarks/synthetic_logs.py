@@ -24,8 +24,8 @@ from machine_info import describe_machine, peak_memory_mib
 from dynedge.data.log import EventLog
 from dynedge.data.synthetic import RECIPES, HeavyTail, initial_world, simulate, synthesize
 from dynedge.data.windows import cut_windows
-from dynedge.utils.arrays import Array
-from dynedge.utils.compile import compiled
+from dynedge.utils.array_type import Array
+from dynedge.utils.numba_compile import compiled
 
 PAPER_PATH = 209.75
 NEVER = 2**62  # a threshold that no entity passes

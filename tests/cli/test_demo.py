@@ -5,7 +5,7 @@ import pytest
 from dynedge import cli
 from dynedge.cli import demo
 
-pytestmark = [pytest.mark.slow, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 
 def test_demo_runs_every_command_and_prints_tables_and_recommendations(monkeypatch, tmp_path, capsys):

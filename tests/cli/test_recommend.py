@@ -151,7 +151,7 @@ def test_the_log_is_not_needed(cli_run, place, log, tmp_path):
 
 
 def test_all_users_in_batches_equal_each_user_alone(cli_run, place, log, tmp_path, monkeypatch):
-    from dynedge.inference import export as parquet
+    from dynedge.inference import parquet_export as parquet
     from dynedge.inference import session
 
     monkeypatch.setattr(session, "MAX_SCORES", 5 * log.num_items)
@@ -175,7 +175,7 @@ def test_all_users_in_batches_equal_each_user_alone(cli_run, place, log, tmp_pat
 
 
 def test_a_failed_write_keeps_the_old_file(cli_run, place, tmp_path, monkeypatch):
-    from dynedge.inference import export as parquet
+    from dynedge.inference import parquet_export as parquet
     from dynedge.inference.session import Session
 
     out = tmp_path / "all.parquet"

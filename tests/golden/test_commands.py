@@ -12,7 +12,7 @@ from golden.machine import Golden
 
 from dynedge import cli
 
-pytestmark = [pytest.mark.slow, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 GOLDEN = Golden("commands")
 

@@ -15,7 +15,7 @@ from dynedge.models.registry import entries
 from dynedge.runs.run_config import build_model, recipe_config, resolve_config
 from dynedge.training.loop import fit
 
-pytestmark = [pytest.mark.slow, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 SMALL = {
     "dim": 8,

@@ -5,7 +5,7 @@ import pyarrow.parquet as pq
 import pytest
 from serving.small_run import make_run
 
-from dynedge.inference.export import write_recommendations
+from dynedge.inference.parquet_export import write_recommendations
 from dynedge.inference.recommend import distinct_users, recommend
 from dynedge.inference.session import NO_ITEM, Session
 

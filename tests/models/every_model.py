@@ -11,7 +11,7 @@ from dynedge.data.windows import Window
 from dynedge.models import capabilities
 from dynedge.models.base import Step
 from dynedge.models.capabilities import apply_with_undo, capable
-from dynedge.ops.ranks import ranks
+from dynedge.ops.item_ranks import ranks
 
 
 def make_log(events=120, users=8, items=12, features=0, seed=0):

@@ -8,7 +8,7 @@ from ops.triton_interpreter import DEVICE
 
 from dynedge.ops.adam import reference, triton
 
-pytestmark = [pytest.mark.slow, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 LR = torch.tensor(0.01, dtype=torch.float64)
 

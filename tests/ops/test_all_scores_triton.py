@@ -9,14 +9,14 @@ from ops.triton_interpreter import DEVICE
 
 from dynedge.data.log import EventLog
 from dynedge.data.windows import Window
-from dynedge.models.candidate_rows import NEVER, rows_and_moves
+from dynedge.models.candidate_states import NEVER, rows_and_moves
 from dynedge.models.window_index import index_window
 from dynedge.ops.all_scores import reference
 from dynedge.ops.all_scores.triton import all_scores
 from dynedge.plan.links import Linker
 from dynedge.plan.schedule import build_schedule
 
-pytestmark = [pytest.mark.slow, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("ids", [False, True], ids=["states", "ids"])

@@ -9,7 +9,7 @@ from ops.triton_interpreter import DEVICE
 from dynedge.ops import sample_negatives
 from dynedge.ops.sample_negatives import triton
 
-pytestmark = [pytest.mark.slow, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize(("items", "count"), [(1, 5), (2, 3), (6, 3), (12, 40), (2000, 99), (5_000_000, 20)])

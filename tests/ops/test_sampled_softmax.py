@@ -5,7 +5,7 @@ import pytest
 import torch
 from ops.softmax_reference import reference_softmax
 
-from dynedge.models.candidate_rows import candidate_columns
+from dynedge.models.candidate_states import candidate_columns
 from dynedge.ops import thread_pool
 from dynedge.ops.sampled_softmax import CHUNK, ScoreBonus, cpu, reference, sampled_softmax
 from dynedge.plan.links import Linker

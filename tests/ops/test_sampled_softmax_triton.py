@@ -13,7 +13,7 @@ from ops.softmax_reference import reference_softmax
 from ops.triton_interpreter import DEVICE
 from torch import Tensor
 
-from dynedge.models.candidate_rows import candidate_columns
+from dynedge.models.candidate_states import candidate_columns
 from dynedge.ops.sampled_softmax import CHUNK, ScoreBonus
 from dynedge.ops.sampled_softmax.triton import ChunkCandidates, sampled_softmax
 from dynedge.plan.links import Linker

@@ -10,7 +10,7 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_array
 
 from dynedge.plan.links import ACTIVE, ENTRY, Linker
-from dynedge.utils.arrays import Array
+from dynedge.utils.array_type import Array
 
 State = tuple[int, int]
 

@@ -14,7 +14,7 @@ from dynedge.errors import UsageError
 from dynedge.plan.dnodes import METHODS, select_dnodes
 from dynedge.plan.dnodes.graph import codes_in_window, extract_core, heights, reverse_time
 from dynedge.plan.dnodes.longest_path import cut_longest_paths
-from dynedge.plan.dnodes.message_passing import LABEL_COUNTS, label_events
+from dynedge.plan.dnodes.trws_solver import LABEL_COUNTS, label_events
 from dynedge.plan.levels import levels, levels_with_cuts, longest_path
 from dynedge.plan.links import ACTIVE, ENTRY, Linker
 

@@ -14,10 +14,10 @@ from matplotlib.text import Text
 from dynedge.data.log import EventLog
 from dynedge.errors import UsageError
 from dynedge.plan.planner import plan_log
-from dynedge.report.compare import draw_comparison
-from dynedge.report.log import draw_log
-from dynedge.report.plan import METHOD_STYLES, draw_plan, first_events
-from dynedge.report.run import draw_run
+from dynedge.report.compare_figure import draw_comparison
+from dynedge.report.log_figure import draw_log
+from dynedge.report.plan_figure import METHOD_STYLES, draw_plan, first_events
+from dynedge.report.run_figure import draw_run
 from dynedge.report.style import check_plot_path, figure, log_scales, short_number
 
 CURVES = {method: [(0.0, 90.0), (10.0, 50.0), (100.0, 9.0)] for method in METHOD_STYLES}

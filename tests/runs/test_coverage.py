@@ -3,8 +3,8 @@
 import numpy as np
 
 from dynedge.data.log import EventLog
-from dynedge.runs import coverage as module
-from dynedge.runs.coverage import Coverage
+from dynedge.runs import event_coverage as module
+from dynedge.runs.event_coverage import Coverage
 
 
 def test_coverage_counts_events_and_items_in_any_chunks(monkeypatch):

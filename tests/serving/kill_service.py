@@ -143,7 +143,7 @@ def fork_services():
     from dynedge.inference.event_input import Event
     from dynedge.inference.session import Session
     from dynedge.serving import engine as engines
-    from dynedge.serving.process import run_server
+    from dynedge.serving.server_process import run_server
 
     warm, children = False, []
     for line in sys.stdin:

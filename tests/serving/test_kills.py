@@ -7,7 +7,7 @@ from serving.small_run import make_events, make_run, state_bits
 from dynedge.inference.session import Session
 from dynedge.serving.engine import Engine
 
-pytestmark = [pytest.mark.slow, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 
 def test_killed_services_lose_no_acknowledged_event(runs_folder, tmp_path):

@@ -13,7 +13,7 @@ from serving.small_run import make_run
 from dynedge.serving.app import make_app
 from dynedge.serving.engine import Engine
 
-pytestmark = [pytest.mark.slow, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 # The schema does not say which strings are valid times; other strings are refused with 422.
 MAY_BE_REFUSED = [positive_data_acceptance]

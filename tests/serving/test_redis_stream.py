@@ -12,7 +12,7 @@ from dynedge.errors import UsageError
 from dynedge.inference.session import Session
 from dynedge.serving.engine import Engine
 
-pytestmark = [pytest.mark.slow, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 redis = pytest.importorskip("redis", reason="the extra `redis` is not installed")
 if shutil.which("redis-server") is None:

@@ -12,7 +12,7 @@ from dynedge.data.synthetic import synthesize
 from dynedge.training.train_state import TIMINGS
 from dynedge.utils.jsonl import read_jsonl
 
-pytestmark = [pytest.mark.slow, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 SETTINGS = ["--epochs", "3", "--windows", "12", "--dnodes", "8", "--active-users", "60", "--dim", "16"]
 

@@ -17,7 +17,7 @@ from dynedge.training.config import TrainingConfig
 from dynedge.training.train_state import TIMINGS
 from dynedge.utils.jsonl import read_jsonl
 
-pytestmark = [pytest.mark.slow, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 COMMON = ["--lr", "0.02", "--set", "training.patience=0", "--set", "model.windows=8", "--resume"]
 EVERY = ["--set", "training.checkpoint_windows=3", *COMMON]

@@ -68,7 +68,7 @@ def compare(
     if len(paths) == 1 and (paths[0] / METADATA).is_file():
         if plot:
             raise UsageError("--plot is for runs; for a log, --report DIR writes a page with plots.")
-        from dynedge.cli.compare_log import compare_log
+        from dynedge.cli.compare_models import compare_log
 
         compare_log(paths[0], models or "all", seeds or 3, epochs, runs, report, protocol, as_json)
     elif given:
@@ -81,11 +81,11 @@ def compare(
 
 def _compare_runs(runs: list[Path], protocol: str, plot: Path | None, as_json: bool) -> None:
     if plot:
-        from dynedge.report.compare import draw_comparison
+        from dynedge.report.compare_figure import draw_comparison
         from dynedge.report.style import check_plot_path
 
         check_plot_path(plot)
-    from dynedge.experiments.compare import compare_runs
+    from dynedge.experiments.compare_runs import compare_runs
 
     comparison = compare_runs(runs, protocol=protocol)
     print(json.dumps(comparison) if as_json else _text(comparison))

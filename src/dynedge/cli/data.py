@@ -69,13 +69,13 @@ def prepare(
 
     The log is sorted by time, with users and items numbered. Invalid rows are listed in LOG/rejects.csv.
     """
-    from dynedge.data import datasets
+    from dynedge.data import public_datasets
     from dynedge.data.ingest import pipeline as ingest
     from dynedge.data.ingest.schema import Schema
     from dynedge.data.splits import DEFAULT_SPLIT, Split
 
     max_bad_share = _parse_share(max_bad)
-    public = datasets.find_dataset(dataset) if dataset else None
+    public = public_datasets.find_dataset(dataset) if dataset else None
     if public:
         paths = [str(public.find(Path(file))) for file in files]
         schema = public.schema
@@ -134,7 +134,7 @@ def info(
     from dynedge.data.statistics import describe
 
     if plot:
-        from dynedge.report.log import draw_log
+        from dynedge.report.log_figure import draw_log
         from dynedge.report.style import check_plot_path
 
         check_plot_path(plot)
@@ -151,7 +151,7 @@ def info(
 @app.command()
 def datasets(as_json: Json = False) -> None:
     """List the public data sets that `prepare` reads, with sources."""
-    from dynedge.data.datasets import DATASETS
+    from dynedge.data.public_datasets import DATASETS
 
     rows = [
         {

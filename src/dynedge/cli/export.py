@@ -32,7 +32,7 @@ def export(
     each item feature: item features come from the original file. The service may keep running.
     """
     from dynedge.data.log import read_log
-    from dynedge.inference.export import check_target
+    from dynedge.inference.parquet_export import check_target
     from dynedge.runs.folder import IDS, check_finished
     from dynedge.serving.journal import JOURNAL, Journal
     from dynedge.serving.journal_export import write_events

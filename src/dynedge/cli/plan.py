@@ -296,7 +296,7 @@ def _duration(seconds: float) -> str:
 
 def _draw(plan: Plan, rows: list[dict[str, Any]], path: Path) -> None:
     """Plots the rows of the table, the method `depth` at the depths that `best` reached, and the first events."""
-    from dynedge.report.plan import draw_plan, first_events
+    from dynedge.report.plan_figure import draw_plan, first_events
 
     depths = sorted({max(1, round(row["mean_longest_path"])) for row in rows if row["method"] == "best"})
     rows = rows + _survey(plan, [("depth", "max_depth", depth) for depth in depths])

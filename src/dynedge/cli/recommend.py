@@ -53,7 +53,7 @@ def recommend(
     if all_users != (out is not None):
         raise UsageError("--all-users and --out FILE.parquet go together.")
     if out:
-        from dynedge.inference.export import check_target
+        from dynedge.inference.parquet_export import check_target
 
         check_target(out)
     session, seconds = open_session(run, log, time, "--time")
@@ -101,7 +101,7 @@ def _parse_ids(text: str) -> list[int | str]:
 
 
 def _write(session: Session, out: Path, k: int, seconds: float | None, filter_seen: bool, as_json: bool) -> None:
-    from dynedge.inference.export import write_recommendations
+    from dynedge.inference.parquet_export import write_recommendations
 
     rows = write_recommendations(session, out, k, seconds, filter_seen=filter_seen, quiet=False)
     summary = {"out": str(out), "users": session.run_log.num_users, "rows": rows}

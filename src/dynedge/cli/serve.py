@@ -58,7 +58,7 @@ def serve(
     if host not in LOOPBACK and token is None:
         raise UsageError(f"--host {host} is open to other machines: pass --token-file FILE, or set {TOKEN}.")
     from dynedge.serving.engine import Engine
-    from dynedge.serving.process import run_server
+    from dynedge.serving.server_process import run_server
 
     run = Path(os.path.abspath(run))
     folder = service_folder(run, data)
@@ -71,7 +71,7 @@ def serve(
         sources.append(RedisSource(engine, source))
     if replay is not None:
         from dynedge.data.log import read_log
-        from dynedge.serving.replay import LogReplay
+        from dynedge.serving.log_replay import LogReplay
 
         sources.append(LogReplay(engine, read_log(replay), rate))
     run_server(engine, host, port, token, sources)

@@ -50,7 +50,7 @@ def train(
     Ctrl-C (exit code 130), SIGTERM (143) or a crash continues with --resume, to the same result.
     """
     if plot:
-        from dynedge.report.run import draw_run
+        from dynedge.report.run_figure import draw_run
         from dynedge.report.style import check_plot_path
 
         check_plot_path(plot)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from dynedge.utils.arrays import Array
+from dynedge.utils.array_type import Array
 
 ExternalId = int | str
 PLAIN_INTEGER = re.compile(r"0|-?[1-9][0-9]{0,18}")

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from dynedge.data.id_index import IdIndex
 from dynedge.data.splits import DEFAULT_SPLIT, Split
 from dynedge.errors import DataError, UsageError
-from dynedge.utils.arrays import Array
+from dynedge.utils.array_type import Array
 
 FORMAT = "dynedge-log"
 VERSION = 1

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from dynedge.data.id_index import IdIndex
 from dynedge.data.log import FORMAT, HEADER_BYTES, METADATA, VERSION, npy_header
-from dynedge.utils.arrays import Array
+from dynedge.utils.array_type import Array
 from dynedge.utils.atomic_io import atomic_folder
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from dynedge.utils.arrays import Array
-from dynedge.utils.compile import compiled
+from dynedge.utils.array_type import Array
+from dynedge.utils.numba_compile import compiled
 
 
 @compiled

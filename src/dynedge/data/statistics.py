@@ -8,9 +8,9 @@ import numpy as np
 
 from dynedge.data.log import EventLog
 from dynedge.data.pair_set import doubled, empty_set, find_slot, pair_key
-from dynedge.data.tie_order import order_signal
-from dynedge.utils.arrays import Array
-from dynedge.utils.compile import compiled
+from dynedge.data.tie_order_signal import order_signal
+from dynedge.utils.array_type import Array
+from dynedge.utils.numba_compile import compiled
 
 CHUNK = 1 << 22  # events processed at a time
 MAX_PAIRS = 20_000_000  # beyond this many events, repeats are counted on a sample of the users

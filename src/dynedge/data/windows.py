@@ -9,7 +9,7 @@ import numpy as np
 
 from dynedge.data.log import EventLog
 from dynedge.errors import UsageError
-from dynedge.utils.arrays import Array
+from dynedge.utils.array_type import Array
 
 
 def cut_windows(events: int, count: int) -> list[range]:

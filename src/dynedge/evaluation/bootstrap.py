@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from dynedge.utils.arrays import Array
-from dynedge.utils.compile import compiled
+from dynedge.utils.array_type import Array
+from dynedge.utils.numba_compile import compiled
 from dynedge.utils.rng import random_below, stream_key
 
 RESAMPLES = 2000

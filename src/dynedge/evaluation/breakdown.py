@@ -6,7 +6,7 @@ import numpy as np
 
 from dynedge.data.log import EventLog
 from dynedge.data.pair_set import repeated_pairs
-from dynedge.utils.arrays import Array
+from dynedge.utils.array_type import Array
 
 
 def breakdown(log: EventLog, events: range, train_end: int) -> dict[str, Array]:

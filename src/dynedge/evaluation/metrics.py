@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dynedge.utils.arrays import Array
+from dynedge.utils.array_type import Array
 
 
 def _recall(k: int) -> Callable[[Array], Array]:

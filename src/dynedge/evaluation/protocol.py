@@ -23,8 +23,8 @@ from dynedge.data.windows import Window
 from dynedge.evaluation.negatives import evaluation_negatives
 from dynedge.models.base import Model, State
 from dynedge.models.capabilities import Calibrated, capable
-from dynedge.ops.ranks import ranks_on_device
-from dynedge.utils.arrays import Array
+from dynedge.ops.item_ranks import ranks_on_device
+from dynedge.utils.array_type import Array
 from dynedge.utils.prefetch import prefetch_map
 
 # name -> negatives per event; None: all items

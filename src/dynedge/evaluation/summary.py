@@ -10,7 +10,7 @@ import numpy as np
 from dynedge.evaluation.bootstrap import confidence_intervals
 from dynedge.evaluation.metrics import METRICS, per_event
 from dynedge.evaluation.protocol import PROTOCOLS
-from dynedge.utils.arrays import Array
+from dynedge.utils.array_type import Array
 
 BREAKDOWN_METRICS = ("mrr", "recall@10")  # computed for each group of a breakdown
 

@@ -15,7 +15,7 @@ from dynedge.evaluation.summary import difference, summarize
 from dynedge.runs.evaluate_run import RunRanks
 from dynedge.runs.folder import RUN_INFO
 from dynedge.training.logging import METRICS
-from dynedge.utils.arrays import Array
+from dynedge.utils.array_type import Array
 from dynedge.utils.jsonl import read_jsonl
 
 EntryRanks = Mapping[tuple[str, int], RunRanks]  # by recipe and seed

@@ -18,7 +18,7 @@ from typing import Any
 from dynedge.config import to_toml
 from dynedge.data.log import EventLog
 from dynedge.errors import DataError, UsageError
-from dynedge.experiments.sampler import Trial, tpe_sampler
+from dynedge.experiments.hyperparameter_sampler import Trial, tpe_sampler
 from dynedge.experiments.search_space import SearchSpace, Settings, search_space
 from dynedge.experiments.subprocess_training import announce, train_in_subprocess
 from dynedge.models.registry import find_entry

@@ -12,7 +12,7 @@ from dynedge.data.id_index import IdIndex
 from dynedge.data.log import EventLog
 from dynedge.data.timestamps import parse_timestamp
 from dynedge.errors import DataError, UsageError
-from dynedge.utils.arrays import Array
+from dynedge.utils.array_type import Array
 
 COLUMNS = "user_id", "item_id", "timestamp"
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from dynedge.utils.arrays import Array
-from dynedge.utils.compile import compiled
+from dynedge.utils.array_type import Array
+from dynedge.utils.numba_compile import compiled
 from dynedge.utils.tensor_io import Tensors
 
 

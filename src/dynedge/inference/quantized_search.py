@@ -17,8 +17,8 @@ from torch import Tensor
 from dynedge.models.base import State
 from dynedge.models.capabilities import Searchable
 from dynedge.ops.thread_pool import run_in_parts
-from dynedge.utils.arrays import Array
-from dynedge.utils.compile import compiled
+from dynedge.utils.array_type import Array
+from dynedge.utils.numba_compile import compiled
 
 MAX_CODE = 127
 BATCH = 1 << 14  # items quantized together

@@ -15,7 +15,7 @@ import numpy as np
 from dynedge.data.id_index import ExternalId, GrowableIdIndex
 from dynedge.errors import UsageError
 from dynedge.inference.session import NO_ITEM, Session
-from dynedge.utils.arrays import Array
+from dynedge.utils.array_type import Array
 
 COLUMNS = "user_id", "item_id", "score", "rank"
 

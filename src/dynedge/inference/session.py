@@ -31,7 +31,7 @@ from dynedge.inference.quantized_search import QuantizedSearch
 from dynedge.models.base import State
 from dynedge.models.capabilities import Growable, HasVectors, RemembersSeen, Searchable, apply_with_undo, capable
 from dynedge.models.registry import models_with
-from dynedge.runs.coverage import Coverage
+from dynedge.runs.event_coverage import Coverage
 from dynedge.runs.folder import (
     COVERAGE,
     CURRENT_STATE,
@@ -42,7 +42,7 @@ from dynedge.runs.folder import (
     read_config,
 )
 from dynedge.training.precision import autocast
-from dynedge.utils.arrays import Array
+from dynedge.utils.array_type import Array
 from dynedge.utils.atomic_io import atomic_folder
 from dynedge.utils.file_lock import LOCK
 from dynedge.utils.progress import Progress

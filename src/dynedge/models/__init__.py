@@ -1,1 +1,1 @@
-"""The systems: EDGE and whatever it is compared with, all under the contract of contract.py."""
+"""The models: EDGE, its count memory and the baselines, all under the contract of base.py."""

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from dynedge.data.log import EventLog
 from dynedge.data.windows import Window, cut_windows
-from dynedge.utils.arrays import Array
+from dynedge.utils.array_type import Array
 from dynedge.utils.prefetch import prefetch_map
 
 Tensors = Mapping[str, Tensor]

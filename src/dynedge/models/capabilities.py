@@ -17,7 +17,7 @@ from torch import Tensor
 
 from dynedge.data.windows import Window
 from dynedge.models.base import Model, State, Step
-from dynedge.utils.arrays import Array
+from dynedge.utils.array_type import Array
 
 C = TypeVar("C")
 

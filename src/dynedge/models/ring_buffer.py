@@ -21,8 +21,8 @@ from torch import Tensor
 from dynedge.data.log import EventLog
 from dynedge.data.windows import Window
 from dynedge.models.base import State
-from dynedge.utils.arrays import Array
-from dynedge.utils.compile import compiled
+from dynedge.utils.array_type import Array
+from dynedge.utils.numba_compile import compiled
 
 NONE = -1  # there is no such event
 SIDES = "user", "item"

@@ -19,8 +19,8 @@ from dynedge.ops.dispatch import uses_triton
 from dynedge.ops.host_to_device import to_device
 from dynedge.ops.level_gru import device_arrays, device_schedule
 from dynedge.plan.schedule import NO_ROW, Schedule
-from dynedge.utils.arrays import Array
-from dynedge.utils.compile import compiled
+from dynedge.utils.array_type import Array
+from dynedge.utils.numba_compile import compiled
 
 if TYPE_CHECKING:
     from dynedge.models.edge.repeat_bonus import RepeatLists

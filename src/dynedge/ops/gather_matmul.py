@@ -23,8 +23,8 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from dynedge.utils.arrays import Array
-from dynedge.utils.compile import compiled
+from dynedge.utils.array_type import Array
+from dynedge.utils.numba_compile import compiled
 
 _HAS_AVX512 = bool(llvm.get_host_cpu_features().get("avx512f"))
 VECTOR_BYTES = 64 if _HAS_AVX512 else 32

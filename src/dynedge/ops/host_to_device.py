@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dynedge.utils.arrays import Array
+from dynedge.utils.array_type import Array
 
 ALIGNMENT = 16  # bytes, of each array in the buffer, so that kernels can use wide loads
 

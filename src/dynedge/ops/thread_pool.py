@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from dynedge.ops import spin_pair
-from dynedge.utils.compile import compiled
+from dynedge.ops import lockstep_threads
+from dynedge.utils.numba_compile import compiled
 
 Kernel = Callable[..., None]
 
@@ -51,13 +51,13 @@ def run_side_by_side(work: Callable[[int], None], threads: int) -> None:
 
 
 def run_as_pair(kernel: Kernel, *args: Any) -> None:
-    """Calls kernel(0, shared, ...) here and kernel(1, shared, ...) on another thread (see spin_pair.py).
+    """Calls kernel(0, shared, ...) here and kernel(1, shared, ...) on another thread (see lockstep_threads.py).
 
     Falls back to one thread for a while if the first thread had to wait too often: a core that is busy with other
     work does not help. The result is the same either way.
     """
     global _solo_calls_left  # noqa: PLW0603
-    shared = spin_pair.new_shared()
+    shared = lockstep_threads.new_shared()
     if torch.get_num_threads() == 1 or _solo_calls_left > 0:
         _solo_calls_left -= _solo_calls_left > 0
         kernel(0, shared, *args)
@@ -65,7 +65,7 @@ def run_as_pair(kernel: Kernel, *args: Any) -> None:
     helper = _pool(os.getpid()).submit(kernel, 1, shared, *args)
     kernel(0, shared, *args)
     _finish([helper])
-    if shared[spin_pair.YIELDS] > MAX_YIELDS:
+    if shared[lockstep_threads.YIELDS] > MAX_YIELDS:
         _solo_calls_left = SOLO_CALLS
 
 

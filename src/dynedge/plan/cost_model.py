@@ -14,7 +14,7 @@ from functools import cache
 import numpy as np
 
 from dynedge.errors import UsageError
-from dynedge.utils.arrays import Array
+from dynedge.utils.array_type import Array
 
 PASSES = 3  # an epoch is one forward pass and a backward pass of about twice its cost
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 
 from dynedge.plan.links import ACTIVE
-from dynedge.utils.arrays import Array
-from dynedge.utils.compile import compiled
+from dynedge.utils.array_type import Array
+from dynedge.utils.numba_compile import compiled
 
 NO_DNODES = np.zeros(0, np.int64)
 

@@ -12,8 +12,8 @@ import threading
 
 import numpy as np
 
-from dynedge.utils.arrays import Array
-from dynedge.utils.compile import compiled
+from dynedge.utils.array_type import Array
+from dynedge.utils.numba_compile import compiled
 
 ENTRY = -1  # first event of the entity in the window: it reads the state at the window's start
 ACTIVE = -2  # active entity: the event reads the learned vector ψ and writes no state

@@ -19,7 +19,7 @@ import numpy as np
 
 from dynedge.data.log import EventLog
 from dynedge.errors import DataError
-from dynedge.utils.arrays import Array
+from dynedge.utils.array_type import Array
 from dynedge.utils.atomic_io import atomic_folder
 
 VERSION = 2  # raise it when the format changes, or when a method selects other d-nodes than before

@@ -20,7 +20,7 @@ from dynedge.plan.levels import NO_DNODES, levels
 from dynedge.plan.links import ACTIVE, Linker, active_mask
 from dynedge.plan.plan_cache import DNodeChoice, PlanCache, PlanConfig, WindowStats
 from dynedge.plan.schedule import Schedule, build_schedule
-from dynedge.utils.arrays import Array
+from dynedge.utils.array_type import Array
 from dynedge.utils.prefetch import prefetch_map
 
 Result = TypeVar("Result")

@@ -17,8 +17,8 @@ import numpy as np
 
 from dynedge.plan.levels import levels
 from dynedge.plan.links import ACTIVE, ENTRY
-from dynedge.utils.arrays import Array
-from dynedge.utils.compile import compiled
+from dynedge.utils.array_type import Array
+from dynedge.utils.numba_compile import compiled
 
 NO_ROW = -1
 OWN, OTHER = 0, 1  # columns of parents and children: the entity's own state, or the state of its partner

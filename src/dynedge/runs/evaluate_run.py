@@ -27,7 +27,7 @@ from dynedge.evaluation.summary import summarize
 from dynedge.runs.folder import IDS, MODEL, STATE, check_finished, load_run, read_config
 from dynedge.runs.run_config import RunConfig
 from dynedge.training.precision import autocast
-from dynedge.utils.arrays import Array
+from dynedge.utils.array_type import Array
 from dynedge.utils.atomic_io import file_sha256, write_atomically, write_text
 from dynedge.utils.progress import Progress
 

@@ -28,7 +28,7 @@ from dynedge.errors import DataError, UsageError
 from dynedge.models.base import LogShape, Model, State
 from dynedge.models.registry import find_entry
 from dynedge.ops.dispatch import set_cuda_device
-from dynedge.runs.coverage import Coverage
+from dynedge.runs.event_coverage import Coverage
 from dynedge.runs.readme import readme
 from dynedge.runs.run_config import RunConfig, parse_config
 from dynedge.training.checkpoint import Checkpoints

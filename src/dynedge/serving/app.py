@@ -13,8 +13,8 @@ from dynedge import __version__
 from dynedge.serving.engine import Engine
 from dynedge.serving.middleware import AccessMiddleware
 from dynedge.serving.problem_details import add_exception_handlers
-from dynedge.serving.routes import events, health, inspect, page, recommendations
-from dynedge.serving.service import Service
+from dynedge.serving.route_context import Service
+from dynedge.serving.routes import events, health, inspect, recommendations, static_page
 
 
 class EventSource(Protocol):
@@ -46,6 +46,6 @@ def make_app(
     add_exception_handlers(app)
     # `/users/{id}` in inspect matches any path below /users, so the more specific routes come first. The routes are
     # added flat: matching a request through included routers takes a third more CPU time (88 instead of 64 µs).
-    for module in (events, recommendations, inspect, health, page):
+    for module in (events, recommendations, inspect, health, static_page):
         app.router.routes.extend(module.router.routes)
     return app

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from dynedge.inference.recommend import UserRecommendations, recommend
 from dynedge.serving.engine import Engine
-from dynedge.serving.queries import query_time
+from dynedge.serving.service_queries import query_time
 
 
 class QueryOptions(NamedTuple):

@@ -15,7 +15,7 @@ import torch
 from dynedge.data.log import EventLog
 from dynedge.inference.session import Session
 from dynedge.models.capabilities import HasStates, capable
-from dynedge.utils.arrays import Array
+from dynedge.utils.array_type import Array
 
 CAPACITY = 1 << 16  # states stored for users, and as many for items
 SAMPLED_EVENTS = 256  # newest events of one update whose states are stored

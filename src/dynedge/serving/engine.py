@@ -24,7 +24,7 @@ from dynedge.inference.event_input import Event
 from dynedge.inference.late_events import LateEventPolicy
 from dynedge.inference.session import Session
 from dynedge.models.base import State
-from dynedge.runs.coverage import Coverage
+from dynedge.runs.event_coverage import Coverage
 from dynedge.runs.folder import CONFIG, CURRENT_STATE, MODEL, STATE
 from dynedge.serving.drift import DriftTracker
 from dynedge.serving.journal import JOURNAL, DiskFullError, Journal

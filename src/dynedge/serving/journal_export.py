@@ -12,9 +12,9 @@ import pyarrow as pa
 
 from dynedge.errors import DataError, UsageError
 from dynedge.inference.event_input import Event
-from dynedge.inference.export import BATCH_ROWS, write_parquet
+from dynedge.inference.parquet_export import BATCH_ROWS, write_parquet
 from dynedge.serving.journal import Journal
-from dynedge.utils.arrays import Array
+from dynedge.utils.array_type import Array
 from dynedge.utils.progress import Progress
 
 

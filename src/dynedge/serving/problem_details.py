@@ -15,7 +15,7 @@ from starlette.responses import Response
 from dynedge.errors import DynedgeError
 from dynedge.serving.engine import BusyError, EngineFailedError
 from dynedge.serving.journal import DiskFullError
-from dynedge.serving.queries import UnknownIdError
+from dynedge.serving.service_queries import UnknownIdError
 
 MEDIA_TYPE = "application/problem+json"
 RETRY = {"Retry-After": "1"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dynedge.utils.compile import compiled
+from dynedge.utils.numba_compile import compiled
 
 
 @compiled

@@ -11,7 +11,7 @@ from models.edge.reference_recurrence import STEP, make_log, make_model, referen
 from dynedge.data.windows import Window
 from dynedge.errors import UsageError
 from dynedge.evaluation.protocol import rank_events
-from dynedge.models import candidate_rows as candidates
+from dynedge.models import candidate_states as candidates
 from dynedge.models.base import LogShape, State
 from dynedge.models.edge import recurrence
 from dynedge.models.edge.config import PAPER

@@ -14,8 +14,8 @@ import numpy as np
 from dynedge.data.id_index import IdIndex
 from dynedge.data.ingest.row_checks import DUPLICATE_EVENT_ID, VALID
 from dynedge.errors import DataError
-from dynedge.utils.arrays import Array
-from dynedge.utils.compile import compiled
+from dynedge.utils.array_type import Array
+from dynedge.utils.numba_compile import compiled
 
 MAX_IDS = 2**31 - 1
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dynedge.data.ingest.parsers import parse_number
+from dynedge.data.ingest.csv_tokenizer import line_end
 from dynedge.data.ingest.row_checks import NOT_AN_ID, NOT_FINITE, NOT_JSON, VALID
-from dynedge.data.ingest.tokenizer import line_end
-from dynedge.utils.arrays import Array
-from dynedge.utils.compile import compiled
+from dynedge.data.ingest.value_parsers import parse_number
+from dynedge.utils.array_type import Array
+from dynedge.utils.numba_compile import compiled
 
 _TAB, _RETURN, _SPACE, _QUOTE, _BACKSLASH, _COMMA, _COLON = 9, 13, 32, 34, 92, 44, 58
 

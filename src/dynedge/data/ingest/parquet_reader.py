@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from dynedge.data.ingest.columns import ColumnValues, ListColumn, NumberColumn, TextColumn, to_seconds
+from dynedge.data.ingest.block_columns import ColumnValues, ListColumn, NumberColumn, TextColumn, to_seconds
 from dynedge.data.ingest.row_checks import RowChecks
 from dynedge.data.ingest.schema import Block, Schema, column_index
 from dynedge.data.ingest.time_parser import TIME_UNITS
 from dynedge.errors import DataError
-from dynedge.utils.arrays import Array
+from dynedge.utils.array_type import Array
 
 BLOCK_ROWS = 1 << 18
 

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import numpy as np
 
-from dynedge.data.ingest.columns import ColumnValues, NumberColumn
+from dynedge.data.ingest.block_columns import ColumnValues, NumberColumn
 from dynedge.data.ingest.parquet_reader import parquet_blocks
-from dynedge.data.ingest.parsers import number_or_none
 from dynedge.data.ingest.row_checks import RowChecks
 from dynedge.data.ingest.schema import Block, Schema
 from dynedge.data.ingest.text_reader import text_blocks
 from dynedge.data.ingest.time_parser import is_iso_time
+from dynedge.data.ingest.value_parsers import number_or_none
 from dynedge.errors import DataError, UsageError
-from dynedge.utils.arrays import Array
+from dynedge.utils.array_type import Array
 from dynedge.utils.prefetch import prefetch
 
 UNIT_SAMPLE = 2000  # rows from which the time unit is inferred

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dynedge.utils.arrays import Array
+from dynedge.utils.array_type import Array
 
 VALID, WRONG_FIELD_COUNT, UNCLOSED_QUOTE, TEXT_AFTER_QUOTE, NOT_JSON, MISSING, NOT_A_NUMBER, NOT_FINITE = range(8)
 NEGATIVE_TIME, TIME_TOO_LATE, NOT_UTF8, WRONG_LIST_LENGTH, DUPLICATE_EVENT_ID, NOT_AN_ID = range(8, 14)

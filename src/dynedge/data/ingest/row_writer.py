@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dynedge.data.ingest.columns import TextColumn
+from dynedge.data.ingest.block_columns import TextColumn
 from dynedge.data.ingest.external_sort import CHUNK_ROWS, ColumnFile, sorted_chunks
 from dynedge.data.ingest.id_encoder import IdEncoder
 from dynedge.data.ingest.readers import infer_time_unit
@@ -18,8 +18,8 @@ from dynedge.data.ingest.schema import Block, Schema
 from dynedge.data.ingest.time_parser import TIME_UNITS
 from dynedge.data.log import HEADER_BYTES
 from dynedge.data.log_writer import ColumnWriter, LogWriter
-from dynedge.utils.arrays import Array
-from dynedge.utils.compile import compiled
+from dynedge.utils.array_type import Array
+from dynedge.utils.numba_compile import compiled
 from dynedge.utils.prefetch import prefetch
 from dynedge.utils.progress import Progress
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dynedge.data.ingest.columns import ColumnValues
+from dynedge.data.ingest.block_columns import ColumnValues
 from dynedge.data.ingest.row_checks import RowChecks
 from dynedge.errors import DataError, UsageError
-from dynedge.utils.arrays import Array
+from dynedge.utils.array_type import Array
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import numpy as np
 
-from dynedge.data.ingest.columns import ColumnValues, TextColumn
+from dynedge.data.ingest.block_columns import ColumnValues, TextColumn
+from dynedge.data.ingest.csv_tokenizer import tokenize_delimited
 from dynedge.data.ingest.json_tokenizer import tokenize_json
 from dynedge.data.ingest.row_checks import RowChecks
 from dynedge.data.ingest.schema import Block, Schema, column_index
-from dynedge.data.ingest.tokenizer import tokenize_delimited
 from dynedge.errors import DataError
-from dynedge.utils.arrays import Array
+from dynedge.utils.array_type import Array
 from dynedge.utils.prefetch import prefetch
 
 BLOCK_BYTES = 8 << 20

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from dynedge.data.ingest.parsers import parse_number
 from dynedge.data.ingest.row_checks import MISSING, NEGATIVE_TIME, NOT_A_NUMBER, NOT_FINITE, TIME_TOO_LATE, VALID
-from dynedge.utils.arrays import Array
-from dynedge.utils.compile import compiled
+from dynedge.data.ingest.value_parsers import parse_number
+from dynedge.utils.array_type import Array
+from dynedge.utils.numba_compile import compiled
 
 ISO = -1
 TIME_UNITS = {"s": 0, "ms": 3, "us": 6, "ns": 9, "iso": ISO}  # units of 10^-k seconds

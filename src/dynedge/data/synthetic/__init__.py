@@ -31,7 +31,7 @@ from dynedge.data.synthetic.recipes import MIN_ENTITIES, RECIPES, HeavyTail, Rec
 from dynedge.data.synthetic.simulator import simulate
 from dynedge.data.synthetic.world import CLUSTER, ITEMS, USERS, World, initial_world
 from dynedge.errors import UsageError
-from dynedge.utils.arrays import Array
+from dynedge.utils.array_type import Array
 from dynedge.utils.prefetch import prefetch
 from dynedge.utils.progress import Progress
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dynedge.utils.arrays import Array
+from dynedge.utils.array_type import Array
 
 FIRST_NAMES = (
     "Ada Amir Ana Ben Bo Carla Chen Dara Diego Elif Emma Farid Grace Hana Hugo Ines Ivan Jonas Jun Kofi Lena Leo Lin "

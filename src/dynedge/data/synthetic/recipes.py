@@ -9,7 +9,7 @@ from itertools import accumulate
 import numpy as np
 
 from dynedge.errors import UsageError
-from dynedge.utils.arrays import Array
+from dynedge.utils.array_type import Array
 
 MIN_ENTITIES = 16  # users and items that a scaled-down log keeps at least, if it has as many events
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from dynedge.utils.arrays import Array
-from dynedge.utils.compile import compiled
+from dynedge.utils.array_type import Array
+from dynedge.utils.numba_compile import compiled
 
 U27, U30, U31, U32, U48 = (np.uint64(k) for k in (27, 30, 31, 32, 48))
 LOW32 = np.uint64(2**32 - 1)

@@ -45,7 +45,7 @@ from dynedge.data.synthetic.world import (
     World,
     rules_of,
 )
-from dynedge.utils.arrays import Array
+from dynedge.utils.array_type import Array
 
 CHUNK_BYTES = 32 << 20  # size of a chunk; no value depends on it
 NEWCOMER_EVENTS = 16  # added to a user's event count when the open ranks of a chart are computed

@@ -13,7 +13,7 @@ import numpy as np
 
 from dynedge.data.synthetic.recipes import Recipe
 from dynedge.data.synthetic.sampling import STEP, mix_bits, random_below
-from dynedge.utils.arrays import Array
+from dynedge.utils.array_type import Array
 
 MICROSECONDS = 1_000_000
 MOODS = 7

@@ -49,8 +49,8 @@ from dynedge.models.count_memory.hash_table import (
     decay_factor,
     find_row,
 )
-from dynedge.utils.arrays import Array
-from dynedge.utils.compile import compiled
+from dynedge.utils.array_type import Array
+from dynedge.utils.numba_compile import compiled
 
 QUERY_FEATURES = 15  # sizes of the contexts, time since the user's last event, whether the last items are the same
 ITEM_FEATURES = 6  # of the user's own items: whether it is one, how recently and how often it occurred; else 0

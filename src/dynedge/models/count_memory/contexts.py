@@ -40,8 +40,8 @@ from dynedge.models.count_memory.hash_table import (
 )
 from dynedge.models.count_memory.undo import restore_rows, save_rows
 from dynedge.models.growable import grown
-from dynedge.utils.arrays import Array
-from dynedge.utils.compile import compiled
+from dynedge.utils.array_type import Array
+from dynedge.utils.numba_compile import compiled
 
 PLAIN, CONTEXT_DECAYED, LOG_DECAYED, RECENCY = range(4)  # sources of a context; `earlier` and `near` have no RECENCY
 FIRST_SOURCE = {"user": 0, "last": 4, "last_two": 8, "user_last": 12, "earlier": 16, "near": 19}

@@ -13,7 +13,7 @@ from itertools import islice
 from dynedge.data.log import EventLog
 from dynedge.data.windows import Window
 from dynedge.models.base import State
-from dynedge.models.count_memory.example_collection import Examples
+from dynedge.models.count_memory.collect_examples import Examples
 from dynedge.utils.prefetch import prefetch_map
 
 

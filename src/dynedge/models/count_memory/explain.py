@@ -18,8 +18,8 @@ from dynedge.models.count_memory.contexts import (
 )
 from dynedge.models.count_memory.hash_table import COUNT, NONE, find_entry, find_row
 from dynedge.models.count_memory.scoring import NetworkWeights, compute_gates
-from dynedge.utils.arrays import Array
-from dynedge.utils.compile import compiled
+from dynedge.utils.array_type import Array
+from dynedge.utils.numba_compile import compiled
 
 REASON_OF_CONTEXT = {
     "user": "history",

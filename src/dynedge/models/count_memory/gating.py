@@ -1,6 +1,6 @@
 """The two learned networks of the count memory: the gating network over the sources, and the rescaling network.
 
-Legend: m examples, K candidates of each (the true item first), M sources (see example_collection.py).
+Legend: m examples, K candidates of each (the true item first), M sources (see collect_examples.py).
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dynedge.models.count_memory.candidates import QUERY_FEATURES
-from dynedge.models.count_memory.example_collection import Examples
+from dynedge.models.count_memory.collect_examples import Examples
 from dynedge.models.count_memory.scoring import RESCALING_INPUTS, SEEN_INPUT, NetworkWeights
-from dynedge.utils.arrays import Array
+from dynedge.utils.array_type import Array
 
 LR_SCALE = 10.0  # factor of the learning rate: a few hundred weights that decide everything, against the recurrence's
 

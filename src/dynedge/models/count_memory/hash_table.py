@@ -18,8 +18,8 @@ import numpy as np
 import torch
 
 from dynedge.models.base import State
-from dynedge.utils.arrays import Array
-from dynedge.utils.compile import compiled
+from dynedge.utils.array_type import Array
+from dynedge.utils.numba_compile import compiled
 
 NONE = -1
 UNLISTED = -2  # in the column NEXT: the entry was pruned from its row's list

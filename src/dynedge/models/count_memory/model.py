@@ -22,15 +22,15 @@ from dynedge.models.base import LogShape, Loss, Model, State, Step, loggable
 from dynedge.models.capabilities import Explainable, Explanation, Growable, RemembersSeen, Undoable
 from dynedge.models.count_memory import contexts, scoring
 from dynedge.models.count_memory.candidates import CandidateBuffer, allocate_buffer
-from dynedge.models.count_memory.config import TABLES, MemoryConfig
-from dynedge.models.count_memory.contexts import CONTEXT_SOURCES, ContextCounts, count_events
-from dynedge.models.count_memory.example_cache import ExampleCache, WindowExamples
-from dynedge.models.count_memory.example_collection import (
+from dynedge.models.count_memory.collect_examples import (
     Examples,
     allocate_examples,
     collect_examples,
     to_tensors,
 )
+from dynedge.models.count_memory.config import TABLES, MemoryConfig
+from dynedge.models.count_memory.contexts import CONTEXT_SOURCES, ContextCounts, count_events
+from dynedge.models.count_memory.example_cache import ExampleCache, WindowExamples
 from dynedge.models.count_memory.explain import explain_items, shares_by_reason
 from dynedge.models.count_memory.gating import Mixture
 from dynedge.models.growable import padded_size

@@ -19,9 +19,9 @@ import numpy as np
 from dynedge.models.count_memory.candidates import ITEM_FEATURES, CandidateBuffer, clear, collect_candidates
 from dynedge.models.count_memory.contexts import CONTEXT_SOURCES, ContextCounts, CountSettings, count_event
 from dynedge.models.count_memory.hash_table import NONE
-from dynedge.ops.spin_pair import fetch_increment
-from dynedge.utils.arrays import Array
-from dynedge.utils.compile import compiled
+from dynedge.ops.lockstep_threads import fetch_increment
+from dynedge.utils.array_type import Array
+from dynedge.utils.numba_compile import compiled
 
 RESCALING_INPUTS = CONTEXT_SOURCES + ITEM_FEATURES + 2  # per item, beside the query features
 SEEN_INPUT = CONTEXT_SOURCES  # the input that is 1 for the user's own items

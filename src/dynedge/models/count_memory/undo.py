@@ -22,8 +22,8 @@ from dynedge.models.count_memory.hash_table import (
     find_row,
     find_slot,
 )
-from dynedge.utils.arrays import Array
-from dynedge.utils.compile import compiled
+from dynedge.utils.array_type import Array
+from dynedge.utils.numba_compile import compiled
 
 
 class SavedRows(NamedTuple):

@@ -37,8 +37,8 @@ from dynedge.models.edge.config import EdgeConfig
 from dynedge.models.edge.recurrence import Recurrence
 from dynedge.models.window_index import WindowIndex
 from dynedge.ops.dispatch import SideStream
-from dynedge.ops.ranks import ranks_of_weighted_sums
-from dynedge.utils.arrays import Array
+from dynedge.ops.item_ranks import ranks_of_weighted_sums
+from dynedge.utils.array_type import Array
 
 MEMORY, RECURRENCE = "memory.", "recurrence."  # prefixes of the experts' parts of state and parameters
 

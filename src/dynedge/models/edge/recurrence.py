@@ -23,17 +23,17 @@ from dynedge.data.log import EventLog
 from dynedge.data.windows import Window
 from dynedge.errors import UsageError
 from dynedge.models.base import LogShape, Loss, State, Step, Tensors, loggable, seeded
-from dynedge.models.candidate_rows import candidates_of_chunks, num_chunks
+from dynedge.models.candidate_states import candidates_of_chunks, num_chunks
 from dynedge.models.capabilities import GraphCapturable, Growable, Searchable, Undoable
-from dynedge.models.coevolving import CoevolvingModel, time_gap_features
-from dynedge.models.dynamic import Forward
+from dynedge.models.coevolving_base import CoevolvingModel, time_gap_features
+from dynedge.models.dynamic_base import Forward
 from dynedge.models.edge import repeat_bonus
 from dynedge.models.edge.config import RecurrenceConfig
 from dynedge.models.edge.dnode_constraint import DNodeConstraint
 from dynedge.models.edge.gpu_window_cache import GPUWindowCache, check_memory, working_memory
 from dynedge.models.edge.repeat_bonus import RepeatLists
 from dynedge.models.growable import grown, padded_size
-from dynedge.models.modules import CoupledGRU, Head, ItemFeatures
+from dynedge.models.layers import CoupledGRU, Head, ItemFeatures
 from dynedge.models.ring_buffer import SIDES
 from dynedge.models.window_index import WindowIndex, index_event, index_window
 from dynedge.ops.candidate_scores import ItemUpdates, candidate_scores
@@ -46,7 +46,7 @@ from dynedge.plan.links import Linker
 from dynedge.plan.plan_cache import PlanConfig
 from dynedge.plan.planner import Plan, PlannedWindow
 from dynedge.plan.schedule import Schedule, build_schedule
-from dynedge.utils.arrays import Array
+from dynedge.utils.array_type import Array
 from dynedge.utils.prefetch import prefetch_map
 
 MAX_NEGATIVES = 1 << 18  # negatives sampled per window: beyond, neighbouring chunks share theirs

@@ -34,8 +34,8 @@ from dynedge.models.count_memory.hash_table import (
 )
 from dynedge.models.count_memory.undo import restore_rows, save_rows
 from dynedge.ops.sampled_softmax import ScoreBonus
-from dynedge.utils.arrays import Array
-from dynedge.utils.compile import compiled
+from dynedge.utils.array_type import Array
+from dynedge.utils.numba_compile import compiled
 
 TABLE = "user_items"  # prefix of the table's tensors in the state
 EVENT_AGES, COUNTS, TIME_AGES = (

@@ -15,8 +15,8 @@ from torch import Tensor
 from dynedge.ops.adam import reference
 from dynedge.ops.adam.reference import BETA1, BETA2, EPSILON
 from dynedge.ops.gather_matmul import ALLOW_FMA
-from dynedge.utils.arrays import Array
-from dynedge.utils.compile import compiled
+from dynedge.utils.array_type import Array
+from dynedge.utils.numba_compile import compiled
 
 ZERO = {torch.float32: np.float32(0), torch.float64: np.float64(0)}
 LANES = 16  # separate sums, so that the loop is vectorised

@@ -20,7 +20,7 @@ from torch.autograd.function import once_differentiable
 from dynedge.ops.autograd import apply
 from dynedge.ops.gather_linear import cpu_kernels
 from dynedge.ops.thread_pool import run_in_parts
-from dynedge.utils.arrays import Array
+from dynedge.utils.array_type import Array
 
 
 def gather_linear(parts: Sequence[tuple[Tensor, Tensor | None]], w: Tensor, bias: Tensor, relu: bool) -> Tensor:

@@ -6,8 +6,8 @@ import numpy as np
 
 from dynedge.ops.gather_matmul import add_matmul, add_outer
 from dynedge.ops.thread_pool import part_of_range
-from dynedge.utils.arrays import Array
-from dynedge.utils.compile import compiled
+from dynedge.utils.array_type import Array
+from dynedge.utils.numba_compile import compiled
 
 CHUNK = 32  # rows computed together, while they are in the cache
 

@@ -21,7 +21,7 @@ from torch import Tensor
 from dynedge.ops.gather_linear import gather_rows
 from dynedge.ops.level_gru import cpu, reference
 from dynedge.plan.schedule import Schedule
-from dynedge.utils.arrays import Array
+from dynedge.utils.array_type import Array
 
 if TYPE_CHECKING:
     from dynedge.ops.level_gru.triton import Levels

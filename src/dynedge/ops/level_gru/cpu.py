@@ -23,7 +23,7 @@ from dynedge.ops.autograd import apply
 from dynedge.ops.level_gru import cpu_kernels
 from dynedge.ops.thread_pool import Kernel, run_as_pair, run_in_parts
 from dynedge.plan.schedule import Schedule
-from dynedge.utils.arrays import Array
+from dynedge.utils.array_type import Array
 
 
 def level_gru(

@@ -19,12 +19,12 @@ from __future__ import annotations
 import numpy as np
 
 from dynedge.ops.gather_matmul import ALLOW_FMA, add_matmul, add_outer
-from dynedge.ops.spin_pair import NEVER, arrive, begin_step, end_step, finish_steps
+from dynedge.ops.lockstep_threads import NEVER, arrive, begin_step, end_step, finish_steps
 from dynedge.ops.thread_pool import part_of_range
 from dynedge.ops.vector_math import tanh
 from dynedge.plan.schedule import OTHER, OWN
-from dynedge.utils.arrays import Array
-from dynedge.utils.compile import compiled
+from dynedge.utils.array_type import Array
+from dynedge.utils.numba_compile import compiled
 
 CHUNK = 32  # rows computed together: their gates, 32 KiB at d = 64, stay in the cache between the steps
 
@@ -106,7 +106,7 @@ def backward(part: int, parts: int, first: int, last: int, blocks: Array, *array
             _backward(start, stop, side, blocks[0], *arrays)
 
 
-# The same by two threads, one per side (see ops/spin_pair.py): the users and items of a level do not read each other.
+# The same by two threads, one per side (ops/lockstep_threads.py): users and items of a level do not read each other.
 
 
 @compiled

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dynedge.plan.schedule import OTHER, OWN, Schedule
-from dynedge.utils.arrays import Array
+from dynedge.utils.array_type import Array
 
 
 def update(own: Tensor, other: Tensor, pre: Tensor, w_own: Tensor, w_other: Tensor, b_own: Tensor) -> Tensor:

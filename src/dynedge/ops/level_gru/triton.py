@@ -23,7 +23,7 @@ from torch.autograd.function import once_differentiable
 from dynedge.ops.level_gru import triton_kernels, triton_narrow_levels
 from dynedge.ops.segment_sum.triton import segment_sum
 from dynedge.plan.schedule import Schedule
-from dynedge.utils.arrays import Array
+from dynedge.utils.array_type import Array
 
 LevelRun = tuple[int, int, int]  # first level, last level + 1, rows of the widest side among them
 

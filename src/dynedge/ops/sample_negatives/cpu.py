@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dynedge.utils.arrays import Array
-from dynedge.utils.compile import compiled
+from dynedge.utils.array_type import Array
+from dynedge.utils.numba_compile import compiled
 from dynedge.utils.rng import splitmix64, stream_key
 
 U = np.uint32

@@ -16,7 +16,7 @@ from dynedge.ops.gather_matmul import VECTOR_BYTES
 from dynedge.ops.sampled_softmax import cpu_kernels
 from dynedge.ops.sampled_softmax.inputs import CHUNK, CandidateColumns, LossInputs, ScoreBonus
 from dynedge.ops.thread_pool import run_in_parts
-from dynedge.utils.arrays import Array
+from dynedge.utils.array_type import Array
 
 BUFFER = 2**22  # numbers: the columns' gradients stored before they are added to their rows, 16 MiB
 

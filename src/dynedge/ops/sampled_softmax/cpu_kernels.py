@@ -13,8 +13,8 @@ import numpy as np
 from dynedge.ops.gather_matmul import ALLOW_FMA, VECTOR_BYTES, add_matmul, add_outer
 from dynedge.ops.sampled_softmax.inputs import CHUNK
 from dynedge.ops.vector_math import exp
-from dynedge.utils.arrays import Array
-from dynedge.utils.compile import compiled
+from dynedge.utils.array_type import Array
+from dynedge.utils.numba_compile import compiled
 
 TILE = 256  # columns multiplied together: their vectors, 128 KiB at D = 128, stay in the L2 cache
 

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from dynedge.errors import UsageError
-from dynedge.plan.dnodes.best import best_dnodes
+from dynedge.plan.dnodes.best_of_methods import best_dnodes
 from dynedge.plan.dnodes.cut_by_time import cut_by_time_dnodes
 from dynedge.plan.dnodes.depth import depth_dnodes
 from dynedge.plan.dnodes.longest_path import longest_path_dnodes
-from dynedge.utils.arrays import Array
+from dynedge.utils.array_type import Array
 
 __all__ = ["METHODS", "Method", "select_dnodes"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dynedge.plan.dnodes.graph import dnode_codes
-from dynedge.utils.arrays import Array
+from dynedge.utils.array_type import Array
 
 
 def cut_by_time_dnodes(prev: Array, parts: int) -> Array:

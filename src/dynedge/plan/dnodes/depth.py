@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from dynedge.plan.dnodes.graph import dnode_codes, heights, prune_cuts, reverse_time
-from dynedge.utils.arrays import Array
-from dynedge.utils.compile import compiled
+from dynedge.utils.array_type import Array
+from dynedge.utils.numba_compile import compiled
 
 # When one link of an event is cut, the other is cut too if its level reaches this share of the limit.
 SECOND_LINK_SHARES = (1.0, 0.5)

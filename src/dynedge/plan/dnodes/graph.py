@@ -13,8 +13,8 @@ import numpy as np
 
 from dynedge.plan.levels import levels_with_cuts
 from dynedge.plan.links import ACTIVE, ENTRY
-from dynedge.utils.arrays import Array
-from dynedge.utils.compile import compiled
+from dynedge.utils.array_type import Array
+from dynedge.utils.numba_compile import compiled
 
 
 class Core(NamedTuple):

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from dynedge.plan.levels import levels_with_cuts
-from dynedge.utils.arrays import Array
-from dynedge.utils.compile import compiled
+from dynedge.utils.array_type import Array
+from dynedge.utils.numba_compile import compiled
 
 
 def longest_path_dnodes(prev: Array, max_dnodes: int) -> Array:

@@ -7,9 +7,9 @@ import asyncio
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
+from dynedge.serving.route_context import service_of
 from dynedge.serving.routes.common import BODY_ERRORS, ERRORS
 from dynedge.serving.schemas import EventsBody, EventsReceipt
-from dynedge.serving.service import service_of
 from dynedge.serving.validation import validate_event
 
 router = APIRouter(responses=ERRORS)

@@ -6,8 +6,8 @@ from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from dynedge.serving.problem_details import failed
+from dynedge.serving.route_context import service_of
 from dynedge.serving.routes.common import ERRORS
-from dynedge.serving.service import service_of
 
 router = APIRouter(responses=ERRORS)
 

@@ -11,9 +11,9 @@ from starlette.responses import JSONResponse, Response
 from dynedge.errors import UsageError
 from dynedge.inference.event_input import Event
 from dynedge.inference.session import Session
-from dynedge.serving.queries import Record, find_row
+from dynedge.serving.route_context import Service, service_of
 from dynedge.serving.routes.common import ERRORS, Limit, PathId
-from dynedge.serving.service import Service, service_of
+from dynedge.serving.service_queries import Record, find_row
 
 router = APIRouter(responses=ERRORS)
 

@@ -12,11 +12,11 @@ from dynedge.data.id_index import ExternalId
 from dynedge.inference.event_input import Event
 from dynedge.inference.recommend import recommend
 from dynedge.inference.session import Session
-from dynedge.serving import queries, schemas
+from dynedge.serving import schemas, service_queries
 from dynedge.serving.batcher import QueryOptions
-from dynedge.serving.queries import Record, query_time
+from dynedge.serving.route_context import service_of
 from dynedge.serving.routes.common import BODY_ERRORS, ERRORS, FilterSeen, ItemCount, PathId, QueryTime
-from dynedge.serving.service import service_of
+from dynedge.serving.service_queries import Record, query_time
 
 router = APIRouter(responses=ERRORS)
 Explain = Annotated[bool, Query(description="Add the reasons for each item's score.")]
@@ -35,7 +35,7 @@ async def get_recommendations(
     service = service_of(request)
     at = service.parse_time(time)
     answer = await asyncio.wrap_future(service.batcher.submit(id, QueryOptions(k, at, filter_seen)))
-    record = await service.query(queries.explained, answer, at) if explain else answer.to_record()
+    record = await service.query(service_queries.explained, answer, at) if explain else answer.to_record()
     return JSONResponse(record)
 
 
@@ -63,10 +63,10 @@ async def post_what_if(request: Request, id: PathId, body: schemas.WhatIfBody) -
 
 def _what_if(session: Session, user: str, body: schemas.WhatIfBody, time: float | None) -> Record:
     event = Event(user, str(body.item_id), query_time(session, time))
-    return queries.what_if(session, event, body.k, filter_seen=body.filter_seen)
+    return service_queries.what_if(session, event, body.k, filter_seen=body.filter_seen)
 
 
 @router.get("/items/{id:path}/similar", response_model=schemas.SimilarItems)
 async def get_similar_items(request: Request, id: PathId, k: ItemCount = 10) -> Response:
     """Returns the items with the most similar vectors, by cosine similarity."""
-    return JSONResponse(await service_of(request).query(queries.similar_items, id, k))
+    return JSONResponse(await service_of(request).query(service_queries.similar_items, id, k))

@@ -34,11 +34,11 @@ from dynedge.config import option
 from dynedge.data.log import EventLog
 from dynedge.models.base import LogShape, State, Step, Tensors, seeded
 from dynedge.models.baselines.dynamic.coevolving_rnn import CoevolvingRNN
-from dynedge.models.candidate_rows import rows_before
-from dynedge.models.dynamic import Forward
+from dynedge.models.candidate_states import rows_before
+from dynedge.models.dynamic_base import Forward
 from dynedge.models.window_index import WindowIndex
 from dynedge.ops.all_scores import all_scores
-from dynedge.utils.arrays import Array
+from dynedge.utils.array_type import Array
 
 MIN_ELAPSED = 0.1  # in time units: shorter times are raised to it, or the events of a basket would dominate the loss
 MAX_EXPONENT = 20.0  # of an intensity

@@ -38,13 +38,13 @@ from dynedge.data.log import EventLog
 from dynedge.data.windows import Window
 from dynedge.errors import UsageError
 from dynedge.models.base import LogShape, State
-from dynedge.models.baselines.dynamic.neighbours import NeighbourIndex, NeighbourModel, history_after, item_arena
+from dynedge.models.baselines.dynamic.neighbour_base import NeighbourIndex, NeighbourModel, history_after, item_arena
 from dynedge.models.capabilities import HasVectors
-from dynedge.models.dynamic import Forward
+from dynedge.models.dynamic_base import Forward
 from dynedge.models.ring_buffer import NONE
 from dynedge.models.window_index import WindowIndex
 from dynedge.ops.gather_linear import gather_linear
-from dynedge.utils.arrays import Array
+from dynedge.utils.array_type import Array
 
 
 @dataclass(frozen=True)

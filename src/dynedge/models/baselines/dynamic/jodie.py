@@ -27,8 +27,8 @@ from torch.nn import functional as F
 from dynedge.config import option
 from dynedge.models.base import LogShape, State, Step
 from dynedge.models.baselines.dynamic.coevolving_rnn import CoevolvingRNN
-from dynedge.models.candidate_rows import rows_before
-from dynedge.models.dynamic import Forward
+from dynedge.models.candidate_states import rows_before
+from dynedge.models.dynamic_base import Forward
 from dynedge.models.window_index import WindowIndex
 from dynedge.ops.gather_linear import gather_linear
 

@@ -39,9 +39,9 @@ from dynedge.config import option
 from dynedge.data.log import EventLog
 from dynedge.errors import UsageError
 from dynedge.models.base import LogShape, State, seeded
-from dynedge.models.baselines.dynamic.neighbours import NeighbourIndex, NeighbourModel, history_after, item_arena
+from dynedge.models.baselines.dynamic.neighbour_base import NeighbourIndex, NeighbourModel, history_after, item_arena
 from dynedge.models.capabilities import HasVectors
-from dynedge.models.dynamic import Forward
+from dynedge.models.dynamic_base import Forward
 from dynedge.models.ring_buffer import SIDES, History, RingIndex
 from dynedge.models.window_index import WindowIndex
 from dynedge.ops.gather_linear import gather_linear

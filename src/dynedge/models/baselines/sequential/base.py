@@ -25,10 +25,10 @@ from dynedge.config import option
 from dynedge.data.log import EventLog
 from dynedge.data.windows import Window
 from dynedge.models.base import LogShape, Loss, Model, State, Step, loggable
-from dynedge.models.modules import ItemFeatures
+from dynedge.models.layers import ItemFeatures
 from dynedge.models.ring_buffer import HistoryLookup, RingBuffers, RingIndex
 from dynedge.ops.gather_linear import gather_rows
-from dynedge.utils.arrays import Array
+from dynedge.utils.array_type import Array
 
 MIN_ROWS = 8  # rows scored at once: matrix products of fewer than four rows are summed in another order
 

@@ -31,8 +31,8 @@ from dynedge.data.log import EventLog
 from dynedge.data.windows import Window
 from dynedge.models.base import LogShape, Step, Tensors, seeded
 from dynedge.models.baselines.static.base import StaticModel
-from dynedge.utils.arrays import Array
-from dynedge.utils.compile import compiled
+from dynedge.utils.array_type import Array
+from dynedge.utils.numba_compile import compiled
 
 PADDING = -1  # after the end of a walk
 

@@ -39,8 +39,8 @@ from dynedge.data.windows import Window, cut_windows
 from dynedge.errors import DataError
 from dynedge.models.base import LogShape, Step
 from dynedge.models.baselines.static.base import StaticModel
-from dynedge.utils.arrays import Array
-from dynedge.utils.compile import compiled
+from dynedge.utils.array_type import Array
+from dynedge.utils.numba_compile import compiled
 
 BATCH = 8192  # entities whose final vectors are computed at once
 

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 
 from dynedge.models.base import State
 from dynedge.models.capabilities import HasStates
-from dynedge.models.dynamic import DynamicModel, Forward
+from dynedge.models.dynamic_base import DynamicModel, Forward
 from dynedge.models.ring_buffer import SIDES
 from dynedge.models.window_index import WindowIndex
 from dynedge.ops.read_states import EntityTable, read_states
-from dynedge.utils.arrays import Array
+from dynedge.utils.array_type import Array
 
 NEVER = -1.0  # time of the last event of an entity without events
 

@@ -25,7 +25,7 @@ def compare_log(
 ) -> None:
     """Trains and evaluates the models, prints the leaderboard and writes the report."""
     from dynedge.data.log import read_log
-    from dynedge.experiments.benchmark import run_benchmark
+    from dynedge.experiments.compare_models import run_benchmark
     from dynedge.report.leaderboard_page import check_folder, write_page
     from dynedge.utils.signals import StoppedBySignal
 

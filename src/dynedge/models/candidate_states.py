@@ -15,8 +15,8 @@ from torch import Tensor
 from dynedge.models.window_index import WindowIndex
 from dynedge.ops.sampled_softmax import CHUNK, CandidateColumns, ChunkCandidates
 from dynedge.plan.schedule import NO_ROW, Schedule
-from dynedge.utils.arrays import Array
-from dynedge.utils.compile import compiled
+from dynedge.utils.array_type import Array
+from dynedge.utils.numba_compile import compiled
 
 FOREVER = np.iinfo(np.int64).max
 NEVER = np.iinfo(np.int32).max  # no event has that number

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from dynedge.data.windows import Window
 from dynedge.models.base import LogShape, State
-from dynedge.models.dynamic import DynamicModel, Forward
+from dynedge.models.dynamic_base import DynamicModel, Forward
 from dynedge.models.ring_buffer import History, RingBuffers, RingIndex
 from dynedge.models.window_index import WindowIndex
-from dynedge.utils.arrays import Array
+from dynedge.utils.array_type import Array
 
 
 @dataclass(frozen=True, eq=False)

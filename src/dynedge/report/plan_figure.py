@@ -15,7 +15,7 @@ from dynedge.plan.levels import NO_DNODES, levels
 from dynedge.plan.links import ACTIVE
 from dynedge.plan.planner import Plan
 from dynedge.report.style import BLUE, GREEN, GREY, GRID, PINK, RED, figure, log_scales, save, style_axes
-from dynedge.utils.arrays import Array
+from dynedge.utils.array_type import Array
 
 METHOD_STYLES = {  # colour, marker, line
     "best": (BLUE, "o", "-"),

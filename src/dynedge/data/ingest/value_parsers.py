@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from dynedge.data.ingest.row_checks import MISSING, NOT_A_NUMBER, NOT_FINITE, NOT_UTF8, VALID, WRONG_LIST_LENGTH
-from dynedge.utils.arrays import Array
-from dynedge.utils.compile import compiled
+from dynedge.utils.array_type import Array
+from dynedge.utils.numba_compile import compiled
 
 _SPACE, _COMMA = 32, 44
 

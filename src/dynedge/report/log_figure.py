@@ -10,7 +10,7 @@ import numpy as np
 from dynedge.data.log import EventLog
 from dynedge.data.statistics import degrees
 from dynedge.report.style import BLUE, ORANGE, figure, log_scales, save, style_axes
-from dynedge.utils.arrays import Array
+from dynedge.utils.array_type import Array
 
 BINS = 120
 MAX_EVENTS = 2_000_000  # the histogram of a larger log is made from evenly spaced events

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from dynedge.data.windows import Window
 from dynedge.models.base import Loss, Model, State, Step, loggable
-from dynedge.models.candidate_rows import candidates_of_chunks, num_chunks
+from dynedge.models.candidate_states import candidates_of_chunks, num_chunks
 from dynedge.models.window_index import WindowIndex, index_window
 from dynedge.ops.all_scores import all_scores
 from dynedge.ops.sampled_softmax import sampled_softmax

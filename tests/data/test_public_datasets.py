@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from dynedge.data.datasets import DATASETS, find_dataset
 from dynedge.data.ingest.pipeline import prepare
 from dynedge.data.log import EventLog
+from dynedge.data.public_datasets import DATASETS, find_dataset
 from dynedge.errors import DataError, UsageError
 
 JODIE = """user_id,item_id,timestamp,state_label,comma_separated_list_of_features

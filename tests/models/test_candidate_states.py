@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynedge.models import candidate_rows as candidates
+from dynedge.models import candidate_states as candidates
 from dynedge.plan.links import Linker
 from dynedge.plan.schedule import build_schedule
 

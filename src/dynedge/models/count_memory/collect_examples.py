@@ -18,8 +18,8 @@ from torch import Tensor
 from dynedge.models.count_memory.candidates import QUERY_FEATURES, CandidateBuffer, clear, collect_candidates
 from dynedge.models.count_memory.contexts import CONTEXT_SOURCES, ContextCounts, CountSettings, count_event
 from dynedge.models.count_memory.scoring import RESCALING_INPUTS, NetworkWeights, compute_gates, rescaling_inputs
-from dynedge.utils.arrays import Array
-from dynedge.utils.compile import compiled
+from dynedge.utils.array_type import Array
+from dynedge.utils.numba_compile import compiled
 
 TOP, SAMPLED = 38, 24
 CANDIDATES = 2 + TOP + SAMPLED  # K: the true item, the items no context has seen, the top, a sample of the rest

@@ -9,7 +9,7 @@ import numpy as np
 from dynedge.data.log import EventLog
 from dynedge.errors import DataError
 from dynedge.inference.event_input import Event
-from dynedge.runs.coverage import Coverage
+from dynedge.runs.event_coverage import Coverage
 from dynedge.runs.folder import COVERAGE
 from dynedge.serving.engine import BusyError, Engine
 from dynedge.serving.journal import DiskFullError

@@ -20,8 +20,8 @@ from typing import NamedTuple
 import numpy as np
 
 from dynedge.plan.dnodes.graph import Core, prune_cuts
-from dynedge.utils.arrays import Array
-from dynedge.utils.compile import compiled
+from dynedge.utils.array_type import Array
+from dynedge.utils.numba_compile import compiled
 
 MOST_LABELS = 32
 LABEL_COUNTS = (4, 8, MOST_LABELS)  # tried in order: few labels converge in few sweeps and often win on long paths;

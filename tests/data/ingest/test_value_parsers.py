@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynedge.data.ingest import parsers, row_checks
+from dynedge.data.ingest import row_checks, value_parsers
 from dynedge.data.ingest.time_parser import ISO, parse_times
 
 
 def number(text: bytes) -> tuple[float, int]:
-    return parsers.parse_number(np.frombuffer(text, np.uint8), 0, len(text))
+    return value_parsers.parse_number(np.frombuffer(text, np.uint8), 0, len(text))
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False))
@@ -99,7 +99,7 @@ def test_time_units(unit, text):
 def test_utf8_is_checked_as_by_decode(text):
     data = np.frombuffer(text + b"\x80\x80\x80", np.uint8)  # the bytes after the field must not be read as part of it
     status, bad_column = np.zeros(1, np.uint8), np.zeros(1, np.int32)
-    parsers.check_texts(data, np.array([0]), np.array([len(text)]), status, bad_column, 0, False)
+    value_parsers.check_texts(data, np.array([0]), np.array([len(text)]), status, bad_column, 0, False)
     try:
         valid = "\0" not in text.decode()
     except UnicodeDecodeError:

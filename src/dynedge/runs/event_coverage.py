@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from dynedge.data.log import EventLog
-from dynedge.utils.arrays import Array
+from dynedge.utils.array_type import Array
 from dynedge.utils.tensor_io import Tensors
 
 CHUNK = 1 << 20  # events read into memory at once

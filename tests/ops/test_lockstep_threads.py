@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from dynedge.ops import spin_pair, thread_pool
+from dynedge.ops import lockstep_threads, thread_pool
 from dynedge.ops.level_gru import cpu
 
 STEPS = 20_000
@@ -17,25 +17,25 @@ STEPS = 20_000
 @numba.njit(nogil=True)
 def _run_steps(second, shared, rows):
     """rows[s + 1, half] from both halves of rows[s]: wrong at once if a thread runs ahead of the other."""
-    handover = spin_pair.arrive(shared) if second else spin_pair.NEVER
+    handover = lockstep_threads.arrive(shared) if second else lockstep_threads.NEVER
     for step in range(min(handover, len(rows) - 1) if second else 0, len(rows) - 1):
-        solo, handover = spin_pair.begin_step(second, shared, step, handover)
+        solo, handover = lockstep_threads.begin_step(second, shared, step, handover)
         for half in range(2):
             if solo or half == second:
                 rows[step + 1, half] = (3 * rows[step, half] + 5 * rows[step, 1 - half] + half) % 1_000_003
-        spin_pair.end_step(second, shared, step)
-    spin_pair.finish_steps(second, shared, len(rows) - 1, handover)
+        lockstep_threads.end_step(second, shared, step)
+    lockstep_threads.finish_steps(second, shared, len(rows) - 1, handover)
 
 
 @pytest.mark.parametrize("who_is_first", ["alone", "second", "first"])
 def test_two_threads_compute_what_one_computes(who_is_first):
     expected, rows = (np.ones((STEPS + 1, 2), np.int64) for _ in range(2))
-    _run_steps(0, spin_pair.new_shared(), expected)
-    shared = spin_pair.new_shared()
+    _run_steps(0, lockstep_threads.new_shared(), expected)
+    shared = lockstep_threads.new_shared()
     helper = threading.Thread(target=_run_steps, args=(1, shared, rows))
     if who_is_first == "second":
         helper.start()
-        while not shared[spin_pair.ARRIVED]:
+        while not shared[lockstep_threads.ARRIVED]:
             time.sleep(0.001)
     if who_is_first == "first":
         threading.Timer(0.0001, helper.start).start()
@@ -46,8 +46,8 @@ def test_two_threads_compute_what_one_computes(who_is_first):
         helper.join()
     assert np.array_equal(rows, expected)
     if who_is_first == "second":
-        assert shared[spin_pair.HANDOVER] == 0
-        assert shared[spin_pair.SECOND] == STEPS
+        assert shared[lockstep_threads.HANDOVER] == 0
+        assert shared[lockstep_threads.SECOND] == STEPS
 
 
 def test_a_pair_whose_first_thread_yields_often_runs_on_one_thread_for_a_while(monkeypatch):
@@ -57,7 +57,7 @@ def test_a_pair_whose_first_thread_yields_often_runs_on_one_thread_for_a_while(m
         if second:
             second_calls.append(second)
         else:
-            shared[spin_pair.YIELDS] = thread_pool.MAX_YIELDS + 1
+            shared[lockstep_threads.YIELDS] = thread_pool.MAX_YIELDS + 1
 
     monkeypatch.setattr(thread_pool, "_solo_calls_left", 0)
     threads = torch.get_num_threads()
@@ -84,7 +84,7 @@ def test_only_many_rows_in_narrow_levels_run_as_a_pair(monkeypatch):
 @numba.njit(nogil=True)
 def _claim_all(counters, claimed):
     for k in range(len(counters)):
-        if spin_pair.fetch_increment(counters, k) == 0:
+        if lockstep_threads.fetch_increment(counters, k) == 0:
             claimed[k] += 1
 
 

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dynedge.utils.arrays import Array
-from dynedge.utils.compile import compiled
+from dynedge.utils.array_type import Array
+from dynedge.utils.numba_compile import compiled
 
 
 def ranks(scores: Tensor, true: Tensor) -> Array:

@@ -8,8 +8,8 @@ rejected row keeps its line number.
 from __future__ import annotations
 
 from dynedge.data.ingest.row_checks import TEXT_AFTER_QUOTE, UNCLOSED_QUOTE, VALID, WRONG_FIELD_COUNT
-from dynedge.utils.arrays import Array
-from dynedge.utils.compile import compiled
+from dynedge.utils.array_type import Array
+from dynedge.utils.numba_compile import compiled
 
 MAX_QUOTED_BYTES = 1 << 20  # a quote not closed within 1 MiB is stray: its line is rejected, reading continues
 

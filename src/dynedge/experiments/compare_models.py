@@ -15,7 +15,7 @@ from typing import Any
 from dynedge.config import flatten
 from dynedge.data.log import EventLog
 from dynedge.errors import DataError, UsageError
-from dynedge.experiments.entries import TOML, BenchmarkEntry, benchmark_entries
+from dynedge.experiments.compared_models import TOML, BenchmarkEntry, benchmark_entries
 from dynedge.experiments.leaderboard import leaderboard
 from dynedge.experiments.subprocess_training import announce, is_trained, train_in_subprocess
 from dynedge.runs.evaluate_run import RunRanks, cached_ranks, check_protocol

@@ -12,9 +12,9 @@ import numpy as np
 from dynedge.plan.dnodes.depth import depth_dnodes
 from dynedge.plan.dnodes.graph import Core, codes_in_window, dnode_codes, extract_core, heights
 from dynedge.plan.dnodes.longest_path import cut_longest_paths
-from dynedge.plan.dnodes.message_passing import cut_core
+from dynedge.plan.dnodes.trws_solver import cut_core
 from dynedge.plan.levels import levels_with_cuts
-from dynedge.utils.arrays import Array
+from dynedge.utils.array_type import Array
 
 # Message-passing sweeps: QUICK while searching in a large core, THOROUGH in a small core or at the final depth.
 QUICK, THOROUGH = 4, 10

@@ -11,7 +11,6 @@ from typing import Protocol
 import numpy as np
 
 from dynedge.data.ingest.id_encoder import IdEncoder
-from dynedge.data.ingest.parsers import check_texts, parse_list, parse_lists, parse_numbers
 from dynedge.data.ingest.row_checks import (
     MISSING,
     NEGATIVE_TIME,
@@ -24,7 +23,8 @@ from dynedge.data.ingest.row_checks import (
     RowChecks,
 )
 from dynedge.data.ingest.time_parser import ISO, LATEST_TIME, parse_times
-from dynedge.utils.arrays import Array
+from dynedge.data.ingest.value_parsers import check_texts, parse_list, parse_lists, parse_numbers
+from dynedge.utils.array_type import Array
 
 
 class ColumnValues(Protocol):

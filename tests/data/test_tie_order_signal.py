@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynedge.data import tie_order
+from dynedge.data import tie_order_signal
 from dynedge.data.log import EventLog
-from dynedge.data.tie_order import order_signal
+from dynedge.data.tie_order_signal import order_signal
 
 
 def plain_mrr(user, item, first, items):
@@ -29,13 +29,13 @@ def plain_mrr(user, item, first, items):
 def test_mrr_equals_plain_counting(rows, first):
     user, item = np.array(rows, np.int32).reshape(-1, 2).T.copy()
     first = min(first, len(user))
-    assert tie_order._mrr(user, item, first, 4, 7) == pytest.approx(plain_mrr(user, item, first, 7), abs=1e-12)
+    assert tie_order_signal._mrr(user, item, first, 4, 7) == pytest.approx(plain_mrr(user, item, first, 7), abs=1e-12)
 
 
 def test_mrr_with_more_pairs_than_the_initial_table_holds():
     rng = np.random.default_rng(0)
     user, item = rng.integers(0, 3, 70_000, np.int32), rng.integers(0, 2000, 70_000, np.int32)
-    mrr = tie_order._mrr(user, item, 69_950, 3, 2000)
+    mrr = tie_order_signal._mrr(user, item, 69_950, 3, 2000)
     assert mrr == pytest.approx(plain_mrr(user, item, 69_950, 2000), abs=1e-12)
 
 
@@ -59,7 +59,7 @@ def test_a_meaningful_order_is_detected_and_a_random_one_is_not():
 
 
 def test_only_the_last_events_are_used_and_their_number_is_reported(monkeypatch):
-    monkeypatch.setattr(tie_order, "MAX_EVENTS", 1000)
+    monkeypatch.setattr(tie_order_signal, "MAX_EVENTS", 1000)
     log = baskets(ordered=True)
     signal = order_signal(log)
     assert (signal["events"], signal["scored"]) == (1000, 100)

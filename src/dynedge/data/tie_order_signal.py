@@ -14,8 +14,8 @@ import numpy as np
 
 from dynedge.data.log import EventLog
 from dynedge.data.pair_set import doubled, empty_set, find_slot, pair_key
-from dynedge.utils.arrays import Array
-from dynedge.utils.compile import compiled
+from dynedge.utils.array_type import Array
+from dynedge.utils.numba_compile import compiled
 
 MAX_EVENTS = 1_000_000  # only the last events of a longer log are used
 SCORED_ONE_IN = 10  # the last tenth of them is predicted, the others are only counted

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynedge.ops.ranks import ranks, ranks_of_weighted_sums, reference_ranks
+from dynedge.ops.item_ranks import ranks, ranks_of_weighted_sums, reference_ranks
 
 VALUES = st.sampled_from([0.0, -0.0, 1.0, 1.5, -2.0, math.inf, -math.inf, math.nan])
 

@@ -15,8 +15,8 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from dynedge.utils.arrays import Array
-from dynedge.utils.compile import compiled
+from dynedge.utils.array_type import Array
+from dynedge.utils.numba_compile import compiled
 
 # Slots of the shared array, each on its own cache line: whether the second thread has arrived, the step from which it
 # computes second halves, how many steps each thread has finished, and how often the first had to yield.

@@ -8,7 +8,7 @@ import textwrap
 
 import pytest
 
-from dynedge.utils.compile import compiled, source_key
+from dynedge.utils.numba_compile import compiled, source_key
 
 CONSTANTS = """
 SCALE = 3
@@ -17,7 +17,7 @@ MODE = "sum"
 """
 HELPER = """
 from constants import SCALE, TABLE
-from dynedge.utils.compile import compiled
+from dynedge.utils.numba_compile import compiled
 
 
 @compiled
@@ -27,7 +27,7 @@ def helper(x):
 KERNEL = '''
 from helper import helper
 from constants import MODE
-from dynedge.utils.compile import compiled
+from dynedge.utils.numba_compile import compiled
 
 
 @compiled
@@ -122,11 +122,11 @@ def test_recursion_and_cycles_end(write):
 @pytest.mark.slow
 def test_keys_agree_between_processes(tmp_path):
     (tmp_path / "fast.py").write_text(
-        "from dynedge.utils.compile import compiled\n"
+        "from dynedge.utils.numba_compile import compiled\n"
         "@compiled(fastmath={'nnan', 'ninf', 'nsz', 'arcp', 'contract', 'afn', 'reassoc'})\n"
         "def add(x, y): return x + y if x in (1, 2) else y\n"
     )
-    script = "import fast; from dynedge.utils.compile import source_key; print(source_key(fast.add))"
+    script = "import fast; from dynedge.utils.numba_compile import source_key; print(source_key(fast.add))"
     keys = {run(tmp_path, script, PYTHONHASHSEED=str(seed)) for seed in (1, 2, 3)}
     assert len(keys) == 1
 
