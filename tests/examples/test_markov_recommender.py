@@ -11,16 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from models.every_model import (
-    CHECKS,
-    assert_batches_follow_windows,
-    assert_candidates_are_columns,
-    assert_no_leak,
-    assert_observe_advances_like_score,
-    assert_score_query_equals_score,
-    capabilities_of,
-    make_log,
-)
+from models.every_model import CHECKS, CONTRACT, capabilities_of, make_log
 
 from dynedge import synthesize
 from dynedge.models.base import Step
@@ -58,17 +49,7 @@ def trained(markov):
     return model.eval(), log
 
 
-@pytest.mark.parametrize(
-    "check",
-    [
-        assert_no_leak,
-        assert_score_query_equals_score,
-        assert_observe_advances_like_score,
-        assert_candidates_are_columns,
-        assert_batches_follow_windows,
-    ],
-    ids=lambda check: check.__name__.removeprefix("assert_"),
-)
+@pytest.mark.parametrize("check", CONTRACT, ids=lambda check: check.__name__.removeprefix("assert_"))
 def test_contract(trained, check):
     check(*trained)
 
@@ -164,3 +145,12 @@ def test_the_documentation_shows_the_files_themselves():
     assert code == SOURCE.read_text()
     assert toml in (EXAMPLE / "pyproject.toml").read_text()
     assert len(code.splitlines()) <= 60
+
+
+def test_a_model_with_the_name_of_a_built_in_one_is_refused(installed, log, tmp_path):
+    (points,) = (tmp_path / "site").glob("*.dist-info/entry_points.txt")
+    points.write_text(points.read_text().replace("markov =", "edge ="))
+    message = installed("compare", log, "--models", "next", code=3)
+    assert message == (
+        "dynedge: the model edge of markov_recommender:ENTRY has the name of a built-in one; rename it.\n"
+    )

@@ -140,6 +140,15 @@ def assert_batches_follow_windows(model, log):
         assert not isinstance(window, Window) or window.events == expected
 
 
+CONTRACT = [
+    assert_no_leak,
+    assert_score_query_equals_score,
+    assert_observe_advances_like_score,
+    assert_candidates_are_columns,
+    assert_batches_follow_windows,
+]
+
+
 # ---- capabilities
 
 

@@ -7,17 +7,7 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-from models.every_model import (
-    CHECKS,
-    assert_batches_follow_windows,
-    assert_candidates_are_columns,
-    assert_no_leak,
-    assert_observe_advances_like_score,
-    assert_same_state,
-    assert_score_query_equals_score,
-    capabilities_of,
-    make_log,
-)
+from models.every_model import CHECKS, CONTRACT, assert_same_state, capabilities_of, make_log
 
 from dynedge.evaluation.metrics import per_event
 from dynedge.evaluation.protocol import PROTOCOLS, rank_events
@@ -59,17 +49,7 @@ def trained(recipe, log_name):
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-@pytest.mark.parametrize(
-    "check",
-    [
-        assert_no_leak,
-        assert_score_query_equals_score,
-        assert_observe_advances_like_score,
-        assert_candidates_are_columns,
-        assert_batches_follow_windows,
-    ],
-    ids=lambda check: check.__name__.removeprefix("assert_"),
-)
+@pytest.mark.parametrize("check", CONTRACT, ids=lambda check: check.__name__.removeprefix("assert_"))
 def test_contract(recipe, check):
     model, _, log = trained(recipe, "short")
     check(model, log)

@@ -9,7 +9,7 @@ from ops.triton_interpreter import DEVICE
 from torch import Tensor
 
 from dynedge.ops import all_scores
-from dynedge.ops.candidate_scores import ItemUpdates, candidate_scores, reference, triton
+from dynedge.ops.candidate_scores import ItemUpdates, ScoreInputs, candidate_scores, reference, triton
 from dynedge.ops.read_states import EntityTable
 from dynedge.ops.read_states.reference import read_states
 from dynedge.plan.links import Linker
@@ -55,9 +55,9 @@ def test_equals_all_scores_of_the_candidates(
     )
     expected = scores.gather(1, candidates)
     inputs = query, candidates, table, id_embeddings, updates, arena
-    torch.testing.assert_close(reference.candidate_scores(*inputs), expected, rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(reference.candidate_scores(ScoreInputs(*inputs)), expected, rtol=1e-5, atol=1e-4)
     on_device = [part if part is None else to_device(part) for part in inputs]
-    torch.testing.assert_close(triton.candidate_scores(*on_device).cpu(), expected, rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(triton.candidate_scores(ScoreInputs(*on_device)).cpu(), expected, rtol=1e-5, atol=1e-4)
 
 
 def to_device(part: Tensor | EntityTable | ItemUpdates) -> Tensor | EntityTable | ItemUpdates:
@@ -69,4 +69,5 @@ def test_the_reference_in_small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     query, candidates = torch.randn(40, 8), torch.randint(12, (40, 5))
     scores = candidate_scores(query, candidates, table, None, updates, arena)
     monkeypatch.setattr(reference, "MAX_STATES", 13)
-    torch.testing.assert_close(reference.candidate_scores(query, candidates, table, None, updates, arena), scores)
+    inputs = ScoreInputs(query, candidates, table, None, updates, arena)
+    torch.testing.assert_close(reference.candidate_scores(inputs), scores)

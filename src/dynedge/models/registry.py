@@ -49,7 +49,7 @@ class Entry:
     recipes: Mapping[str, Any] = field(default_factory=dict)  # named instances of the config
     devices: tuple[str, ...] = ("cpu",)  # where it runs, the faster first
     training: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # recipe -> training fields it changes
-    search: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # config field -> values that `tune` tries
+    search: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # full config key -> values that `tune` tries
     heuristic: bool = False  # learns nothing: one seed is enough, and a leaderboard shows the best of its recipes
 
     def names(self, name: str) -> list[str]:
@@ -111,7 +111,11 @@ def entries() -> dict[str, Entry]:
     """All models by name, the default one first."""
     global _entries  # noqa: PLW0603
     if _entries is None:
-        _entries = BUILT_IN | {point.name: _load(point) for point in entry_points(group=GROUP)}
+        points = entry_points(group=GROUP)
+        for point in points:
+            if point.name in BUILT_IN:
+                raise DataError(f"the model {point.name} of {point.value} has the name of a built-in one; rename it.")
+        _entries = BUILT_IN | {point.name: _load(point) for point in points}
     return _entries
 
 

@@ -44,11 +44,16 @@ def compiled(function: Any = None, **options: Any) -> Any:
 
 @cache
 def cache_folder() -> Path:
-    """Returns $DYNEDGE_CACHE_DIR or the default in the home folder; a temporary folder if that is not writable."""
+    """Returns $DYNEDGE_CACHE_DIR or the default in the home folder; a temporary folder if that is not writable.
+
+    A folder of another user is not used.
+    """
     preferred = os.environ.get("DYNEDGE_CACHE_DIR") or Path.home() / ".cache" / "dynedge" / "kernels"
     for folder in (Path(preferred), Path(tempfile.gettempdir()) / f"dynedge-kernels-{os.getuid()}"):
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if folder.stat().st_uid != os.getuid():  # its files are loaded as code
+                continue
             tempfile.TemporaryFile(dir=folder).close()
             return folder
         except OSError:

@@ -13,28 +13,24 @@ gradient: it is used for evaluation. Only the reference implementation allocates
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 from torch import Tensor
 
 from dynedge.ops.candidate_scores import reference
+from dynedge.ops.candidate_scores.inputs import ItemUpdates, ScoreInputs
 from dynedge.ops.dispatch import prefer_triton
 from dynedge.ops.read_states import EntityTable
 
-__all__ = ["ItemUpdates", "candidate_scores"]
-
-
-class ItemUpdates(NamedTuple):
-    """Which events of a window update which items, grouped by item."""
-
-    items: Tensor  # int[M], sorted
-    starts: Tensor  # int[M + 1]: where each item's events start
-    events: Tensor  # int[W]: ascending, for each item
-    row_after: Tensor  # int[n]: row of the arena that holds the item's state after each event
+__all__ = ["ItemUpdates", "ScoreInputs", "candidate_scores"]
 
 
 BY_DEVICE: dict[str, Callable[..., Tensor]] = {
-    "cuda": prefer_triton("dynedge.ops.candidate_scores.triton", "candidate_scores", reference.candidate_scores),
+    "cuda": prefer_triton(
+        "dynedge.ops.candidate_scores.triton",
+        "candidate_scores",
+        reference.candidate_scores,
+        lambda inputs: inputs.query,
+    ),
 }
 
 
@@ -49,4 +45,5 @@ def candidate_scores(
     """[n, C]; query [n, D], candidates int64[n, C], id_embeddings [I, d + 1] or None, arena [R, d]."""
     compute: Callable[..., Tensor] = BY_DEVICE.get(query.device.type, reference.candidate_scores)
     embeddings = None if id_embeddings is None else id_embeddings.detach()
-    return compute(query.detach().to(arena.dtype), candidates, table, embeddings, updates, arena.detach())
+    queries = query.detach().to(arena.dtype)
+    return compute(ScoreInputs(queries, candidates, table, embeddings, updates, arena.detach()))

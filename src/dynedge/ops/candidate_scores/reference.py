@@ -2,45 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
-from dynedge.ops.read_states import EntityTable
+from dynedge.ops.candidate_scores.inputs import ItemUpdates, ScoreInputs
 from dynedge.ops.read_states.reference import read_states
-
-if TYPE_CHECKING:
-    from dynedge.ops.candidate_scores import ItemUpdates
 
 MAX_STATES = 1 << 18  # allocated at once
 
 
-def candidate_scores(
-    query: Tensor,
-    candidates: Tensor,
-    table: EntityTable,
-    id_embeddings: Tensor | None,
-    updates: ItemUpdates,
-    arena: Tensor,
-) -> Tensor:
-    scores = query.new_empty(candidates.shape)
-    step = max(1, MAX_STATES // max(candidates.shape[1], 1))
-    for first in range(0, len(query), step):
+def candidate_scores(inputs: ScoreInputs) -> Tensor:
+    scores = inputs.query.new_empty(inputs.candidates.shape)
+    step = max(1, MAX_STATES // max(scores.shape[1], 1))
+    for first in range(0, len(scores), step):
         part = slice(first, first + step)
-        scores[part] = _chunk_scores(query[part], candidates[part], first, table, id_embeddings, updates, arena)
+        chunk = inputs._replace(query=inputs.query[part], candidates=inputs.candidates[part])
+        scores[part] = _chunk_scores(chunk, first)
     return scores
 
 
-def _chunk_scores(
-    query: Tensor,
-    candidates: Tensor,
-    first: int,
-    table: EntityTable,
-    id_embeddings: Tensor | None,
-    updates: ItemUpdates,
-    arena: Tensor,
-) -> Tensor:
+def _chunk_scores(inputs: ScoreInputs, first: int) -> Tensor:
+    query, candidates, table, id_embeddings, updates, arena = inputs
     d, items = arena.shape[1], candidates.flatten()
     events = torch.arange(first, first + len(query), device=query.device)
     rows = row_before(candidates, events, updates).flatten()

@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 import triton
 from torch import Tensor
 
 from dynedge.ops.candidate_scores import triton_kernels
-from dynedge.ops.read_states import EntityTable
-
-if TYPE_CHECKING:
-    from dynedge.ops.candidate_scores import ItemUpdates
+from dynedge.ops.candidate_scores.inputs import ScoreInputs
 
 CANDIDATES = 32  # scored at once by a program
 
 
-def candidate_scores(
-    query: Tensor,
-    candidates: Tensor,
-    table: EntityTable,
-    id_embeddings: Tensor | None,
-    updates: ItemUpdates,
-    arena: Tensor,
-) -> Tensor:
+def candidate_scores(inputs: ScoreInputs) -> Tensor:
+    query, candidates, table, id_embeddings, updates, arena = inputs
     (n, count), (items, d) = candidates.shape, table.stored.shape
     out = arena.new_empty(n, count)
     if not (n and count):
