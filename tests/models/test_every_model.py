@@ -102,7 +102,7 @@ def test_the_size_of_a_chunk_changes_no_metric(recipe, protocol):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("protocol", ["full", "sampled-499"])  # with 600 items the third is nearly the first
 @pytest.mark.parametrize("recipe", LONGER)
 def test_the_size_of_a_chunk_changes_no_metric_on_a_longer_log(recipe, protocol):
     assert_chunks_change_nothing(*trained(recipe, "longer"), protocol)

@@ -28,7 +28,7 @@ def texts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """All texts of the figures saved in a test."""
     shown: list[str] = []
     for name in ("compare", "log", "plan", "run"):
-        module = importlib.import_module(f"dynedge.report.{name}")
+        module = importlib.import_module(f"dynedge.report.{name}_figure")
         real = module.save
 
         def save(fig: Any, path: Path, real: Any = real) -> None:
