@@ -10,6 +10,8 @@ from dynedge.data.synthetic import RECIPES, HeavyTail, demo_names, sampling, sim
 from dynedge.data.windows import cut_windows
 from dynedge.errors import DataError, UsageError
 
+pytestmark = pytest.mark.slow
+
 SMALL = {
     "demo": 50_000,
     "ml-25m-like": 1_000_000,

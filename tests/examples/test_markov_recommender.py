@@ -16,6 +16,8 @@ from models.every_model import CHECKS, CONTRACT, capabilities_of, make_log
 from dynedge import synthesize
 from dynedge.models.base import Step
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "markov_recommender"
 SOURCE = EXAMPLE / "markov_recommender.py"

@@ -20,6 +20,9 @@ RECIPES = {recipe: entry for name, entry in BUILT_IN.items() for recipe in entry
 LONGER = [
     name for name, entry in RECIPES.items() if not entry.heuristic or name in ("popular-300", "next", "near-unseen")
 ]
+# `make test-fast` checks one model of each kind.
+QUICK = "edge", "jodie", "gru4rec", "ctdne", "next"
+CASES = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in RECIPES]
 SHORT_HISTORY = 5
 LOGS = {"short": make_log(features=2), "longer": make_log(events=2000, users=60, items=600, features=2)}
 
@@ -48,7 +51,7 @@ def trained(recipe, log_name):
     return model.eval(), state, log
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("recipe", CASES)
 @pytest.mark.parametrize("check", CONTRACT, ids=lambda check: check.__name__.removeprefix("assert_"))
 def test_contract(recipe, check):
     model, _, log = trained(recipe, "short")
@@ -64,7 +67,9 @@ DECLARED = [
 
 
 @pytest.mark.parametrize(
-    ("recipe", "capability"), DECLARED, ids=[f"{recipe}-{capability.__name__}" for recipe, capability in DECLARED]
+    ("recipe", "capability"),
+    [pytest.param(*case, marks=() if case[0] in QUICK else pytest.mark.slow) for case in DECLARED],
+    ids=[f"{recipe}-{capability.__name__}" for recipe, capability in DECLARED],
 )
 def test_capability(recipe, capability):
     make = trained.__wrapped__ if capability is capabilities.Growable else trained  # growing changes the model
@@ -96,7 +101,7 @@ def assert_chunks_change_nothing(model, state, log, protocol):
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("recipe", CASES)
 def test_the_size_of_a_chunk_changes_no_metric(recipe, protocol):
     assert_chunks_change_nothing(*trained(recipe, "short"), protocol)
 
