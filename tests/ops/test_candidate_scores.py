@@ -15,6 +15,8 @@ from dynedge.ops.read_states.reference import read_states
 from dynedge.plan.links import Linker
 from dynedge.plan.schedule import NO_ROW, build_schedule
 
+pytestmark = pytest.mark.slow
+
 
 def make_window(n: int, items: int, d: int, active: float) -> tuple[EntityTable, ItemUpdates, Tensor, Tensor]:
     """(the items at the start, their updates, the arena, the true items)."""
@@ -42,8 +44,6 @@ def make_window(n: int, items: int, d: int, active: float) -> tuple[EntityTable,
     ("n", "items", "count", "d", "active"),
     [(60, 9, 40, 16, 0.3), (5, 300, 70, 5, 0.0), (30, 6, 3, 65, 1.0), (0, 4, 3, 8, 0.0)],
 )
-
-pytestmark = pytest.mark.slow
 def test_equals_all_scores_of_the_candidates(
     n: int, items: int, count: int, d: int, active: float, ids: bool
 ) -> None:
