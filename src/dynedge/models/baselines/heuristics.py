@@ -1,7 +1,7 @@
 """Heuristics: the simplest recommenders, as models without parameters; and `counts`, a learned mixture of them.
 
-All of them read the counts of the count memory (models/count_memory/contexts.py): a heuristic is the memory with
-fixed weights on a few of its sources.
+All of them are the count memory (models/count_memory/contexts.py) with fixed weights on a few of its sources; they
+count all earlier events.
 
     popular       the most frequent items; with a half-life in events, the most frequent recently
     recent        the user's own items, most recent first, then all others by popularity
@@ -23,8 +23,7 @@ import torch
 from dynedge.config import option
 from dynedge.models.base import LogShape
 from dynedge.models.count_memory.config import MemoryConfig, StandaloneMemoryConfig
-from dynedge.models.count_memory.contexts import CONTEXT_SOURCES, FIRST_SOURCE, LOG_DECAYED, PLAIN, RECENCY
-from dynedge.models.count_memory.hash_table import decay_factors
+from dynedge.models.count_memory.contexts import CONTEXT_SOURCES, SOURCE, decay_factors
 from dynedge.models.count_memory.model import CountMemory
 
 CONTEXTS = {"popular": None, "recent": "user", "next": "last", "next-five": "near", "near": "near"}  # by kind
@@ -52,8 +51,8 @@ def counts_config(config: HeuristicConfig) -> MemoryConfig:
         half_lives=(config.half_life if context is None and config.half_life else 1e12,),
         gating_hidden=0,
         rescaling_hidden=0,
-        max_list_length=UNLIMITED,
-        counted_events=1 << 62,
+        history_events=UNLIMITED,
+        occurrences=UNLIMITED,
         training_examples=0,
     )
 
@@ -72,23 +71,19 @@ class Heuristic(CountMemory):
         weight = np.zeros(2 + CONTEXT_SOURCES, np.float32)
         weight[0], weight[1] = UNIFORM, TIE_BREAK if context else 1.0
         if context:
-            source = RECENCY if config.kind == "recent" else LOG_DECAYED if config.half_life else PLAIN
-            weight[2 + FIRST_SOURCE[context] + source] = 1.0
+            kind = "recency" if config.kind == "recent" else "log-decayed" if config.half_life else "plain"
+            weight[2 + SOURCE[context, kind]] = 1.0
         with np.errstate(divide="ignore"):
             self.mixture.logits.data = torch.from_numpy(np.log(weight))
         self.mixture.rescaling_seen.data.fill_(SEEN if config.unseen else 0.0)
         self.requires_grad_(False)
-
-    @classmethod
-    def supports(cls, capability: type, config: HeuristicConfig) -> bool:
-        return super().supports(capability, counts_config(config))
 
     def num_windows(self, train_end: int) -> int:
         return WINDOWS
 
 
 COUNTS = StandaloneMemoryConfig(
-    contexts=("user", "last", "near"), gating_hidden=0, rescaling_hidden=0, max_list_length=UNLIMITED
+    contexts=("user", "last", "near"), gating_hidden=0, rescaling_hidden=0
 )
 
 

@@ -1,9 +1,10 @@
-"""Reading the counts: the items that any context has seen for a query, their probability under each source, features.
+"""Reading the event index: the items that the contexts of a query lead to, how often and how recently, and features.
 
-A query is a user and a time. Its candidates are the union of the lists of all contexts; every other item has
-probability 0 under all context sources.
+A query is a user, a time and a clock: only events before the clock are read. Its candidates are the items of all
+contexts together; every other item has probability 0 under all context sources. Sums are collected unnormalised, with
+their totals: a probability is their ratio.
 
-Legend: I items.
+Legend: I items, C candidates.
 """
 
 from __future__ import annotations
@@ -13,117 +14,118 @@ from typing import NamedTuple
 import numpy as np
 
 from dynedge.models.count_memory.contexts import (
-    CONTEXT_DECAYED,
     CONTEXT_SOURCES,
-    EARLIER,
     EARLIER_DECAY,
-    LAST,
-    LAST_TWO,
-    LOG_DECAYED,
-    NEAR,
+    EARLIER_ITEMS,
     NEAR_DECAY,
+    NEAR_DISTANCE,
     NEAR_POWER,
-    PLAIN,
-    RECENCY,
+    PEER_ITEMS,
     RECENT_ITEMS,
-    USER,
-    USER_LAST,
-    ContextCounts,
+    SIMILAR_DISTANCE,
+    SOURCE,
     CountSettings,
-    pair_key,
 )
-from dynedge.models.count_memory.hash_table import (
-    CONTEXT_CLOCK,
-    CONTEXT_DECAYED_COUNT,
-    COUNT,
-    ENTRY_CONTEXT_CLOCK,
-    ENTRY_LOG_CLOCK,
-    HEAD,
+from dynedge.models.count_memory.event_index import (
+    AT,
+    CLOCK,
     ITEM,
     LENGTH,
-    LOG_CLOCK,
-    LOG_DECAYED_COUNT,
-    NEXT,
-    NONE,
-    CountTable,
-    decay_factor,
-    find_row,
+    PLACE,
+    RECENT_EVENTS,
+    START,
+    EventIndex,
+    first_from,
 )
+from dynedge.models.count_memory.event_index import USER as OF_USER
 from dynedge.utils.array_type import Array
 from dynedge.utils.numba_compile import compiled
 
-QUERY_FEATURES = 15  # sizes of the contexts, time since the user's last event, whether the last items are the same
-ITEM_FEATURES = 6  # of the user's own items: whether it is one, how recently and how often it occurred; else 0
+NONE = -1
+QUERY_FEATURES = 18  # sizes of the contexts, time since the user's last event, whether the last items are the same
+ITEM_FEATURES = 14  # of an item: how recently and how often the user and anyone met it
+SEEN = 0  # the item feature that is 1 for the user's own items
+STALENESS = 6  # the first item feature that is not about the user
+
+IN_USER, IN_USER_LAST, IN_LAST, IN_LAST_TWO, IN_SIMILAR, IN_EARLIER, IN_NEAR, IN_PEERS, IN_RECENT = range(9)
+USER, USER_CONTEXT, USER_LOG, USER_RECENCY = (SOURCE["user", kind] for kind in (
+    "plain", "context-decayed", "log-decayed", "recency"))
+USER_LAST, USER_LAST_RECENCY = SOURCE["user_last", "plain"], SOURCE["user_last", "recency"]
+USER_LAST_TWO, USER_LAST_THREE = SOURCE["user_last", "last two"], SOURCE["user_last", "last three"]
+LAST, LAST_CONTEXT, LAST_FAST = SOURCE["last", "plain"], SOURCE["last", "context-decayed"], SOURCE["last", "fast"]
+LAST_LOG, LAST_RECENCY = SOURCE["last", "log-decayed"], SOURCE["last", "recency"]
+LAST_TWO, LAST_TWO_RECENCY = SOURCE["last_two", "plain"], SOURCE["last_two", "recency"]
+LAST_TWO_LOG = SOURCE["last_two", "log-decayed"]
+SIMILAR, SIMILAR_LOG = SOURCE["similar", "plain"], SOURCE["similar", "log-decayed"]
+EARLIER, EARLIER_LOG = SOURCE["earlier", "plain"], SOURCE["earlier", "log-decayed"]
+NEAR, NEAR_LOG = SOURCE["near", "plain"], SOURCE["near", "log-decayed"]
+PEERS, PEERS_LOG = SOURCE["peers", "plain"], SOURCE["peers", "log-decayed"]
+RECENT, RECENT_CONTEXT = SOURCE["recent", "plain"], SOURCE["recent", "context-decayed"]
 
 
 class CandidateBuffer(NamedTuple):
     """Scratch for the candidates of one query at a time, which take the slots from 0 on."""
 
     slot: Array  # int32[I]: slot of an item, or -1
-    items: Array  # int32[I]: item in each slot
-    probability: Array  # float32[I, CONTEXT_SOURCES], by slot
-    item_features: Array  # float32[I, ITEM_FEATURES], by slot
+    items: Array  # int32[C]: item in each slot
+    sums: Array  # float32[C, CONTEXT_SOURCES], by slot
+    item_features: Array  # float32[C, ITEM_FEATURES], by slot
+    totals: Array  # float64[CONTEXT_SOURCES]: 0 where the source has seen nothing
     query_features: Array  # float32[QUERY_FEATURES]
-    source_mask: Array  # bool[CONTEXT_SOURCES]: whether the source has seen the context of the query
+    similarity: Array  # float32[I]: weight of the user's recent items, 0 for all others
+    probability: Array  # float32[C]: of the mixture, by slot (scoring.py)
 
 
-def allocate_buffer(items: int) -> CandidateBuffer:
-    """Returns an empty buffer for logs of up to `items` items."""
+class Query(NamedTuple):
+    """Who asks and when; `latest_items` int32[RECENT_EVENTS] are those of the whole log before the clock, or -1."""
+
+    user: int
+    place: int  # number of the user's events before the clock
+    clock: int
+    time: float
+    latest_items: Array
+
+
+def allocate_buffer(items: int, candidates: int) -> CandidateBuffer:
+    """Returns an empty buffer for logs of up to `items` items and queries of up to `candidates`."""
     return CandidateBuffer(
         np.full(items, NONE, np.int32),
-        np.zeros(items, np.int32),
-        np.zeros((items, CONTEXT_SOURCES), np.float32),
-        np.zeros((items, ITEM_FEATURES), np.float32),
+        np.zeros(candidates, np.int32),
+        np.zeros((candidates, CONTEXT_SOURCES), np.float32),
+        np.zeros((candidates, ITEM_FEATURES), np.float32),
+        np.zeros(CONTEXT_SOURCES),
         np.zeros(QUERY_FEATURES, np.float32),
-        np.zeros(CONTEXT_SOURCES, np.bool_),
+        np.zeros(items, np.float32),
+        np.zeros(candidates, np.float32),
     )
 
 
 @compiled
-def collect_candidates(
-    counts: ContextCounts, settings: CountSettings, user: int, time: float, buffer: CandidateBuffer
-) -> int:
+def collect_candidates(index: EventIndex, settings: CountSettings, query: Query, buffer: CandidateBuffer) -> int:
     """Fills an empty buffer for a query and returns the number of candidates; `clear` empties it again."""
-    tables, clock, recent, size = settings.tables, counts.clock[0], counts.recent_items[user], 0
-    features = buffer.query_features
-    features[:] = 0
-    buffer.source_mask[:] = False
-    if tables[0]:
-        row = find_row(counts.user, user)
-        if row != NONE:
-            size = _read_row(counts.user, row, 1.0, USER, 4, settings, buffer, size, clock)
-            _set_item_features(counts.user, row, time, buffer)
-            _set_row_features(counts.user, row, features, 0)
-    if recent[0] == NONE:
-        return size
-    if tables[1]:
-        row = find_row(counts.last, recent[0])
-        if row != NONE:
-            size = _read_row(counts.last, row, 1.0, LAST, 4, settings, buffer, size, clock)
-            _set_row_features(counts.last, row, features, 2)
-        size = _read_rows(counts.last, recent, 1, 5, EARLIER_DECAY, 0.0, EARLIER, 3, settings, buffer, size, clock)
-    if tables[2] and recent[1] != NONE:
-        row = find_row(counts.last_two, pair_key(recent[1], recent[0]))
-        if row != NONE:
-            size = _read_row(counts.last_two, row, 1.0, LAST_TWO, 4, settings, buffer, size, clock)
-            _set_row_features(counts.last_two, row, features, 4)
-    if tables[3]:
-        row = find_row(counts.user_last, pair_key(user, recent[0]))
-        if row != NONE:
-            size = _read_row(counts.user_last, row, 1.0, USER_LAST, 4, settings, buffer, size, clock)
-            _set_row_features(counts.user_last, row, features, 6)
-    if tables[4]:
-        row = find_row(counts.near, recent[0])
-        if row != NONE:
-            _set_row_features(counts.near, row, features, 8)
-        stop, power = settings.near_items, 1 - NEAR_POWER
-        size = _read_rows(counts.near, recent, 0, stop, NEAR_DECAY, power, NEAR, 3, settings, buffer, size, clock)
-    gap = time - counts.last_time[user]
-    features[10] = 1.0
-    features[11] = 0.1 * np.log1p(max(gap, 0.0))
-    features[12] = 1.0 if gap <= 0 else 0.0
-    features[13] = 1.0 if recent[0] == recent[1] else 0.0
-    features[14] = 1.0 if recent[0] == recent[2] else 0.0
+    buffer.totals[:] = 0
+    buffer.query_features[:] = 0
+    size = 0
+    if query.place > 0:
+        size = _read_history(index, settings, query, buffer, size)
+        recent, count = _recent_items(index, query)
+        for r in range(1, count):
+            buffer.similarity[recent[r]] = NEAR_DECAY ** (r - 1)
+        for r in range(count):
+            if not _occurs(recent, r):
+                size = _read_occurrences(index, settings, query, recent, count, r, buffer, size)
+        for r in range(1, count):
+            buffer.similarity[recent[r]] = 0
+        _set_query_features(index, query, recent, count, buffer)
+    if settings.contexts[IN_RECENT]:
+        for age in range(RECENT_EVENTS):
+            item = query.latest_items[RECENT_EVENTS - 1 - age]
+            if item == NONE:
+                break
+            slot = _slot_of(buffer, size, item)
+            size = max(size, slot + 1)
+            _add(buffer, slot, RECENT, 1.0)
+            _add(buffer, slot, RECENT_CONTEXT, _factor(settings.recent_decay, age))
     return size
 
 
@@ -134,108 +136,256 @@ def clear(buffer: CandidateBuffer, size: int) -> None:
         buffer.slot[buffer.items[slot]] = NONE
 
 
-@compiled
+@compiled(inline="always")
 def _slot_of(buffer: CandidateBuffer, size: int, item: int) -> int:
     """Returns the slot of an item, which is `size` for a new candidate."""
     slot = buffer.slot[item]
     if slot == NONE:
         slot = size
         buffer.slot[item], buffer.items[slot] = slot, item
-        buffer.probability[slot] = 0
+        buffer.sums[slot] = 0
         buffer.item_features[slot] = 0
     return slot
 
 
+@compiled(inline="always")
+def _add(buffer: CandidateBuffer, slot: int, source: int, weight: float) -> None:
+    weight = np.float32(weight)
+    buffer.sums[slot, source] += weight
+    buffer.totals[source] += weight
+
+
+@compiled(inline="always")
+def _factor(factors: Array, age: int) -> np.float32:
+    """Returns the factor for an age in events; past the end of the table it is 0."""
+    return factors[min(age, len(factors) - 1)]
+
+
 @compiled
-def _read_row(
-    table: CountTable,
-    row: int,
-    weight: float,
-    first_source: int,
-    sources: int,
-    settings: CountSettings,
-    buffer: CandidateBuffer,
-    size: int,
-    clock: int,
+def _recent_items(index: EventIndex, query: Query) -> tuple[Array, int]:
+    """Returns the user's last items, newest first, and how many there are."""
+    recent, count = np.empty(RECENT_ITEMS, np.int32), min(query.place, RECENT_ITEMS)
+    end = index.user_blocks[query.user, START] + query.place
+    for r in range(count):
+        recent[r] = index.history[end - 1 - r, ITEM]
+    return recent, count
+
+
+@compiled
+def _occurs(recent: Array, r: int) -> bool:
+    for other in range(r):
+        if recent[other] == recent[r]:
+            return True
+    return False
+
+
+@compiled
+def _read_history(
+    index: EventIndex, settings: CountSettings, query: Query, buffer: CandidateBuffer, size: int
 ) -> int:
-    """Adds `weight` times the probabilities of a row to its sources; returns the number of candidates so far."""
-    record, total = table.rows[row], table.row_counts[row]
-    context_clock = record[CONTEXT_CLOCK]
-    plain = np.float32(weight / total[COUNT])
-    context_decayed = np.float32(weight / total[CONTEXT_DECAYED_COUNT])
-    remaining = total[LOG_DECAYED_COUNT] * decay_factor(settings.log_decay, clock - record[LOG_CLOCK])
-    log_decayed = np.float32(weight / remaining) if remaining > 0 else np.float32(0)
-    recency = np.float32(weight / (np.log(context_clock) + 1.0))
-    entry = record[HEAD]
-    while entry != NONE:
-        of_item, count = table.entries[entry], table.entry_counts[entry]
-        slot = _slot_of(buffer, size, of_item[ITEM])
+    """Counts the user's own events: contexts `user` and `user_last`, and the features of the user's items."""
+    start = index.user_blocks[query.user, START]
+    end = start + query.place
+    own, after = settings.contexts[IN_USER], settings.contexts[IN_USER_LAST]
+    if not (own or after):
+        return size
+    history, last, matches, distinct = index.history, index.history[end - 1, ITEM], 0, 0
+    for age in range(min(query.place, settings.history_events)):
+        x = end - 1 - age
+        slot = _slot_of(buffer, size, history[x, ITEM])
         size = max(size, slot + 1)
-        out = buffer.probability[slot]
-        out[first_source + PLAIN] += plain * count[COUNT]
-        if sources > 1:
-            age = context_clock - of_item[ENTRY_CONTEXT_CLOCK]
-            factor = decay_factor(settings.context_decay, age)
-            out[first_source + CONTEXT_DECAYED] += context_decayed * count[CONTEXT_DECAYED_COUNT] * factor
-            factor = decay_factor(settings.log_decay, clock - of_item[ENTRY_LOG_CLOCK])
-            out[first_source + LOG_DECAYED] += log_decayed * count[LOG_DECAYED_COUNT] * factor
-            if sources > 3:
-                out[first_source + RECENCY] += recency / np.float32(1 + age)
-        entry = of_item[NEXT]
-    buffer.source_mask[first_source : first_source + sources] = True
+        features = buffer.item_features[slot]
+        is_new = features[SEEN] == 0
+        if is_new:
+            elapsed = query.time - index.history_time[x]
+            features[SEEN] = 1.0
+            features[1] = 0.3 * np.log1p(age)
+            features[2] = 0.1 * np.log1p(max(elapsed, 0.0))
+            features[3] = 1.0 if elapsed <= 0 else 0.0
+            features[4] = 1.0 if age == 0 else 0.0
+            distinct += 1
+        features[5] = 1.0 if is_new else 0.0
+        if own:
+            _add(buffer, slot, USER, 1.0)
+            _add(buffer, slot, USER_CONTEXT, _factor(settings.context_decay, age))
+            _add(buffer, slot, USER_LOG, _factor(settings.log_decay, query.clock - index.history[x, CLOCK]))
+            if is_new:
+                _add(buffer, slot, USER_RECENCY, 1.0 / (1 + age))
+        if after and age > 0 and history[x, ITEM] == last:
+            slot = buffer.slot[history[x + 1, ITEM]]
+            matches += 1
+            _add(buffer, slot, USER_LAST, 1.0)
+            _add(buffer, slot, USER_LAST_RECENCY, 1.0 / matches)
+            if x > start and history[x - 1, ITEM] == history[end - 2, ITEM]:
+                _add(buffer, slot, USER_LAST_TWO, 1.0)
+                if x > start + 1 and history[x - 2, ITEM] == history[end - 3, ITEM]:
+                    _add(buffer, slot, USER_LAST_THREE, 1.0)
+    buffer.query_features[0] = 0.2 * np.log1p(query.place)
+    buffer.query_features[1] = 0.2 * np.log1p(distinct)
     return size
 
 
 @compiled
-def _read_rows(
-    table: CountTable,
-    recent: Array,
-    first: int,
-    stop: int,
-    decay: float,
-    power: float,
-    first_source: int,
-    sources: int,
+def _read_occurrences(
+    index: EventIndex,
     settings: CountSettings,
+    query: Query,
+    recent: Array,
+    count: int,
+    r: int,
     buffer: CandidateBuffer,
     size: int,
-    clock: int,
 ) -> int:
-    """Reads the rows of the last items `first` to `stop` - 1 as one distribution.
-
-    A row's weight falls by `decay` with each older item, and is proportional to its plain total to the given power.
-    """
-    rows, weights, total = np.empty(RECENT_ITEMS, np.int64), np.empty(RECENT_ITEMS, np.float64), 0.0
-    for r in range(first, stop):
-        rows[r] = find_row(table, recent[r]) if recent[r] != NONE else NONE
-        if rows[r] != NONE:
-            weights[r] = decay ** (r - first) * table.row_counts[rows[r], COUNT] ** power
-            total += weights[r]
-    for r in range(first, stop):
-        if rows[r] != NONE:
-            weight = weights[r] / total
-            size = _read_row(table, rows[r], weight, first_source, sources, settings, buffer, size, clock)
+    """Reads what came before and after the latest occurrences of the user's item number r, newest first."""
+    used, clock = settings.contexts, query.clock
+    start = index.item_blocks[recent[r], START]
+    stop = first_from(index.occurrences, AT, start, start + index.item_blocks[recent[r], LENGTH], clock)
+    follows = used[IN_LAST] or used[IN_LAST_TWO] or used[IN_SIMILAR] if r == 0 else used[IN_EARLIER] and r < EARLIER_ITEMS
+    near, peers = used[IN_NEAR] and r < settings.near_items, used[IN_PEERS] and r < PEER_ITEMS
+    if not (follows or near or peers):
+        return size
+    read = min(stop - start, settings.occurrences[r])
+    at, after = _locate_occurrences(index, stop, read, clock)
+    near_weight = NEAR_DECAY**r * max(min(read, settings.near_occurrences), 1) ** -NEAR_POWER
+    earlier_weight, followed = EARLIER_DECAY ** (r - 1), 0
+    near_total, near_log_total = 0.0, 0.0
+    for c in range(read):
+        x, y = stop - 1 - c, at[c]
+        if follows and after[c] > 0 and index.history[y + 1, CLOCK] < clock:
+            slot = _slot_of(buffer, size, index.history[y + 1, ITEM])
+            size = max(size, slot + 1)
+            age = clock - index.history[y + 1, CLOCK]
+            if r > 0:
+                _add(buffer, slot, EARLIER, earlier_weight)
+                _add(buffer, slot, EARLIER_LOG, earlier_weight * _factor(settings.log_decay, age))
+            else:
+                before = index.occurrences[x, PLACE]
+                _add_followed(index, settings, recent, count, y, before, age, followed, buffer, slot)
+                followed += 1
+        if peers and c < settings.peers and after[c] > 0 and index.occurrences[x, OF_USER] != query.user:
+            now = first_from(index.history, CLOCK, y + 1, y + 1 + after[c], clock) - 1
+            if now > y:
+                slot = _slot_of(buffer, size, index.history[now, ITEM])
+                size = max(size, slot + 1)
+                _add(buffer, slot, PEERS, earlier_weight)
+                age = clock - index.occurrences[x, AT]
+                _add(buffer, slot, PEERS_LOG, earlier_weight * _factor(settings.log_decay, age))
+        if near and c < settings.near_occurrences:
+            fresh = _factor(settings.log_decay, clock - index.occurrences[x, AT])
+            first = max(-NEAR_DISTANCE, -index.occurrences[x, PLACE])
+            for distance in range(first, min(NEAR_DISTANCE, after[c]) + 1):
+                weight = np.float32(0)
+                if distance < 0:
+                    weight = settings.near_before[-distance - 1]
+                elif distance > 0 and index.history[y + distance, CLOCK] < clock:
+                    weight = settings.near_after[distance - 1]
+                if weight > 0:
+                    slot = _slot_of(buffer, size, index.history[y + distance, ITEM])
+                    size = max(size, slot + 1)
+                    weight = np.float32(weight * near_weight)
+                    buffer.sums[slot, NEAR] += weight
+                    buffer.sums[slot, NEAR_LOG] += weight * fresh
+                    near_total += weight
+                    near_log_total += weight * fresh
+    buffer.totals[NEAR] += near_total
+    buffer.totals[NEAR_LOG] += near_log_total
+    if r == 0:
+        buffer.query_features[8] = 0.2 * np.log1p(stop - start)
     return size
 
 
 @compiled
-def _set_row_features(table: CountTable, row: int, features: Array, first: int) -> None:
-    features[first] = 0.2 * np.log1p(table.row_counts[row, COUNT])
-    features[first + 1] = 0.2 * np.log1p(table.rows[row, LENGTH])
+def _locate_occurrences(index: EventIndex, stop: int, read: int, clock: int) -> tuple[Array, Array]:
+    """Returns, for the `read` occurrences before `stop`, newest first: their places in the pool of histories, and how
+    many events of that user are stored after them.
+
+    Each place is far from the others in memory. Short loops let the processor fetch many at once: reading them here
+    brings them into the cache before they are used.
+    """
+    at, after, touched = np.empty(read, np.int64), np.empty(read, np.int64), 0
+    for c in range(read):
+        block = index.occurrences[stop - 1 - c, OF_USER]
+        place = index.occurrences[stop - 1 - c, PLACE]
+        at[c] = index.user_blocks[block, START] + place
+        after[c] = index.user_blocks[block, LENGTH] - place - 1
+    for c in range(read):
+        touched += index.history[at[c], CLOCK] < clock
+    if touched < read:  # cannot be: all are before the clock
+        after[:] = 0
+    return at, after
+
+
+@compiled(inline="always")
+def _add_followed(
+    index: EventIndex,
+    settings: CountSettings,
+    recent: Array,
+    count: int,
+    at: int,
+    before: int,
+    age: int,
+    followed: int,
+    buffer: CandidateBuffer,
+    slot: int,
+) -> None:
+    """Counts what followed an occurrence of the last item: contexts `last`, `last_two` and `similar`."""
+    log_factor = _factor(settings.log_decay, age)
+    if settings.contexts[IN_LAST]:
+        _add(buffer, slot, LAST, 1.0)
+        _add(buffer, slot, LAST_CONTEXT, _factor(settings.context_decay, followed))
+        _add(buffer, slot, LAST_FAST, _factor(settings.fast_decay, age))
+        _add(buffer, slot, LAST_LOG, log_factor)
+        _add(buffer, slot, LAST_RECENCY, 1.0 / (1 + followed))
+    if settings.contexts[IN_LAST_TWO] and count > 1 and before > 0 and index.history[at - 1, ITEM] == recent[1]:
+        _add(buffer, slot, LAST_TWO, 1.0)
+        _add(buffer, slot, LAST_TWO_RECENCY, 1.0 / buffer.totals[LAST_TWO])
+        _add(buffer, slot, LAST_TWO_LOG, log_factor)
+    if settings.contexts[IN_SIMILAR] and count > 1:
+        similarity = np.float32(0)
+        for y in range(at - min(before, SIMILAR_DISTANCE), at):
+            similarity += buffer.similarity[index.history[y, ITEM]]
+        if similarity > 0:
+            _add(buffer, slot, SIMILAR, similarity)
+            _add(buffer, slot, SIMILAR_LOG, similarity * log_factor)
 
 
 @compiled
-def _set_item_features(table: CountTable, row: int, time: float, buffer: CandidateBuffer) -> None:
-    """Sets the features of the user's own items, which must be in the buffer."""
-    entry, context_clock = table.rows[row, HEAD], table.rows[row, CONTEXT_CLOCK]
-    while entry != NONE:
-        of_item = table.entries[entry]
-        features = buffer.item_features[buffer.slot[of_item[ITEM]]]
-        age, elapsed = context_clock - of_item[ENTRY_CONTEXT_CLOCK], time - table.entry_times[entry]
-        features[0] = 1.0
-        features[1] = 0.3 * np.log1p(age)
-        features[2] = 0.1 * np.log1p(max(elapsed, 0.0))
-        features[3] = 1.0 if elapsed <= 0 else 0.0
-        features[4] = 1.0 if age == 0 else 0.0
-        features[5] = 1.0 if table.entry_counts[entry, COUNT] == 1 else 0.0
-        entry = of_item[NEXT]
+def _set_query_features(index: EventIndex, query: Query, recent: Array, count: int, buffer: CandidateBuffer) -> None:
+    features, totals = buffer.query_features, buffer.totals
+    last = index.user_blocks[query.user, START] + query.place - 1
+    gap = query.time - index.history_time[last]
+    features[2] = 0.2 * np.log1p(totals[USER_LAST])
+    features[3] = 1.0
+    features[4] = 0.1 * np.log1p(max(gap, 0.0))
+    features[5] = 1.0 if gap <= 0 else 0.0
+    features[6] = 1.0 if count > 1 and recent[0] == recent[1] else 0.0
+    features[7] = 1.0 if count > 2 and recent[0] == recent[2] else 0.0
+    features[9] = 0.2 * np.log1p(totals[LAST])
+    features[10] = 0.2 * np.log1p(totals[LAST_TWO])
+    features[11] = 0.2 * np.log1p(totals[SIMILAR])
+    features[12] = 0.2 * np.log1p(totals[EARLIER])
+    features[13] = 0.2 * np.log1p(totals[LAST_FAST])
+    features[14] = 0.2 * np.log1p(totals[LAST_LOG])
+    features[15] = 0.1 * np.log1p(query.clock - index.history[last, CLOCK])
+    features[16] = 0.2 * np.log1p(totals[PEERS_LOG])
+    features[17] = 0.2 * np.log1p(totals[USER_LAST_TWO])
+
+
+@compiled(inline="always")
+def set_staleness(index: EventIndex, query: Query, item: int, features: Array) -> None:
+    """Sets the features of an item that are not about the user: when and how often anyone met it."""
+    start, length = index.item_blocks[item, START], index.item_blocks[item, LENGTH]
+    stop = first_from(index.occurrences, AT, start, start + length, query.clock)
+    if stop == start:
+        features[STALENESS + 7] = 1.0
+    else:
+        other = index.occurrences[stop - 1, OF_USER]
+        last = index.user_blocks[other, START] + index.occurrences[stop - 1, PLACE]
+        elapsed = query.time - index.history_time[last]
+        features[STALENESS] = 0.2 * np.log1p(query.clock - index.occurrences[stop - 1, AT])
+        features[STALENESS + 1] = 0.1 * np.log1p(max(elapsed, 0.0))
+        features[STALENESS + 2] = 0.2 * np.log1p(stop - start)
+        features[STALENESS + 3] = 0.1 * np.log1p(query.clock - index.occurrences[start, AT])
+        features[STALENESS + 4] = 0.2 * np.log1p(query.clock - index.occurrences[max(start, stop - 8), AT])
+        features[STALENESS + 5] = 1.0 if elapsed <= 0 else 0.0
+        features[STALENESS + 6] = 1.0 if other == query.user else 0.0

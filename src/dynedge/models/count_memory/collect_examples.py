@@ -15,9 +15,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dynedge.models.count_memory.candidates import QUERY_FEATURES, CandidateBuffer, clear, collect_candidates
-from dynedge.models.count_memory.contexts import CONTEXT_SOURCES, ContextCounts, CountSettings, count_event
-from dynedge.models.count_memory.scoring import RESCALING_INPUTS, NetworkWeights, compute_gates, rescaling_inputs
+from dynedge.models.count_memory.candidates import QUERY_FEATURES, CandidateBuffer, Query, clear, collect_candidates
+from dynedge.models.count_memory.contexts import CONTEXT_SOURCES, CountSettings
+from dynedge.models.count_memory.event_index import EventIndex, Popularity, count_popularity
+from dynedge.models.count_memory.scoring import (
+    FIXED_INPUTS,
+    Events,
+    NetworkWeights,
+    compute_gates,
+    mix_sources,
+    query_of,
+    rescaling_inputs,
+)
 from dynedge.utils.array_type import Array
 from dynedge.utils.numba_compile import compiled
 
@@ -32,7 +41,7 @@ class Examples(NamedTuple):
     query_features: Any  # float32[m, QUERY_FEATURES]
     source_mask: Any  # bool[m, M]
     probability: Any  # float32[m, K, M]: of each candidate under each source
-    inputs: Any  # float32[m, K, RESCALING_INPUTS]
+    inputs: Any  # float32[m, K, FIXED_INPUTS + H]
     log_weight: Any  # float32[m, K]: logarithm of how many candidates this one represents
 
 
@@ -42,7 +51,7 @@ def allocate_examples(events: int, sources: int) -> Examples:
         np.zeros((events, QUERY_FEATURES), np.float32),
         np.zeros((events, sources), np.bool_),
         np.zeros((events, CANDIDATES, sources), np.float32),
-        np.zeros((events, CANDIDATES, RESCALING_INPUTS), np.float32),
+        np.zeros((events, CANDIDATES, FIXED_INPUTS + sources - 1 - CONTEXT_SOURCES), np.float32),
         np.full((events, CANDIDATES), NO_CANDIDATE),
     )
 
@@ -59,66 +68,80 @@ def to_tensors(examples: Examples, like: Tensor) -> Examples:
 
 @compiled
 def collect_examples(
-    counts: ContextCounts,
+    index: EventIndex,
+    popularity: Popularity,
     settings: CountSettings,
     networks: NetworkWeights,
-    user: Array,
-    item: Array,
-    time: Array,
-    is_sampled: Array,
+    events: Events,
+    sampled: Array,
     offsets: Array,
+    start: int,
+    stop: int,
     buffer: CandidateBuffer,
     out: Examples,
 ) -> None:
-    """Counts n events in order and writes the m sampled ones (bool[n]) to `out`, each as it was before being counted.
+    """Writes the examples start to stop - 1 of a window: of the events `sampled` int64[m], which ascend.
 
-    `offsets` float64[m] in [0, 1) are the random starts of the systematic samples of candidates.
+    `popularity` is that before the window's first event, and advances to the last example. `offsets` float64[m] in
+    [0, 1) are the random starts of the systematic samples of candidates.
     """
-    m, half_lives = 0, len(counts.popularity_total)
+    half_lives, counted = len(popularity.total), 0
     gates = np.zeros(len(networks.gating_logits), np.float32)
-    for k in range(len(user)):
-        if is_sampled[k]:
-            size = collect_candidates(counts, settings, user[k], time[k], buffer)
-            compute_gates(networks, buffer, half_lives, gates)
-            out.query_features[m] = buffer.query_features
-            out.source_mask[m, : 1 + half_lives] = True
-            out.source_mask[m, 1 + half_lives :] = buffer.source_mask
-            _write_candidates(counts, buffer, size, item[k], gates, offsets[m], out, m)
-            clear(buffer, size)
-            m += 1
-        count_event(counts, settings, user[k], item[k], time[k])
+    for m in range(start, stop):
+        k = sampled[m]
+        count_popularity(popularity, settings.weight_growth, events.item[counted:k])
+        counted = k
+        query = query_of(events, k)
+        size = collect_candidates(index, settings, query, buffer)
+        compute_gates(networks, buffer, half_lives, gates)
+        mix_sources(index, popularity, gates, buffer, size)
+        out.query_features[m] = buffer.query_features
+        out.source_mask[m, : 1 + half_lives] = True
+        out.source_mask[m, 1 + half_lives :] = buffer.totals > 0
+        _write_candidates(index, popularity, query, buffer, size, events.item[k], offsets[m], out, m)
+        clear(buffer, size)
 
 
 @compiled
 def _write_candidate(
-    counts: ContextCounts, buffer: CandidateBuffer, item: int, out: Examples, m: int, place: int, log_weight: float
+    index: EventIndex,
+    popularity: Popularity,
+    query: Query,
+    buffer: CandidateBuffer,
+    item: int,
+    out: Examples,
+    m: int,
+    place: int,
+    log_weight: float,
 ) -> None:
-    half_lives, items = len(counts.popularity_total), counts.num_items
-    probability = out.probability[m, place]
-    probability[0] = 1.0 / items
+    half_lives, slot, probability = len(popularity.total), buffer.slot[item], out.probability[m, place]
+    probability[0] = 1.0 / index.num_items
     for h in range(half_lives):
-        probability[1 + h] = counts.popularity[h, item] / max(counts.popularity_total[h], 1e-30)
-    if buffer.slot[item] >= 0:
-        probability[1 + half_lives :] = buffer.probability[buffer.slot[item]]
-        rescaling_inputs(counts, buffer, buffer.slot[item], out.inputs[m, place])
+        probability[1 + h] = popularity.counts[h, item] / max(popularity.total[h], 1e-30)
+    if slot >= 0:
+        for s in range(CONTEXT_SOURCES):
+            if buffer.totals[s] > 0:
+                probability[1 + half_lives + s] = buffer.sums[slot, s] / buffer.totals[s]
+        rescaling_inputs(index, popularity, query, buffer, slot, out.inputs[m, place])
     out.log_weight[m, place] = log_weight
 
 
 @compiled
 def _write_candidates(
-    counts: ContextCounts,
+    index: EventIndex,
+    popularity: Popularity,
+    query: Query,
     buffer: CandidateBuffer,
     size: int,
     true_item: int,
-    gates: Array,
     offset: float,
     out: Examples,
     m: int,
 ) -> None:
     """Writes the true item, the unseen items as one candidate, the top candidates and a sample of the rest."""
-    _write_candidate(counts, buffer, true_item, out, m, 0, 0.0)
-    mixed = np.zeros(size, np.float32)
-    _mix_candidates(counts, buffer, size, true_item, gates, out, m, mixed)
+    _write_candidate(index, popularity, query, buffer, true_item, out, m, 0, 0.0)
+    _write_unseen(index, popularity, buffer, size, true_item, out, m)
+    mixed = buffer.probability[:size]
     threshold = np.float32(-1)
     if size > TOP:
         threshold = np.partition(mixed, size - TOP)[size - TOP]
@@ -130,7 +153,7 @@ def _write_candidates(
         if mixed[slot] >= threshold and top < TOP:
             is_top[slot] = True
             top += 1
-            _write_candidate(counts, buffer, buffer.items[slot], out, m, place, 0.0)
+            _write_candidate(index, popularity, query, buffer, buffer.items[slot], out, m, place, 0.0)
             place += 1
         else:
             rest += 1
@@ -140,41 +163,35 @@ def _write_candidates(
         if is_top[slot] or buffer.items[slot] == true_item:
             continue
         if taken < sample and passed >= int((taken + offset) * rest / sample):
-            _write_candidate(counts, buffer, buffer.items[slot], out, m, place, np.log(rest / sample))
+            log_weight = np.log(rest / sample)
+            _write_candidate(index, popularity, query, buffer, buffer.items[slot], out, m, place, log_weight)
             place += 1
             taken += 1
         passed += 1
 
 
 @compiled
-def _mix_candidates(
-    counts: ContextCounts,
+def _write_unseen(
+    index: EventIndex,
+    popularity: Popularity,
     buffer: CandidateBuffer,
     size: int,
     true_item: int,
-    gates: Array,
     out: Examples,
     m: int,
-    mixed: Array,
 ) -> None:
-    """Writes the mixture's probability of each candidate to `mixed`, and what each source leaves to unseen items."""
-    half_lives, items = len(counts.popularity_total), counts.num_items
+    """Writes what each source leaves to the items that no context has seen, as candidate 1."""
+    half_lives, items = len(popularity.total), index.num_items
     unseen = out.probability[m, 1]
     unseen[0] = 1.0
     for h in range(half_lives):
-        unseen[1 + h] = 1.0 if counts.popularity_total[h] > 0 else 0.0
+        unseen[1 + h] = 1.0 if popularity.total[h] > 0 else 0.0
     if buffer.slot[true_item] < 0:
         unseen[: 1 + half_lives] -= out.probability[m, 0, : 1 + half_lives]
     for slot in range(size):
-        item = buffer.items[slot]
         unseen[0] -= 1.0 / items
-        mixed[slot] = gates[0] / items
         for h in range(half_lives):
-            share = counts.popularity[h, item] / max(counts.popularity_total[h], 1e-30)
-            unseen[1 + h] -= share
-            mixed[slot] += gates[1 + h] * share
-        for s in range(CONTEXT_SOURCES):
-            mixed[slot] += gates[1 + half_lives + s] * buffer.probability[slot, s]
+            unseen[1 + h] -= popularity.counts[h, buffer.items[slot]] / max(popularity.total[h], 1e-30)
     for h in range(1 + half_lives):
         unseen[h] = max(unseen[h], np.float32(0))
     out.log_weight[m, 1] = 0.0

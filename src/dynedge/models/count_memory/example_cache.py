@@ -1,6 +1,6 @@
-"""Training examples of every window, and the counts after the last one, collected once and cached for later epochs.
+"""Training examples of every window, and the state after the last one, collected once and cached for later epochs.
 
-Neither depends on anything that is learned, so later epochs read the same examples and count nothing. On a GPU the
+Neither depends on anything that is learned, so later epochs read the same examples and append nothing. On a GPU the
 examples stay in its memory.
 """
 
@@ -26,21 +26,15 @@ class WindowExamples:
     end_state: State | None  # after the last window; None for all others
 
 
-# (window, its number, how many of its first events are older than the counted ones, examples to collect, state):
-# collects the examples and counts the window's events in the state
-Collect = Callable[[Window, int, int, int, State], Examples]
+# (window, its number, examples to collect, state): collects the examples and appends the window's events to the state
+Collect = Callable[[Window, int, int, State], Examples]
 
 
 class ExampleCache:
-    """Collects examples when a log is first iterated over, and keeps those of the last log.
+    """Collects examples when a log is first iterated over, `examples` in all, and keeps those of the last log."""
 
-    `counted_events` is how many of the last training events are counted in all tables, `examples` the number of
-    examples in all.
-    """
-
-    def __init__(self, start: Callable[[], State], collect: Collect, counted_events: int, examples: int) -> None:
-        self._start, self._collect = start, collect
-        self._counted_events, self._num_examples = counted_events, examples
+    def __init__(self, start: Callable[[], State], collect: Collect, examples: int) -> None:
+        self._start, self._collect, self._num_examples = start, collect, examples
         self._cached: tuple[EventLog, list[range], list[WindowExamples]] | None = None
 
     def batches(self, log: EventLog, windows: Sequence[range], first: int) -> Iterator[WindowExamples]:
@@ -55,15 +49,12 @@ class ExampleCache:
 
     def _collect_all(self, log: EventLog, ranges: list[range]) -> Iterator[WindowExamples]:
         state, collected = self._start(), list[WindowExamples]()
-        begin = max(ranges[-1].stop - self._counted_events, 0)
-        per_window = -(-self._num_examples // max(sum(events.stop > begin for events in ranges), 1))
+        per_window = -(-self._num_examples // len(ranges))
 
         def collect(number: int) -> WindowExamples:
-            events = ranges[number]
-            window = Window(log, events)
-            older = min(max(begin - events.start, 0), len(window))
-            examples = self._collect(window, number, older, per_window, state)
-            return WindowExamples(Window(log, events), examples, state if number == len(ranges) - 1 else None)
+            window = Window(log, ranges[number])
+            examples = self._collect(window, number, per_window, state)
+            return WindowExamples(Window(log, ranges[number]), examples, state if number == len(ranges) - 1 else None)
 
         for examples in prefetch_map(collect, range(len(ranges)), threads=1):
             collected.append(examples)

@@ -12,7 +12,8 @@ from torch.nn import functional as F
 
 from dynedge.models.count_memory.candidates import QUERY_FEATURES
 from dynedge.models.count_memory.collect_examples import Examples
-from dynedge.models.count_memory.scoring import RESCALING_INPUTS, SEEN_INPUT, NetworkWeights
+from dynedge.models.count_memory.contexts import CONTEXT_SOURCES
+from dynedge.models.count_memory.scoring import FIXED_INPUTS, SEEN_INPUT, NetworkWeights
 from dynedge.utils.array_type import Array
 
 LR_SCALE = 10.0  # factor of the learning rate: a few hundred weights that decide everything, against the recurrence's
@@ -31,7 +32,8 @@ class Mixture(nn.Module):
         self.logits = nn.Parameter(logits)
         self.gating_in = nn.Linear(QUERY_FEATURES, gating_hidden) if gating_hidden else None
         self.gating_out = nn.Parameter(torch.zeros(sources, gating_hidden))
-        inputs = RESCALING_INPUTS + QUERY_FEATURES
+        self._item_inputs = FIXED_INPUTS + sources - 1 - CONTEXT_SOURCES
+        inputs = self._item_inputs + QUERY_FEATURES
         self.rescaling_in = nn.Linear(inputs, rescaling_hidden) if rescaling_hidden else None
         self.rescaling_out = nn.Parameter(torch.zeros(rescaling_hidden))
         self.rescaling_seen = nn.Parameter(torch.zeros(1))
@@ -47,9 +49,9 @@ class Mixture(nn.Module):
         gating = torch.zeros(0, QUERY_FEATURES), torch.zeros(0)
         if self.gating_in is not None:
             gating = self.gating_in.weight, self.gating_in.bias
-        rescaling = torch.zeros(RESCALING_INPUTS, 0), torch.zeros(0, QUERY_FEATURES), torch.zeros(0)
+        rescaling = torch.zeros(self._item_inputs, 0), torch.zeros(0, QUERY_FEATURES), torch.zeros(0)
         if self.rescaling_in is not None:
-            of_item, of_query = torch.split(self.rescaling_in.weight, [RESCALING_INPUTS, QUERY_FEATURES], 1)
+            of_item, of_query = torch.split(self.rescaling_in.weight, [self._item_inputs, QUERY_FEATURES], 1)
             rescaling = of_item.T, of_query, self.rescaling_in.bias.data
         parts = *gating, self.gating_out, self.logits, *rescaling, self.rescaling_out, self.rescaling_seen
         return NetworkWeights(*(array(part) for part in parts))
@@ -75,7 +77,7 @@ class Mixture(nn.Module):
         """Returns [m, K]: the log probabilities plus the logarithms of the candidates' factors."""
         log_factor = self.rescaling_seen * inputs[:, :, SEEN_INPUT]
         if self.rescaling_in is not None:
-            of_item, of_query = torch.split(self.rescaling_in.weight, [RESCALING_INPUTS, QUERY_FEATURES], 1)
+            of_item, of_query = torch.split(self.rescaling_in.weight, [self._item_inputs, QUERY_FEATURES], 1)
             hidden = inputs @ of_item.T + (query @ of_query.T + self.rescaling_in.bias)[:, None]
             is_candidate = (inputs != 0).any(2)  # what no context has seen is left as it is
             log_factor = log_factor + (hidden.relu() @ self.rescaling_out) * is_candidate

@@ -1,10 +1,12 @@
 """Scores of items: the probabilities of all sources, mixed by the gating network and rescaled item by item.
 
 The gating network turns the query's features into a weight for every source (`gates`); the weighted sum of the
-sources is a probability. The rescaling network then multiplies the probability of each candidate (an item that any
-context has seen) by a factor, from the candidate's features and its probability under every source; all other items
-keep theirs. Both networks are evaluated here with plain loops, event by event as the counts change; gating.py has
-them as torch modules.
+sources is a probability. The rescaling network then multiplies the probability of the most probable candidates by a
+factor, from the candidate's features and its probability under every source; all other items keep theirs. Both
+networks are evaluated here with plain loops; gating.py has them as torch modules.
+
+Events of a window are in the index before they are scored, and a score reads only what is before its own clock, so
+threads score any of them in any order. Popularity alone is a running count: a thread has its own copy.
 
 Legend: n events or queries, C items to score given by the caller, I items, H half-lives, M = 1 + H + CONTEXT_SOURCES
 sources: uniform, popularity by half-life, contexts.
@@ -16,15 +18,29 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dynedge.models.count_memory.candidates import ITEM_FEATURES, CandidateBuffer, clear, collect_candidates
-from dynedge.models.count_memory.contexts import CONTEXT_SOURCES, ContextCounts, CountSettings, count_event
-from dynedge.models.count_memory.hash_table import NONE
-from dynedge.ops.lockstep_threads import fetch_increment
+from dynedge.models.count_memory.candidates import (
+    ITEM_FEATURES,
+    NONE,
+    SEEN,
+    CandidateBuffer,
+    Query,
+    clear,
+    collect_candidates,
+    set_staleness,
+)
+from dynedge.models.count_memory.contexts import CONTEXT_SOURCES, CountSettings
+from dynedge.models.count_memory.event_index import (
+    LENGTH,
+    RECENT_EVENTS,
+    EventIndex,
+    Popularity,
+    count_popularity,
+)
 from dynedge.utils.array_type import Array
 from dynedge.utils.numba_compile import compiled
 
-RESCALING_INPUTS = CONTEXT_SOURCES + ITEM_FEATURES + 2  # per item, beside the query features
-SEEN_INPUT = CONTEXT_SOURCES  # the input that is 1 for the user's own items
+FIXED_INPUTS = CONTEXT_SOURCES + ITEM_FEATURES  # of the rescaling network per item; then popularity by half-life
+SEEN_INPUT = CONTEXT_SOURCES + SEEN  # the input that is 1 for the user's own items
 NEGLIGIBLE = 1e-3  # a probability under a source far below this is close to an input of 0
 CHUNK = 2048  # items
 
@@ -36,16 +52,34 @@ class NetworkWeights(NamedTuple):
     gating_bias: Array  # [hidden]
     gating_out: Array  # [M, hidden]
     gating_logits: Array  # [M]: without the hidden layer
-    rescaling_in: Array  # [RESCALING_INPUTS, hidden]
+    rescaling_in: Array  # [FIXED_INPUTS + H, hidden]
     rescaling_query: Array  # [hidden, QUERY_FEATURES]
     rescaling_bias: Array  # [hidden]
     rescaling_out: Array  # [hidden]
     rescaling_seen: Array  # [1]: added to the log factor of the user's own items
 
 
+class Events(NamedTuple):
+    """A window whose events are in the index."""
+
+    user: Array  # [n]
+    item: Array  # [n]
+    time: Array  # float64[n]
+    place: Array  # int32[n]: in the user's history
+    clock: int  # of the first event
+    latest_items: Array  # int32[RECENT_EVENTS + n]: items of the log's events up to the last one of the window
+
+
+@compiled
+def query_of(events: Events, k: int) -> Query:
+    """Returns event k of a window as a query."""
+    latest = events.latest_items[k : k + RECENT_EVENTS]
+    return Query(events.user[k], events.place[k], events.clock + k, events.time[k], latest)
+
+
 @compiled
 def compute_gates(networks: NetworkWeights, buffer: CandidateBuffer, half_lives: int, out: Array) -> None:
-    """Evaluates the gating network into out[M]: a softmax over the sources that the mask allows."""
+    """Evaluates the gating network into out[M]: a softmax over the sources that have seen something."""
     hidden = np.zeros(len(networks.gating_bias), np.float32)
     for a in range(len(hidden)):
         total = networks.gating_bias[a]
@@ -57,7 +91,7 @@ def compute_gates(networks: NetworkWeights, buffer: CandidateBuffer, half_lives:
         total = networks.gating_logits[m]
         for a in range(len(hidden)):
             total += networks.gating_out[m, a] * hidden[a]
-        if m > half_lives and not buffer.source_mask[m - 1 - half_lives]:
+        if m > half_lives and buffer.totals[m - 1 - half_lives] <= 0:
             total = np.float32(-np.inf)
         out[m] = total
         top = max(top, total)
@@ -69,171 +103,192 @@ def compute_gates(networks: NetworkWeights, buffer: CandidateBuffer, half_lives:
         out[m] /= total
 
 
-@compiled
-def rescaling_inputs(counts: ContextCounts, buffer: CandidateBuffer, slot: int, out: Array) -> None:
-    """Writes out[RESCALING_INPUTS]: log probabilities by source, item features, popularity at two half-lives."""
+@compiled(inline="always")
+def rescaling_inputs(
+    index: EventIndex, popularity: Popularity, query: Query, buffer: CandidateBuffer, slot: int, out: Array
+) -> None:
+    """Writes out[FIXED_INPUTS + H]: log probabilities by source, item features, popularity by half-life."""
     for s in range(CONTEXT_SOURCES):
-        probability = buffer.probability[slot, s]
-        out[s] = 0.3 * (np.log(NEGLIGIBLE + probability) - np.log(NEGLIGIBLE)) if probability > 0 else 0.0
+        out[s] = 0.0
+        if buffer.sums[slot, s] > 0:
+            probability = buffer.sums[slot, s] / buffer.totals[s]
+            out[s] = 0.3 * (np.log(np.float32(NEGLIGIBLE + probability)) - np.float32(np.log(NEGLIGIBLE)))
+    item = buffer.items[slot]
+    set_staleness(index, query, item, buffer.item_features[slot])
     for s in range(ITEM_FEATURES):
         out[CONTEXT_SOURCES + s] = buffer.item_features[slot, s]
-    items = counts.num_items
-    for s in range(2):
-        h = 0 if s == 0 else len(counts.popularity_total) // 2
-        share = counts.popularity[h, buffer.items[slot]] / max(counts.popularity_total[h], 1e-30)
-        out[CONTEXT_SOURCES + ITEM_FEATURES + s] = 0.3 * np.log1p(items * share)
+    for h in range(len(popularity.total)):
+        share = popularity.counts[h, item] / max(popularity.total[h], 1e-30)
+        out[FIXED_INPUTS + h] = 0.3 * np.log1p(np.float32(index.num_items * share))
 
 
 @compiled
-def _popularity_factors(counts: ContextCounts, gates: Array) -> Array:
+def popularity_factors(popularity: Popularity, gates: Array) -> Array:
     """Returns float32[H]: what one unit of popularity adds to the probability of its item."""
-    factor = np.zeros(len(counts.popularity_total), np.float32)
+    factor = np.zeros(len(popularity.total), np.float32)
     for h in range(len(factor)):
-        if counts.popularity_total[h] > 0:
-            factor[h] = gates[1 + h] / counts.popularity_total[h]
+        if popularity.total[h] > 0:
+            factor[h] = gates[1 + h] / popularity.total[h]
     return factor
 
 
 @compiled
-def _mix_global_sources(counts: ContextCounts, gates: Array, out: Array) -> None:
-    """Writes out[I]: the mixture of the sources that do not depend on the context."""
-    items, factor = len(out), _popularity_factors(counts, gates)
-    for start in range(0, items, CHUNK):  # a chunk of `out` stays in the first-level cache
-        stop = min(start + CHUNK, items)
-        for i in range(start, stop):
-            out[i] = gates[0] / items
+def _mix_global_sources(popularity: Popularity, gates: Array, out: Array) -> None:
+    """Writes out[I]: the mixture of the sources that do not depend on the user."""
+    factor, uniform = popularity_factors(popularity, gates), gates[0] / len(out)
+    for start in range(0, len(out), CHUNK):  # a chunk of `out` stays in the first-level cache
+        chunk = out[start : start + CHUNK]
+        chunk[:] = uniform
         for h in range(len(factor)):
-            row, of_row = counts.popularity[h], factor[h]
-            for i in range(start, stop):
-                out[i] += of_row * row[i]
+            counts, of_row = popularity.counts[h, start : start + CHUNK], factor[h]
+            for i in range(len(chunk)):
+                chunk[i] += of_row * counts[i]
+
+
+@compiled(inline="always")
+def global_probability(popularity: Popularity, gates: Array, factor: Array, items: int, item: int) -> np.float32:
+    """Returns the same for one item."""
+    total = np.float32(gates[0] / items)
+    for h in range(len(factor)):
+        total += factor[h] * popularity.counts[h, item]
+    return total
 
 
 @compiled
-def _add_context_sources(
-    counts: ContextCounts,
-    networks: NetworkWeights,
-    buffer: CandidateBuffer,
-    gates: Array,
-    slots: Array,
-    places: Array,
-    out: Array,
+def mix_sources(
+    index: EventIndex, popularity: Popularity, gates: Array, buffer: CandidateBuffer, size: int
 ) -> None:
-    """Adds the context sources to out[places[j]] for the candidate in slots[j], and rescales the sum."""
-    half_lives, hidden = len(counts.popularity_total), len(networks.rescaling_bias)
-    base, units = np.zeros(hidden, np.float32), np.zeros(hidden, np.float32)
-    inputs = np.zeros(RESCALING_INPUTS, np.float32)
-    for a in range(hidden):
-        base[a] = networks.rescaling_bias[a]
+    """Writes the mixture's probability of every candidate to the buffer."""
+    first = 1 + len(popularity.total)
+    factor, of_source = popularity_factors(popularity, gates), np.zeros(CONTEXT_SOURCES, np.float32)
+    for s in range(CONTEXT_SOURCES):
+        if buffer.totals[s] > 0:
+            of_source[s] = gates[first + s] / buffer.totals[s]
+    for slot in range(size):
+        total = global_probability(popularity, gates, factor, index.num_items, buffer.items[slot])
+        sums = buffer.sums[slot]
+        for s in range(CONTEXT_SOURCES):
+            total += of_source[s] * sums[s]
+        buffer.probability[slot] = total
+
+
+@compiled
+def _rescaling_base(networks: NetworkWeights, buffer: CandidateBuffer) -> Array:
+    """Returns float32[hidden]: what all candidates of a query have in common."""
+    base = networks.rescaling_bias.copy()
+    for a in range(len(base)):
         for b in range(len(buffer.query_features)):
             base[a] += networks.rescaling_query[a, b] * buffer.query_features[b]
-    for j in range(len(slots)):
-        slot, place = slots[j], places[j]
-        probability = buffer.probability[slot]
-        for s in range(CONTEXT_SOURCES):
-            if probability[s] != 0:
-                out[place] += gates[1 + half_lives + s] * probability[s]
-        log_factor = networks.rescaling_seen[0] * buffer.item_features[slot, 0]
-        if hidden:
-            rescaling_inputs(counts, buffer, slot, inputs)
+    return base
+
+
+@compiled
+def _rescale(
+    index: EventIndex,
+    popularity: Popularity,
+    networks: NetworkWeights,
+    query: Query,
+    buffer: CandidateBuffer,
+    slots: Array,
+) -> None:
+    """Multiplies the probabilities of the candidates in the given slots by their factors."""
+    base = _rescaling_base(networks, buffer)
+    inputs, units = np.empty(FIXED_INPUTS + len(popularity.total), np.float32), np.empty_like(base)
+    for slot in slots:
+        log_factor = networks.rescaling_seen[0] * buffer.item_features[slot, SEEN]
+        if len(base):
+            rescaling_inputs(index, popularity, query, buffer, slot, inputs)
             units[:] = base
-            for b in range(RESCALING_INPUTS):
-                if inputs[b] != 0:  # most sources have not seen most candidates
-                    row, value = networks.rescaling_in[b], inputs[b]
-                    for a in range(hidden):
-                        units[a] += value * row[a]
-            for a in range(hidden):
+            for b in range(len(inputs)):
+                value = inputs[b]
+                if value != 0:  # most sources have not seen most candidates
+                    for a in range(len(units)):
+                        units[a] += value * networks.rescaling_in[b, a]
+            for a in range(len(units)):
                 log_factor += networks.rescaling_out[a] * max(units[a], np.float32(0))
         if log_factor != 0:
-            out[place] *= np.exp(log_factor)
+            buffer.probability[slot] *= np.exp(log_factor)
 
 
 @compiled
-def score_all_items(
-    counts: ContextCounts,
-    settings: CountSettings,
-    networks: NetworkWeights,
-    user: int,
-    time: float,
-    buffer: CandidateBuffer,
-    gates: Array,
-    out: Array,
-) -> None:
-    """Writes out[I]: the unnormalised probability of every item. `gates` float32[M] is scratch."""
-    size = collect_candidates(counts, settings, user, time, buffer)
-    compute_gates(networks, buffer, len(counts.popularity_total), gates)
-    _mix_global_sources(counts, gates, out)
-    _add_context_sources(counts, networks, buffer, gates, np.arange(size), buffer.items[:size], out)
-    clear(buffer, size)
+def _most_probable(buffer: CandidateBuffer, size: int, most: int) -> Array:
+    """Returns the slots of the `most` most probable candidates; those that tie with the last one too."""
+    if size <= most:
+        return np.arange(size)
+    threshold = np.partition(buffer.probability[:size], size - most)[size - most]
+    return np.flatnonzero(buffer.probability[:size] >= threshold)
 
 
 @compiled
-def score_candidates(
-    counts: ContextCounts,
+def score_query(
+    index: EventIndex,
+    popularity: Popularity,
     settings: CountSettings,
     networks: NetworkWeights,
-    user: int,
-    time: float,
-    buffer: CandidateBuffer,
-    gates: Array,
-    candidates: Array,
-    out: Array,
-) -> None:
-    """Writes out[C] for the given items, as `score_all_items` does, at a cost that does not depend on I."""
-    size = collect_candidates(counts, settings, user, time, buffer)
-    compute_gates(networks, buffer, len(counts.popularity_total), gates)
-    factor = _popularity_factors(counts, gates)
-    slots, places, seen = np.empty(len(out), np.int64), np.empty(len(out), np.int32), 0
-    for c in range(len(out)):
-        item = candidates[c]
-        out[c] = gates[0] / counts.num_items
-        for h in range(len(factor)):
-            out[c] += factor[h] * counts.popularity[h, item]
-        if buffer.slot[item] != NONE:
-            slots[seen], places[seen] = buffer.slot[item], c
-            seen += 1
-    _add_context_sources(counts, networks, buffer, gates, slots[:seen], places[:seen], out)
-    clear(buffer, size)
-
-
-@compiled
-def score_and_count_events(
-    counts: ContextCounts,
-    settings: CountSettings,
-    networks: NetworkWeights,
-    user: Array,
-    item: Array,
-    time: Array,
-    taken: Array,
+    query: Query,
     buffer: CandidateBuffer,
     candidates: Array,
     out: Array,
 ) -> None:
-    """Scores each event, then counts it: out[n, C] for candidates [n, C], or out[n, I] where candidates are empty.
-
-    Several threads may do so, each with its own counts. `taken` int64[n] is shared: every thread counts all events,
-    and scores those that no other thread has taken.
-    """
-    gates = np.zeros(len(networks.gating_logits), np.float32)
-    for k in range(len(user)):
-        if fetch_increment(taken, k) == 0:
-            if len(candidates):
-                score_candidates(counts, settings, networks, user[k], time[k], buffer, gates, candidates[k], out[k])
+    """Writes out[C], the unnormalised probability of the given items, or out[I] of all items where out is as long."""
+    size = collect_candidates(index, settings, query, buffer)
+    gates = np.empty(len(networks.gating_logits), np.float32)
+    compute_gates(networks, buffer, len(popularity.total), gates)
+    mix_sources(index, popularity, gates, buffer, size)
+    rescaled = _most_probable(buffer, size, settings.rescaled_items if len(networks.rescaling_bias) else size)
+    _rescale(index, popularity, networks, query, buffer, rescaled)
+    if len(candidates):
+        factor = popularity_factors(popularity, gates)
+        for c in range(len(candidates)):
+            slot = buffer.slot[candidates[c]]
+            if slot == NONE:
+                out[c] = global_probability(popularity, gates, factor, index.num_items, candidates[c])
             else:
-                score_all_items(counts, settings, networks, user[k], time[k], buffer, gates, out[k])
-        count_event(counts, settings, user[k], item[k], time[k])
+                out[c] = buffer.probability[slot]
+    else:
+        _mix_global_sources(popularity, gates, out)
+        for slot in range(size):
+            out[buffer.items[slot]] = buffer.probability[slot]
+    clear(buffer, size)
+
+
+@compiled
+def score_events(
+    index: EventIndex,
+    popularity: Popularity,
+    settings: CountSettings,
+    networks: NetworkWeights,
+    events: Events,
+    start: int,
+    stop: int,
+    buffer: CandidateBuffer,
+    candidates: Array,
+    out: Array,
+) -> None:
+    """Scores the events start to stop - 1 of a window: out[n, C] for candidates [n, C], or out[n, I] where empty.
+
+    `popularity` is that before event `start`, and advances to `stop`.
+    """
+    for k in range(start, stop):
+        given = candidates[k] if len(candidates) else np.empty(0, np.int64)
+        score_query(index, popularity, settings, networks, query_of(events, k), buffer, given, out[k])
+        count_popularity(popularity, settings.weight_growth, events.item[k : k + 1])
 
 
 @compiled
 def score_queries(
-    counts: ContextCounts,
+    index: EventIndex,
+    popularity: Popularity,
     settings: CountSettings,
     networks: NetworkWeights,
     user: Array,
     time: Array,
     buffer: CandidateBuffer,
+    candidates: Array,
     out: Array,
 ) -> None:
-    """Writes out[n, I] for queries; nothing is counted."""
-    gates = np.zeros(len(networks.gating_logits), np.float32)
+    """Writes out[n, C] or out[n, I] for queries after all events of the index."""
     for k in range(len(user)):
-        score_all_items(counts, settings, networks, user[k], time[k], buffer, gates, out[k])
+        given = candidates[k] if len(candidates) else np.empty(0, np.int64)
+        query = Query(user[k], index.user_blocks[user[k], LENGTH], index.clock[0], time[k], index.latest_items)
+        score_query(index, popularity, settings, networks, query, buffer, given, out[k])

@@ -2,7 +2,7 @@
 
 The offset of an item depends on its bucket: how many of the user's events ago, how often, and how long ago it
 occurred. A recurrent state forgets and cannot list items, and a recurrence that had to remember them would have less
-capacity for the rest. So the lists are a separate growable hash table on the host (count_memory/hash_table.py).
+capacity for the rest. So the lists are a separate growable hash table on the host (edge.hash_table.py).
 Buckets depend on no parameter, so for training the lists are made ahead of the step.
 
 Legend: n events of a window, L listed items of all their users together.
@@ -19,8 +19,8 @@ from torch import Tensor
 
 from dynedge.data.windows import Window
 from dynedge.models.base import State
-from dynedge.models.count_memory import hash_table
-from dynedge.models.count_memory.hash_table import (
+from dynedge.models.edge import hash_table
+from dynedge.models.edge.hash_table import (
     CONTEXT_CLOCK,
     COUNT,
     ENTRY_CONTEXT_CLOCK,
@@ -32,7 +32,7 @@ from dynedge.models.count_memory.hash_table import (
     add_count,
     find_row,
 )
-from dynedge.models.count_memory.undo import restore_rows, save_rows
+from dynedge.models.edge.undo import restore_rows, save_rows
 from dynedge.ops.sampled_softmax import ScoreBonus
 from dynedge.utils.array_type import Array
 from dynedge.utils.numba_compile import compiled

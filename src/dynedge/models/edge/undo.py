@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dynedge.models.count_memory.hash_table import (
+from dynedge.models.edge.hash_table import (
     HEAD,
     ITEM,
     LENGTH,

@@ -1,0 +1,235 @@
+"""Event index: all events so far, by user and by item, in memory that grows by appending.
+
+A user's events are contiguous (its history), and so are an item's (its occurrences); an occurrence names the user and
+the place in that user's history, where the events before and after it are found. Both kinds of blocks lie in pools
+that double when full; a full block moves to the end of its pool and doubles. Appending an event costs amortised O(1),
+counts nothing and does not depend on how events are grouped, so a state built event by event equals one built in
+windows. Events of a window are appended before any of them is scored: readers skip events from their own clock on.
+
+Popularity is counted here too: per item, at several half-lives.
+
+Legend: U users, I items, P and Q capacities of the pools, H half-lives of popularity, n events. A clock is the number
+of events before an event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from dynedge.errors import DataError
+from dynedge.models.base import State
+from dynedge.models.growable import grown
+from dynedge.utils.array_type import Array
+from dynedge.utils.numba_compile import compiled
+
+START, LENGTH, CAPACITY = range(3)  # columns of a block
+FIRST_CAPACITY = 2  # of a block
+RECENT_EVENTS = 128  # latest events of the whole log whose items are at hand
+POOL_CAPACITY = 1024  # of a new pool
+RESCALE_ABOVE = 1e12  # weight of an event at which all popularity counts are divided by it
+ITEM, CLOCK = range(2)  # columns of an event in a history
+USER, PLACE, AT = range(3)  # columns of an occurrence: who, where in that user's history, at which clock
+BLOCKS = ("user_blocks", ("history", "history_time")), ("item_blocks", ("occurrences",))
+
+
+class EventIndex(NamedTuple):
+    """The arrays of an index; they share the state's memory."""
+
+    num_items: int  # `popularity` may have a larger capacity
+    clock: Array  # int64[1]: number of events so far
+    used: Array  # int64[2]: entries in use of the two pools
+    user_blocks: Array  # int64[U, 3]: START, LENGTH and CAPACITY of a user's history
+    item_blocks: Array  # int64[I, 3]: the same of an item's occurrences
+    history: Array  # int32[P, 2]: ITEM and CLOCK of an event
+    history_time: Array  # float64[P]
+    occurrences: Array  # int32[Q, 3]: USER, PLACE in the user's history and AT, the clock
+    latest_items: Array  # int32[RECENT_EVENTS]: items of the latest events of the log, newest last; -1: none
+    popularity: Array  # float32[H, I or more]: counts that decay by giving newer events a larger weight
+    popularity_total: Array  # float64[H]
+    event_weight: Array  # float64[H]: of the next event in `popularity`
+
+
+class Popularity(NamedTuple):
+    """The popularity of an index, or a thread's own copy of it."""
+
+    counts: Array  # float32[H, I or more]
+    total: Array  # float64[H]
+    event_weight: Array  # float64[H]
+
+    def copy(self) -> Popularity:
+        return Popularity(*(array.copy() for array in self))
+
+
+def popularity_of(index: EventIndex) -> Popularity:
+    """Returns the index's own popularity, not a copy."""
+    return Popularity(index.popularity, index.popularity_total, index.event_weight)
+
+
+def empty(users: int, items: int, half_lives: int) -> State:
+    """Returns the state before the first event."""
+    state = State()
+    state["clock"] = torch.zeros(1, dtype=torch.int64)
+    state["used"] = torch.zeros(2, dtype=torch.int64)
+    state["user_blocks"] = torch.zeros(users, 3, dtype=torch.int64)
+    state["item_blocks"] = torch.zeros(items, 3, dtype=torch.int64)
+    state["history"] = torch.zeros(POOL_CAPACITY, 2, dtype=torch.int32)
+    state["history_time"] = torch.zeros(POOL_CAPACITY, dtype=torch.float64)
+    state["occurrences"] = torch.zeros(POOL_CAPACITY, 3, dtype=torch.int32)
+    state["latest_items"] = torch.full((RECENT_EVENTS,), -1, dtype=torch.int32)
+    state["popularity"] = torch.zeros(half_lives, items)
+    state["popularity_total"] = torch.zeros(half_lives, dtype=torch.float64)
+    state["event_weight"] = torch.ones(half_lives, dtype=torch.float64)
+    return state
+
+
+def view_of(state: State, items: int) -> EventIndex:
+    """Returns the index in a state; both share their memory."""
+    arrays: dict[str, Any] = {name: state[name].numpy() for name in EventIndex._fields if name != "num_items"}
+    return EventIndex(num_items=items, **arrays)
+
+
+def grow(state: State, users: int, items: int) -> None:
+    """Extends the state to more users and items; the new ones have no events."""
+    state["user_blocks"] = grown(state["user_blocks"], users, 0)
+    state["item_blocks"] = grown(state["item_blocks"], items, 0)
+    before = state["popularity"]
+    capacity = before.shape[1]
+    if items > capacity:
+        state["popularity"] = before.new_zeros(len(before), max(items, 2 * capacity))
+        state["popularity"][:, :capacity] = before
+
+
+def append(state: State, items: int, user: Array, item: Array, time: Array) -> Array:
+    """Appends n events; returns int32[n]: the place of each in its user's history.
+
+    The latest items and the popularity do not change: see `count_popularity`.
+    """
+    if int(state["clock"]) + len(user) > np.iinfo(np.int32).max:
+        raise DataError("the count memory holds up to 2,147,483,647 events; train the model `recurrence` instead.")
+    places, done = np.empty(len(user), np.int32), 0
+    while True:
+        index = view_of(state, items)
+        done += append_events(index, user[done:], item[done:], time[done:], places[done:])
+        if done == len(user):
+            return places
+        for pool, (blocks, names) in enumerate(BLOCKS):
+            needed = 2 * int(state[blocks][(user, item)[pool][done], CAPACITY]) + FIRST_CAPACITY
+            _reserve(state, pool, names, needed)
+
+
+def _reserve(state: State, pool: int, names: tuple[str, ...], additional: int) -> None:
+    used, before = int(state["used"][pool]), len(state[names[0]])
+    capacity = before
+    while capacity < used + additional:
+        capacity *= 2
+    if capacity > before:
+        for name in names:
+            longer = state[name].new_zeros((capacity, *state[name].shape[1:]))
+            longer[:used] = state[name][:used]
+            state[name] = longer
+
+
+@compiled
+def append_events(index: EventIndex, user: Array, item: Array, time: Array, places: Array) -> int:
+    """Appends events until one does not fit into a pool; returns how many were appended."""
+    users, items, used = index.user_blocks, index.item_blocks, index.used
+    for k in range(len(user)):
+        u, i = user[k], item[k]
+        more_history = max(2 * users[u, CAPACITY], FIRST_CAPACITY) if users[u, LENGTH] == users[u, CAPACITY] else 0
+        more_occurrences = max(2 * items[i, CAPACITY], FIRST_CAPACITY) if items[i, LENGTH] == items[i, CAPACITY] else 0
+        if used[0] + more_history > len(index.history) or used[1] + more_occurrences > len(index.occurrences):
+            return k
+        if more_history:
+            start, length, to = users[u, START], users[u, LENGTH], used[0]
+            for x in range(length):
+                index.history[to + x, ITEM] = index.history[start + x, ITEM]
+                index.history[to + x, CLOCK] = index.history[start + x, CLOCK]
+                index.history_time[to + x] = index.history_time[start + x]
+            users[u, START], users[u, CAPACITY] = to, more_history
+            used[0] += more_history
+        if more_occurrences:
+            start, length, to = items[i, START], items[i, LENGTH], used[1]
+            for x in range(length):
+                for column in range(3):
+                    index.occurrences[to + x, column] = index.occurrences[start + x, column]
+            items[i, START], items[i, CAPACITY] = to, more_occurrences
+            used[1] += more_occurrences
+        clock, place = index.clock[0], users[u, LENGTH]
+        x = users[u, START] + place
+        index.history[x, ITEM], index.history[x, CLOCK], index.history_time[x] = i, clock, time[k]
+        x = items[i, START] + items[i, LENGTH]
+        index.occurrences[x, USER], index.occurrences[x, PLACE], index.occurrences[x, AT] = u, place, clock
+        places[k] = place
+        users[u, LENGTH] += 1
+        items[i, LENGTH] += 1
+        index.clock[0] += 1
+    return len(user)
+
+
+@compiled
+def count_popularity(popularity: Popularity, growth: Array, item: Array) -> None:
+    """Counts events in the popularity of their items; `growth` float64[H] is that of an event's weight."""
+    for h in range(len(growth)):
+        counts, total, weight = popularity.counts[h], popularity.total[h], popularity.event_weight[h]
+        for k in range(len(item)):
+            weight *= growth[h]
+            counts[item[k]] += weight
+            total += weight
+            if weight > RESCALE_ABOVE:
+                for x in range(len(counts)):
+                    counts[x] /= weight
+                total /= weight
+                weight = 1.0
+        popularity.total[h], popularity.event_weight[h] = total, weight
+
+
+@compiled
+def first_from(records: Array, column: int, start: int, stop: int, clock: int) -> int:
+    """Returns the first of the records start to stop - 1, ascending in `column`, that is not before `clock`."""
+    if stop == start or records[stop - 1, column] < clock:
+        return stop
+    low, high = start, stop
+    while low < high:
+        middle = (low + high) // 2
+        if records[middle, column] < clock:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def save_for_undo(state: State, user: int, item: int) -> Callable[[], None]:
+    """Reserves memory for an event, saves what it will change, and returns the function that restores that."""
+    for pool, ((blocks, names), row) in enumerate(zip(BLOCKS, (user, item), strict=True)):
+        _reserve(state, pool, names, 2 * int(state[blocks][row, CAPACITY]) + FIRST_CAPACITY)
+    may_rescale = bool((state["event_weight"] > RESCALE_ABOVE / 4).any())
+    columns = state["popularity"] if may_rescale else state["popularity"][:, item]
+    parts = [columns, state["user_blocks"][user], state["item_blocks"][item]]
+    parts += [state[name] for name in ("clock", "used", "latest_items", "popularity_total", "event_weight")]
+    saved = [(part, part.clone()) for part in parts]
+    before = state["used"].tolist()
+
+    def undo() -> None:
+        for pool, ((blocks, names), row) in enumerate(zip(BLOCKS, (user, item), strict=True)):
+            start, length, _ = state[blocks][row].tolist()
+            moved = int(state["used"][pool]) > before[pool]
+            written = slice(before[pool], int(state["used"][pool])) if moved else slice(start + length - 1, start + length)
+            for name in names:
+                state[name][written] = 0
+        for part, old in saved:
+            part.copy_(old)
+
+    return undo
+
+
+@compiled
+def mark_seen_items(index: EventIndex, user: Array, out: Array) -> None:
+    """Sets out[k, i], bool[n, I], to True for every item in the history of user k."""
+    for k in range(len(user)):
+        start, length = index.user_blocks[user[k], START], index.user_blocks[user[k], LENGTH]
+        for x in range(start, start + length):
+            out[k, index.history[x, ITEM]] = True
