@@ -23,7 +23,7 @@ import torch
 from dynedge.config import option
 from dynedge.models.base import LogShape
 from dynedge.models.count_memory.config import MemoryConfig, StandaloneMemoryConfig
-from dynedge.models.count_memory.contexts import CONTEXT_SOURCES, SOURCE, decay_factors
+from dynedge.models.count_memory.contexts import CONTEXT_SOURCES, NEAR_DISTANCE, SOURCE, decay_factors, near_weights
 from dynedge.models.count_memory.model import CountMemory
 
 CONTEXTS = {"popular": None, "recent": "user", "next": "last", "next-five": "near", "near": "near"}  # by kind
@@ -66,8 +66,8 @@ class Heuristic(CountMemory):
         if config.half_life and context:
             self.settings = self.settings._replace(log_decay=decay_factors(config.half_life))
         if config.kind == "next-five":
-            ones = np.ones_like(self.settings.near_after)
-            self.settings = self.settings._replace(near_after=ones, near_before=np.zeros_like(ones), near_items=5)
+            weights = near_weights(np.zeros(NEAR_DISTANCE), np.ones(NEAR_DISTANCE))
+            self.settings = self.settings._replace(near_weights=weights, near_items=5)
         weight = np.zeros(2 + CONTEXT_SOURCES, np.float32)
         weight[0], weight[1] = UNIFORM, TIE_BREAK if context else 1.0
         if context:

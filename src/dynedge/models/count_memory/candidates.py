@@ -73,6 +73,7 @@ class CandidateBuffer(NamedTuple):
     totals: Array  # float64[CONTEXT_SOURCES]: 0 where the source has seen nothing
     query_features: Array  # float32[QUERY_FEATURES]
     similarity: Array  # float32[I]: weight of the user's recent items, 0 for all others
+    near: Array  # float32[I, 2]: plain and log-decayed sums of `near` while it is read, else 0
     probability: Array  # float32[C]: of the mixture, by slot (scoring.py)
 
 
@@ -96,6 +97,7 @@ def allocate_buffer(items: int, candidates: int) -> CandidateBuffer:
         np.zeros(CONTEXT_SOURCES),
         np.zeros(QUERY_FEATURES, np.float32),
         np.zeros(items, np.float32),
+        np.zeros((items, 2), np.float32),
         np.zeros(candidates, np.float32),
     )
 
@@ -116,6 +118,8 @@ def collect_candidates(index: EventIndex, settings: CountSettings, query: Query,
                 size = _read_occurrences(index, settings, query, recent, count, r, buffer, size)
         for r in range(1, count):
             buffer.similarity[recent[r]] = 0
+        if settings.contexts[IN_NEAR]:
+            _move_near(buffer, size)
         _set_query_features(index, query, recent, count, buffer)
     if settings.contexts[IN_RECENT]:
         for age in range(RECENT_EVENTS):
@@ -246,9 +250,9 @@ def _read_occurrences(
         return size
     read = min(stop - start, settings.occurrences[r])
     at, after = _locate_occurrences(index, stop, read, clock)
-    near_weight = NEAR_DECAY**r * max(min(read, settings.near_occurrences), 1) ** -NEAR_POWER
+    near_read = max(min(read, settings.near_occurrences[r]), 1)
+    near_weight = np.float32(NEAR_DECAY**r * near_read**-NEAR_POWER)
     earlier_weight, followed = EARLIER_DECAY ** (r - 1), 0
-    near_total, near_log_total = 0.0, 0.0
     for c in range(read):
         x, y = stop - 1 - c, at[c]
         if follows and after[c] > 0 and index.history[y + 1, CLOCK] < clock:
@@ -270,28 +274,31 @@ def _read_occurrences(
                 _add(buffer, slot, PEERS, earlier_weight)
                 age = clock - index.occurrences[x, AT]
                 _add(buffer, slot, PEERS_LOG, earlier_weight * _factor(settings.log_decay, age))
-        if near and c < settings.near_occurrences:
+        if near and c < settings.near_occurrences[r]:
             fresh = _factor(settings.log_decay, clock - index.occurrences[x, AT])
             first = max(-NEAR_DISTANCE, -index.occurrences[x, PLACE])
             for distance in range(first, min(NEAR_DISTANCE, after[c]) + 1):
-                weight = np.float32(0)
-                if distance < 0:
-                    weight = settings.near_before[-distance - 1]
-                elif distance > 0 and index.history[y + distance, CLOCK] < clock:
-                    weight = settings.near_after[distance - 1]
-                if weight > 0:
-                    slot = _slot_of(buffer, size, index.history[y + distance, ITEM])
-                    size = max(size, slot + 1)
-                    weight = np.float32(weight * near_weight)
-                    buffer.sums[slot, NEAR] += weight
-                    buffer.sums[slot, NEAR_LOG] += weight * fresh
-                    near_total += weight
-                    near_log_total += weight * fresh
-    buffer.totals[NEAR] += near_total
-    buffer.totals[NEAR_LOG] += near_log_total
+                weight = settings.near_weights[NEAR_DISTANCE + distance] * near_weight
+                if weight > 0 and index.history[y + distance, CLOCK] < clock:
+                    item = index.history[y + distance, ITEM]
+                    if buffer.near[item, 0] == 0:
+                        size = max(size, _slot_of(buffer, size, item) + 1)
+                    buffer.near[item, 0] += weight
+                    buffer.near[item, 1] += weight * fresh
     if r == 0:
         buffer.query_features[8] = 0.2 * np.log1p(stop - start)
     return size
+
+
+@compiled
+def _move_near(buffer: CandidateBuffer, size: int) -> None:
+    """Moves the sums of `near`, which were collected by item, to the candidates' slots."""
+    for slot in range(size):
+        sums = buffer.near[buffer.items[slot]]
+        buffer.sums[slot, NEAR], buffer.sums[slot, NEAR_LOG] = sums[0], sums[1]
+        buffer.totals[NEAR] += sums[0]
+        buffer.totals[NEAR_LOG] += sums[1]
+        sums[:] = 0
 
 
 @compiled
@@ -371,21 +378,32 @@ def _set_query_features(index: EventIndex, query: Query, recent: Array, count: i
     features[17] = 0.2 * np.log1p(totals[USER_LAST_TWO])
 
 
-@compiled(inline="always")
-def set_staleness(index: EventIndex, query: Query, item: int, features: Array) -> None:
-    """Sets the features of an item that are not about the user: when and how often anyone met it."""
-    start, length = index.item_blocks[item, START], index.item_blocks[item, LENGTH]
-    stop = first_from(index.occurrences, AT, start, start + length, query.clock)
-    if stop == start:
-        features[STALENESS + 7] = 1.0
-    else:
+@compiled
+def set_staleness(index: EventIndex, query: Query, buffer: CandidateBuffer, slots: Array) -> None:
+    """Sets the features of candidates that are not about the user: when and how often anyone met the item.
+
+    Their data lie far apart in memory: short loops let the processor fetch several at once.
+    """
+    starts, stops = np.empty(len(slots), np.int64), np.empty(len(slots), np.int64)
+    for j in range(len(slots)):
+        item = buffer.items[slots[j]]
+        starts[j] = index.item_blocks[item, START]
+        stops[j] = starts[j] + index.item_blocks[item, LENGTH]
+    for j in range(len(slots)):
+        stops[j] = first_from(index.occurrences, AT, starts[j], stops[j], query.clock)
+    for j in range(len(slots)):
+        features, start, stop = buffer.item_features[slots[j]], starts[j], stops[j]
+        if stop == start:
+            features[STALENESS + 7] = 1.0
+            continue
         other = index.occurrences[stop - 1, OF_USER]
-        last = index.user_blocks[other, START] + index.occurrences[stop - 1, PLACE]
-        elapsed = query.time - index.history_time[last]
-        features[STALENESS] = 0.2 * np.log1p(query.clock - index.occurrences[stop - 1, AT])
-        features[STALENESS + 1] = 0.1 * np.log1p(max(elapsed, 0.0))
-        features[STALENESS + 2] = 0.2 * np.log1p(stop - start)
-        features[STALENESS + 3] = 0.1 * np.log1p(query.clock - index.occurrences[start, AT])
-        features[STALENESS + 4] = 0.2 * np.log1p(query.clock - index.occurrences[max(start, stop - 8), AT])
+        elapsed = query.time - index.history_time[index.user_blocks[other, START] + index.occurrences[stop - 1, PLACE]]
+        features[STALENESS] = 0.2 * np.log1p(np.float32(query.clock - index.occurrences[stop - 1, AT]))
+        features[STALENESS + 1] = 0.1 * np.log1p(np.float32(max(elapsed, 0.0)))
+        features[STALENESS + 2] = 0.2 * np.log1p(np.float32(stop - start))
+        features[STALENESS + 3] = 0.1 * np.log1p(np.float32(query.clock - index.occurrences[start, AT]))
+        features[STALENESS + 4] = 0.2 * np.log1p(
+            np.float32(query.clock - index.occurrences[max(start, stop - 8), AT])
+        )
         features[STALENESS + 5] = 1.0 if elapsed <= 0 else 0.0
         features[STALENESS + 6] = 1.0 if other == query.user else 0.0

@@ -15,7 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dynedge.models.count_memory.candidates import QUERY_FEATURES, CandidateBuffer, Query, clear, collect_candidates
+from dynedge.models.count_memory.candidates import (
+    QUERY_FEATURES,
+    CandidateBuffer,
+    clear,
+    collect_candidates,
+    set_staleness,
+)
 from dynedge.models.count_memory.contexts import CONTEXT_SOURCES, CountSettings
 from dynedge.models.count_memory.event_index import EventIndex, Popularity, count_popularity
 from dynedge.models.count_memory.scoring import (
@@ -98,7 +104,8 @@ def collect_examples(
         out.query_features[m] = buffer.query_features
         out.source_mask[m, : 1 + half_lives] = True
         out.source_mask[m, 1 + half_lives :] = buffer.totals > 0
-        _write_candidates(index, popularity, query, buffer, size, events.item[k], offsets[m], out, m)
+        set_staleness(index, query, buffer, np.arange(size))
+        _write_candidates(index, popularity, buffer, size, events.item[k], offsets[m], out, m)
         clear(buffer, size)
 
 
@@ -106,7 +113,6 @@ def collect_examples(
 def _write_candidate(
     index: EventIndex,
     popularity: Popularity,
-    query: Query,
     buffer: CandidateBuffer,
     item: int,
     out: Examples,
@@ -122,7 +128,7 @@ def _write_candidate(
         for s in range(CONTEXT_SOURCES):
             if buffer.totals[s] > 0:
                 probability[1 + half_lives + s] = buffer.sums[slot, s] / buffer.totals[s]
-        rescaling_inputs(index, popularity, query, buffer, slot, out.inputs[m, place])
+        rescaling_inputs(index, popularity, buffer, slot, out.inputs[m, place])
     out.log_weight[m, place] = log_weight
 
 
@@ -130,7 +136,6 @@ def _write_candidate(
 def _write_candidates(
     index: EventIndex,
     popularity: Popularity,
-    query: Query,
     buffer: CandidateBuffer,
     size: int,
     true_item: int,
@@ -139,7 +144,7 @@ def _write_candidates(
     m: int,
 ) -> None:
     """Writes the true item, the unseen items as one candidate, the top candidates and a sample of the rest."""
-    _write_candidate(index, popularity, query, buffer, true_item, out, m, 0, 0.0)
+    _write_candidate(index, popularity, buffer, true_item, out, m, 0, 0.0)
     _write_unseen(index, popularity, buffer, size, true_item, out, m)
     mixed = buffer.probability[:size]
     threshold = np.float32(-1)
@@ -153,7 +158,7 @@ def _write_candidates(
         if mixed[slot] >= threshold and top < TOP:
             is_top[slot] = True
             top += 1
-            _write_candidate(index, popularity, query, buffer, buffer.items[slot], out, m, place, 0.0)
+            _write_candidate(index, popularity, buffer, buffer.items[slot], out, m, place, 0.0)
             place += 1
         else:
             rest += 1
@@ -164,7 +169,7 @@ def _write_candidates(
             continue
         if taken < sample and passed >= int((taken + offset) * rest / sample):
             log_weight = np.log(rest / sample)
-            _write_candidate(index, popularity, query, buffer, buffer.items[slot], out, m, place, log_weight)
+            _write_candidate(index, popularity, buffer, buffer.items[slot], out, m, place, log_weight)
             place += 1
             taken += 1
         passed += 1

@@ -23,12 +23,12 @@ class MemoryConfig:
     occurrences: int = option(
         512, "Number of latest occurrences of the user's last item that are counted; a quarter for earlier items.", least=1
     )
-    rescaled_items: int = option(256, "Number of most probable candidates that the rescaling network sees.", least=1)
+    rescaled_items: int = option(128, "Number of most probable candidates that the rescaling network sees.", least=1)
     gating_hidden: int = option(32, "Hidden units of the gating network; 0: constant weights.", least=0)
     rescaling_hidden: int = option(
         64, "Hidden units of the network that rescales item probabilities; 0: one factor for seen items.", least=0
     )
-    training_examples: int = option(40_000, "Number of training events that the networks are fitted to.", least=0)
+    training_examples: int = option(60_000, "Number of training events that the networks are fitted to.", least=0)
 
 
 @dataclass(frozen=True)

@@ -63,12 +63,11 @@ class CountSettings(NamedTuple):
     fast_decay: Array  # float32[ages]
     log_decay: Array  # float32[ages]
     weight_growth: Array  # float64[H]: of an event's weight in the popularity, per event
-    near_after: Array  # float32[NEAR_DISTANCE]: weight of an item 1, 2.. events after an occurrence
-    near_before: Array  # float32[NEAR_DISTANCE]: the same before it
+    near_weights: Array  # float32[2 NEAR_DISTANCE + 1]: of items by their distance from an occurrence, which is in the middle
     near_items: int  # number of last items that `near` reads, RECENT_ITEMS at most
     history_events: int  # latest events of the user that are read
     occurrences: Array  # int64[RECENT_ITEMS]: latest occurrences of the last items that are read, newest item first
-    near_occurrences: int  # of these, by `near`
+    near_occurrences: Array  # int64[RECENT_ITEMS]: of these, by `near`
     peers: int  # of these, by `peers`
     rescaled_items: int  # most probable candidates that are rescaled
 
@@ -88,15 +87,19 @@ def count_settings(config: MemoryConfig) -> CountSettings:
         fast_decay=decay_factors(FAST_HALF_LIFE),
         log_decay=decay_factors(LOG_HALF_LIFE),
         weight_growth=2.0 ** (1 / np.asarray(config.half_lives, np.float64)),
-        near_after=near,
-        near_before=near,
+        near_weights=near_weights(near, near),
         near_items=RECENT_ITEMS,
         history_events=config.history_events,
         occurrences=np.array([most] + [quarter] * 4 + [sixteenth] * 5),
-        near_occurrences=quarter,
+        near_occurrences=np.maximum(quarter >> (np.arange(RECENT_ITEMS) // 2), 1),
         peers=max(most // 8, 1),
         rescaled_items=config.rescaled_items,
     )
+
+
+def near_weights(before: Array, after: Array) -> Array:
+    """Returns the weights of items by their distance, given those 1, 2.. events before and after an occurrence."""
+    return np.concatenate((before[::-1], [0.0], after)).astype(np.float32)
 
 
 def max_candidates(settings: CountSettings, items: int) -> int:

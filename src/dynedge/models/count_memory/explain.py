@@ -75,7 +75,7 @@ def _nearest(index: EventIndex, settings: CountSettings, user: int, item: int) -
     for r in range(min(index.user_blocks[user, LENGTH], RECENT_ITEMS)):
         other = index.history[end - 1 - r, ITEM]
         start, length = index.item_blocks[other, START], index.item_blocks[other, LENGTH]
-        read, found = min(length, settings.near_occurrences), 0
+        read, found = min(length, settings.near_occurrences[r]), 0
         for x in range(start + length - read, start + length):
             block, place = index.user_blocks[index.occurrences[x, USER]], index.occurrences[x, PLACE]
             for y in range(max(place - NEAR_DISTANCE, 0), min(place + NEAR_DISTANCE + 1, block[LENGTH])):

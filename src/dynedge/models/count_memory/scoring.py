@@ -43,6 +43,7 @@ FIXED_INPUTS = CONTEXT_SOURCES + ITEM_FEATURES  # of the rescaling network per i
 SEEN_INPUT = CONTEXT_SOURCES + SEEN  # the input that is 1 for the user's own items
 NEGLIGIBLE = 1e-3  # a probability under a source far below this is close to an input of 0
 CHUNK = 2048  # items
+VECTORISED = {"reassoc", "contract", "nsz"}  # sums of floats in any order
 
 
 class NetworkWeights(NamedTuple):
@@ -105,16 +106,18 @@ def compute_gates(networks: NetworkWeights, buffer: CandidateBuffer, half_lives:
 
 @compiled(inline="always")
 def rescaling_inputs(
-    index: EventIndex, popularity: Popularity, query: Query, buffer: CandidateBuffer, slot: int, out: Array
+    index: EventIndex, popularity: Popularity, buffer: CandidateBuffer, slot: int, out: Array
 ) -> None:
-    """Writes out[FIXED_INPUTS + H]: log probabilities by source, item features, popularity by half-life."""
+    """Writes out[FIXED_INPUTS + H]: log probabilities by source, item features, popularity by half-life.
+
+    After `set_staleness`.
+    """
     for s in range(CONTEXT_SOURCES):
         out[s] = 0.0
         if buffer.sums[slot, s] > 0:
             probability = buffer.sums[slot, s] / buffer.totals[s]
             out[s] = 0.3 * (np.log(np.float32(NEGLIGIBLE + probability)) - np.float32(np.log(NEGLIGIBLE)))
     item = buffer.items[slot]
-    set_staleness(index, query, item, buffer.item_features[slot])
     for s in range(ITEM_FEATURES):
         out[CONTEXT_SOURCES + s] = buffer.item_features[slot, s]
     for h in range(len(popularity.total)):
@@ -154,7 +157,7 @@ def global_probability(popularity: Popularity, gates: Array, factor: Array, item
     return total
 
 
-@compiled
+@compiled(fastmath=VECTORISED)
 def mix_sources(
     index: EventIndex, popularity: Popularity, gates: Array, buffer: CandidateBuffer, size: int
 ) -> None:
@@ -182,7 +185,7 @@ def _rescaling_base(networks: NetworkWeights, buffer: CandidateBuffer) -> Array:
     return base
 
 
-@compiled
+@compiled(fastmath=VECTORISED)
 def _rescale(
     index: EventIndex,
     popularity: Popularity,
@@ -190,14 +193,17 @@ def _rescale(
     query: Query,
     buffer: CandidateBuffer,
     slots: Array,
-) -> None:
-    """Multiplies the probabilities of the candidates in the given slots by their factors."""
+) -> np.float32:
+    """Multiplies the probabilities of the candidates in the given slots by their factors; returns the mean log factor."""
     base = _rescaling_base(networks, buffer)
     inputs, units = np.empty(FIXED_INPUTS + len(popularity.total), np.float32), np.empty_like(base)
+    total = np.float32(0)
+    if len(base):
+        set_staleness(index, query, buffer, slots)
     for slot in slots:
         log_factor = networks.rescaling_seen[0] * buffer.item_features[slot, SEEN]
         if len(base):
-            rescaling_inputs(index, popularity, query, buffer, slot, inputs)
+            rescaling_inputs(index, popularity, buffer, slot, inputs)
             units[:] = base
             for b in range(len(inputs)):
                 value = inputs[b]
@@ -208,6 +214,8 @@ def _rescale(
                 log_factor += networks.rescaling_out[a] * max(units[a], np.float32(0))
         if log_factor != 0:
             buffer.probability[slot] *= np.exp(log_factor)
+        total += log_factor
+    return total / max(len(slots), 1)
 
 
 @compiled
@@ -217,6 +225,17 @@ def _most_probable(buffer: CandidateBuffer, size: int, most: int) -> Array:
         return np.arange(size)
     threshold = np.partition(buffer.probability[:size], size - most)[size - most]
     return np.flatnonzero(buffer.probability[:size] >= threshold)
+
+
+@compiled
+def _scale_others(buffer: CandidateBuffer, size: int, rescaled: Array, factor: float) -> None:
+    """Multiplies the probabilities of all candidates but the rescaled ones, whose slots ascend, by one factor."""
+    place = 0
+    for slot in range(size):
+        if place < len(rescaled) and rescaled[place] == slot:
+            place += 1
+        else:
+            buffer.probability[slot] *= factor
 
 
 @compiled
@@ -236,7 +255,8 @@ def score_query(
     compute_gates(networks, buffer, len(popularity.total), gates)
     mix_sources(index, popularity, gates, buffer, size)
     rescaled = _most_probable(buffer, size, settings.rescaled_items if len(networks.rescaling_bias) else size)
-    _rescale(index, popularity, networks, query, buffer, rescaled)
+    mean_factor = np.exp(_rescale(index, popularity, networks, query, buffer, rescaled))
+    _scale_others(buffer, size, rescaled, mean_factor)
     if len(candidates):
         factor = popularity_factors(popularity, gates)
         for c in range(len(candidates)):

@@ -47,7 +47,7 @@ class EdgeConfig:
     recurrence: RecurrenceConfig = field(default_factory=RecurrenceConfig)
     memory: MemoryConfig = field(default_factory=MemoryConfig)
     weights: tuple[float, ...] = option(
-        (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0, 1.4),
+        (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8),
         "Fusion weights of the recurrence to choose from, by validation MRR.",
     )
 

@@ -158,6 +158,10 @@ class Edge(
             return memory, self.recurrence.score(batch, placed, states)
 
     def score(self, batch: WindowIndex, candidates: Tensor | None, state: State) -> Tensor:
+        if self.weight == 0:  # ranking by the memory alone, without the cost of the recurrence's scores
+            with _parts(state) as (counts, states):
+                self.recurrence.observe(batch.window, states)
+                return self.memory.score(batch.window, candidates, counts)
         return self._fuse(*self._scores(batch, candidates, state))
 
     def observe(self, window: Window, state: State) -> None:
