@@ -11,6 +11,7 @@ from math import log1p
 
 import numpy as np
 import torch
+from models.every_model import make_log
 
 from dynedge.data.log import EventLog
 from dynedge.models.base import LogShape
@@ -19,7 +20,6 @@ from dynedge.models.count_memory.candidates import ITEM_FEATURES, QUERY_FEATURES
 from dynedge.models.count_memory.config import MemoryConfig, StandaloneMemoryConfig
 from dynedge.models.count_memory.event_index import RECENT_EVENTS
 from dynedge.models.count_memory.model import CountMemory
-from models.every_model import make_log
 
 HALF_LIVES = (1e12, 30.0, 4.0)
 NEAR_WEIGHTS = tuple(c.NEAR_DECAY**distance for distance in range(c.NEAR_DISTANCE))

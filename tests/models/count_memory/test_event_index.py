@@ -2,6 +2,7 @@
 
 import bisect
 from collections import defaultdict
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -65,7 +66,7 @@ def assert_lists(state, user, item, time):
         assert length <= capacity
     for pool, (blocks, names) in enumerate(event_index.BLOCKS):
         taken = sorted((start, start + capacity) for start, _, capacity in state[blocks].tolist() if capacity)
-        assert all(stop <= start for (_, stop), (start, _) in zip(taken, taken[1:], strict=False)), "no overlap"
+        assert all(stop <= start for (_, stop), (start, _) in pairwise(taken)), "no overlap"
         used = int(state["used"][pool])
         assert taken[-1][1] <= used
         for name in names:
