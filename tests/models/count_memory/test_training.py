@@ -28,7 +28,7 @@ def batches(model, log, end, first=0):
     ids=str,
 )
 def test_the_loss_is_the_cross_entropy_of_the_scores(config):
-    """With so few items that all candidates are in the examples, and rescaled. In float32 the examples are stored as bfloat16."""
+    """With so few items that all candidates are in the examples. In float32 these are stored as bfloat16."""
     log = make_log(events=150)
     for dtype, tolerance in ((torch.float64, 1e-4), (torch.float32, 2e-3)):
         model = make_memory(log, training_examples=10**6, windows=1, **config).to(dtype)
