@@ -1,35 +1,148 @@
-"""Scoring by several threads, each with a copy of the counts, and of given candidates."""
+"""Scores against plain sums and the networks as torch modules; by several threads, and of given candidates."""
 
+import numpy as np
 import pytest
 import torch
-from models.count_memory.reference_counts import make_memory
+from models.count_memory.reference_counts import HALF_LIVES, LOGS, Expected, Rules, make_memory
 from models.every_model import make_log
 
 from dynedge.data.windows import Window
 from dynedge.models.capabilities import apply_with_undo
+from dynedge.models.count_memory.candidates import SEEN
+from dynedge.models.count_memory.scoring import NEGLIGIBLE
+
+KEPT = "slot", "similarity"  # scratch that is left as a query finds it
+
+
+def popularity_shares(log, k):
+    """float[items, half-lives]: shares of the events before event k, newer ones with more weight."""
+    ages, shares = k - 1 - np.arange(k), np.zeros((log.num_items, len(HALF_LIVES)))
+    for h, half_life in enumerate(HALF_LIVES):
+        shares[:, h] = np.bincount(log.item[:k], 2.0 ** (-ages / half_life), log.num_items)
+    return shares / np.maximum(shares.sum(0), 1e-30)
+
+
+@torch.no_grad()
+def expected_scores(model, log, k):
+    """(float[items], bool[items]): log scores before event k, and where rounding decides if they are rescaled."""
+    mixture, counts = model.mixture, Expected(log, k, Rules(model.counts))
+    by_source, shares = counts.probabilities(), popularity_shares(log, k)
+    query = torch.from_numpy(counts.query_features)
+    logits = mixture.logits
+    if mixture.gating_in is not None:
+        logits = logits + mixture.gating_out @ mixture.gating_in(query).relu()
+    used = torch.from_numpy(np.append(np.ones(1 + len(HALF_LIVES), bool), counts.sums.sum(0) > 0))
+    weight = logits.masked_fill(~used, -torch.inf).softmax(0)
+    uniform = np.full((log.num_items, 1), 1 / log.num_items)
+    probability = torch.from_numpy(np.concatenate((uniform, shares, by_source), 1)) @ weight
+    is_candidate = torch.from_numpy(counts.sums.any(1))
+    log_factor = mixture.rescaling_seen * torch.from_numpy(counts.item_features[:, SEEN])
+    is_close = torch.zeros(log.num_items, dtype=torch.bool)
+    if mixture.rescaling_in is not None:
+        of_sources = 0.3 * np.log(1 + by_source / NEGLIGIBLE)
+        of_popularity = 0.3 * np.log1p(log.num_items * shares)
+        inputs = torch.from_numpy(np.concatenate((of_sources, counts.item_features, of_popularity), 1))
+        inputs = torch.cat((inputs, query.expand(log.num_items, -1)), 1)
+        log_factor = log_factor + mixture.rescaling_in(inputs).relu() @ mixture.rescaling_out
+        most = model.counts.rescaled_items
+        if is_candidate.sum() > most:
+            threshold = probability[is_candidate].sort(descending=True).values[most - 1]
+            is_close = ((probability / threshold - 1).abs() < 1e-5) & is_candidate
+            is_candidate &= probability >= threshold
+    return torch.log(probability) + log_factor * is_candidate, is_close & (is_close.sum() > 1)
+
+
+@pytest.mark.parametrize("name", LOGS)
+@pytest.mark.parametrize(
+    "config",
+    [
+        {},
+        {"gating_hidden": 0},
+        {"rescaling_hidden": 0},
+        {"rescaled_items": 3},
+        {"rescaled_items": 1, "occurrences": 3},
+    ],
+    ids=str,
+)
+def test_scores_are_the_mixture_of_the_sources_rescaled(name, config):
+    log = LOGS[name]()
+    model = make_memory(log, **config)
+    scores, compared, every = model.score(Window(log, range(len(log))), None, model.start()), 0, 0
+    model.double()
+    for k in range(0, len(log), 3):
+        expected, is_close = expected_scores(model, log, k)
+        assert torch.allclose(scores[k].double()[~is_close], expected[~is_close], rtol=1e-4, atol=1e-4), k
+        compared += int((~is_close).sum())
+        every += len(is_close)
+    assert compared > 0.8 * every
+
+
+def assert_same(one, other):
+    assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_candidates_score_as_among_all_items(threads, monkeypatch):
+@pytest.mark.parametrize("config", [{}, {"rescaled_items": 2}, {"rescaling_hidden": 0}], ids=str)
+def test_candidates_score_as_among_all_items(threads, config, monkeypatch):
     """To the bit, in one thread or several; also items that no context has seen, and items given twice."""
     log = make_log(events=300)
-    model, candidates = make_memory(log), torch.randint(log.num_items, (300, 7), generator=torch.manual_seed(0))
+    model, candidates = make_memory(log, **config), torch.randint(13, (300, 7), generator=torch.manual_seed(0))
+    candidates[:, 0], candidates[:, 3] = log.num_items - 1, candidates[:, 1]
     window, one, other = Window(log, range(300)), model.start(), model.start()
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     scores = model.score(window, None, one)
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     assert torch.equal(model.score(window, candidates, other), scores.gather(1, candidates))
-    assert len(model._workers(other, 1)) == threads
-    assert torch.equal(model.score(window, None, model.start()), scores)
-    assert all(torch.equal(tensor, other[name]) for name, tensor in one.items()), "the states are the same"
+    assert len(model._scratch) == threads
+    assert_same(one, other)
+    everything = model.start()
+    assert torch.equal(model.score(window, None, everything), scores)
+    assert_same(one, everything)
 
 
-def test_copies_are_dropped_when_the_state_changes_without_them(monkeypatch):
-    """Scoring, observing, undone events and another state, in turn: the same as without copies."""
+def test_parts_of_a_window_score_the_same_wherever_they_begin(monkeypatch):
+    """Windows of every size up to a few parts of MIN_PART events; popularity is rescaled in between."""
     log = make_log(events=300)
-    one_thread, three_threads, results = make_memory(log), make_memory(log), []
-    for model, threads in ((one_thread, 1), (three_threads, 3)):
+    model = make_memory(log, half_lives=(1e12, 4.0, 0.6))
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    state = model.start()
+    expected, start = model.score(Window(log, range(300)), None, state), 0
+    assert state["event_weight"][2] < 2.0 ** (299 / 0.6)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    parts, again = [], model.start()
+    for size in range(1, 24):
+        parts.append(model.score(Window(log, range(start, start + size)), None, again))
+        start += size
+    assert torch.equal(torch.cat(parts), expected[:start])
+    model.observe(Window(log, range(start, 300)), again)
+    assert_same(state, again)
+
+
+def test_queries_score_as_the_next_event():
+    """To the bit, of all items and of candidates; a query leaves the state as it is."""
+    log = make_log(events=200)
+    model = make_memory(log, rescaled_items=4)
+    state, scores = model.start(), model.score(Window(log, range(200)), None, model.start())
+    for k in range(200):
+        if k % 5 == 0:
+            before = state.clone()
+            users = torch.from_numpy(np.array([(log.user[k] + 1) % log.num_users, log.user[k]])).long()
+            times = torch.full((2,), float(log.time[k]), dtype=torch.float64)
+            candidates = torch.randint(log.num_items, (2, 5), generator=torch.manual_seed(k))
+            given = model.score_query(users, times, None, state)
+            assert torch.equal(given[1], scores[k]), k
+            assert torch.equal(model.score_query(users, times, candidates, state), given.gather(1, candidates))
+            assert_same(before, state)
+        model.observe(Window(log, range(k, k + 1)), state)
+
+
+def test_scoring_observing_and_undoing_in_turn(monkeypatch):
+    """Views of a state are cached: other states, events undone and states grown are seen."""
+    log, results = make_log(events=300), []
+    for threads in (1, 3):
+        model, scores = make_memory(log), []
         monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
-        state, scores = model.start(), []
+        state = model.start()
         for start in range(0, 300, 50):
             windows = [Window(log, range(start + k, start + k + 10)) for k in range(0, 50, 10)]
             scores += [model.score(windows[0], None, state), model.score(windows[1], None, state)]
@@ -37,8 +150,65 @@ def test_copies_are_dropped_when_the_state_changes_without_them(monkeypatch):
             scores.append(model.score(windows[3], None, state.clone()))
             apply_with_undo(model, Window(log, range(start, start + 1)), state)()
             scores.append(model.score(windows[3], None, state))
+            assert torch.equal(scores[-1], scores[-2])
             model.observe(windows[4], state)
         results.append((torch.cat(scores), state))
-    assert len(three_threads._workers(three_threads.start(), 300)) == 3
     assert torch.equal(results[0][0], results[1][0])
-    assert all(torch.equal(tensor, results[1][1][name]) for name, tensor in results[0][1].items())
+    assert_same(results[0][1], results[1][1])
+    plain = model.start()
+    model.observe(Window(log, range(300)), plain)
+    assert_same(plain, state)
+
+
+def poison(model):
+    """Fills the scratch with values that no score survives."""
+    assert model._scratch
+    for buffer in model._scratch:
+        for name, array in buffer._asdict().items():
+            if name not in KEPT:
+                array.fill(np.nan if array.dtype.kind == "f" else 1 << 30)
+        assert (buffer.slot == -1).all()
+        assert (buffer.similarity == 0).all()
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_what_the_scratch_holds_does_not_matter(threads, monkeypatch):
+    log = make_log(events=120)
+    clean, poisoned = make_memory(log, training_examples=60), make_memory(log, training_examples=60)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    users, items = torch.arange(log.num_users), torch.arange(log.num_items)
+    times = torch.full((log.num_users,), float(log.time[-1]), dtype=torch.float64)
+    results = []
+    for model in (clean, poisoned):
+        state, out = model.start(), []
+        for start in range(0, 120, 20):
+            if model is poisoned and start:
+                poison(model)
+            window = Window(log, range(start, start + 20))
+            if start == 60:
+                out += model._collect(window, 0, 15, state)
+            else:
+                out.append(model.score(window, None, state))
+            for call in (model.score_query, model.explain):
+                if model is poisoned:
+                    poison(model)
+                query = (users, times, None) if call == model.score_query else (1, float(times[0]), items)
+                out.append(call(*query, state))
+        results.append(out)
+    for one, other in zip(*results, strict=True):
+        assert torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
+
+
+def test_scratch_follows_a_growing_number_of_items():
+    log = make_log(events=100)
+    model = make_memory(log)
+    state = model.start()
+    model.score(Window(log, range(50)), None, state)
+    users, times = torch.arange(3), torch.full((3,), 1e3, dtype=torch.float64)
+    for items in (14, 15, 16, 40, 41, 500):
+        model.grow(log.num_users, items, state)
+        scores = model.score_query(users, times, None, state)
+        fresh = make_memory(log)
+        fresh.grow(log.num_users, items, fresh.start())
+        assert scores.shape == (3, items)
+        assert torch.equal(fresh.score_query(users, times, None, state), scores)

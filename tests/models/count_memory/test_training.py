@@ -2,13 +2,13 @@
 
 import pytest
 import torch
-from models.count_memory.reference_counts import make_memory
+from models.count_memory.reference_counts import HALF_LIVES, make_memory
 from models.every_model import make_log
 
-from dynedge.data.windows import Window
 from dynedge.models.base import Step
 from dynedge.models.count_memory import model as memory
-from dynedge.models.count_memory.config import StandaloneMemoryConfig
+from dynedge.models.count_memory.collect_examples import NO_CANDIDATE, SAMPLED
+from dynedge.models.count_memory.config import CONTEXTS, StandaloneMemoryConfig
 
 
 def batches(model, log, end, first=0):
@@ -16,10 +16,19 @@ def batches(model, log, end, first=0):
 
 
 @pytest.mark.parametrize(
-    "config", [{}, {"gating_hidden": 0}, {"rescaling_hidden": 0}, {"contexts": ("last",)}, {"contexts": ()}]
+    "config",
+    [
+        {},
+        {"gating_hidden": 0},
+        {"rescaling_hidden": 0},
+        {"occurrences": 3, "history_events": 4},
+        *({"contexts": (name,)} for name in CONTEXTS),
+        {"contexts": ()},
+    ],
+    ids=str,
 )
 def test_the_loss_is_the_cross_entropy_of_the_scores(config):
-    """With so few items that all are candidates. In float32 the examples are stored as bfloat16."""
+    """With so few items that all candidates are in the examples. In float32 these are stored as bfloat16."""
     log = make_log(events=150)
     for dtype, tolerance in ((torch.float64, 1e-4), (torch.float32, 2e-3)):
         model = make_memory(log, training_examples=10**6, windows=1, **config).to(dtype)
@@ -49,25 +58,41 @@ def test_examples_are_cached_and_a_resumed_run_collects_the_same():
     assert shorter[-1].window.events.stop == 100
 
 
-def test_events_before_the_counted_ones_count_for_users_and_popularity_only():
-    log = make_log(events=150)
-    whole, recent, longer = (
-        list(batches(make_memory(log, training_examples=20, windows=5, counted_events=counted), log, 150))
-        for counted in (150, 40, 10**9)
-    )
-    assert [len(window.examples.query_features) for window in recent] == [0, 0, 0, 10, 10]
-    for one, other in zip(whole, longer, strict=True):
+def test_threads_collect_the_same_examples(monkeypatch):
+    log, results = make_log(events=300), []
+    for threads in (1, 3):
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        model = make_memory(log, training_examples=120, windows=2)
+        results.append(list(batches(model, log, 300)))
+        assert len(model._scratch) == threads
+    for one, other in zip(*results, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(one.examples, other.examples, strict=True))
-    end, full = recent[-1].end_state, whole[-1].end_state
-    assert end is not None
-    assert full is not None
-    counted_always = ("user.", "popularity", "event_weight", "recent_items", "last_time", "clock")
-    for name in full:
-        assert torch.equal(end[name], full[name]) == name.startswith(counted_always), name
-    tail = make_memory(log)
-    state = tail.start()
-    tail.observe(Window(log, range(110, 150)), state)
-    assert end["near.used"][1] >= state["near.used"][1]  # these, and their neighbours among older events
+    ends = [result[-1].end_state for result in results]
+    assert all(torch.equal(tensor, ends[1][name]) for name, tensor in ends[0].items())
+
+
+@pytest.mark.parametrize(("users", "items"), [(8, 30), (20, 400)])
+def test_the_candidates_of_an_example_represent_all_items(users, items):
+    """Where none was left out, probabilities sum to one under every source; else under the uniform one."""
+    log = make_log(events=400, users=users, items=items)
+    model = make_memory(log, training_examples=400, windows=1).double()
+    (batch,) = batches(model, log, 400)
+    examples = batch.examples
+    weight = examples.log_weight.double().exp()
+    total = (examples.probability * weight[:, :, None]).sum(1)
+    is_complete = (examples.log_weight <= 0).all(1)
+    assert is_complete.any()
+    assert (items > 100) == (not is_complete.all())
+    assert torch.allclose(total[:, 0], torch.ones(400, dtype=torch.float64), atol=1e-4)
+    expected = examples.source_mask[is_complete].double()
+    expected[0, 1 : 1 + len(HALF_LIVES)] = 0  # popularity before the first event
+    assert torch.allclose(total[is_complete], expected, atol=1e-4)
+    for m in (~is_complete).nonzero().flatten().tolist():
+        unused = examples.log_weight[m] == NO_CANDIDATE
+        assert unused.sum() <= 1  # the true item may be one of the most probable
+        sampled = examples.log_weight[m] > 0
+        assert sampled.sum() == SAMPLED
+        assert len(set(examples.log_weight[m, sampled].tolist())) == 1
 
 
 def test_both_networks_learn():

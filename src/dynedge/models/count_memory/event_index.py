@@ -202,12 +202,15 @@ def first_from(records: Array, column: int, start: int, stop: int, clock: int) -
     return low
 
 
-def save_for_undo(state: State, user: int, item: int) -> Callable[[], None]:
-    """Reserves memory for an event, saves what it will change, and returns the function that restores that."""
+def save_for_undo(state: State, user: int, item: int, growth: Array) -> Callable[[], None]:
+    """Reserves memory for an event, saves what it will change, and returns the function that restores that.
+
+    `growth` is that of `count_popularity`.
+    """
     for pool, ((blocks, names), row) in enumerate(zip(BLOCKS, (user, item), strict=True)):
         _reserve(state, pool, names, 2 * int(state[blocks][row, CAPACITY]) + FIRST_CAPACITY)
-    may_rescale = bool((state["event_weight"] > RESCALE_ABOVE / 4).any())
-    columns = state["popularity"] if may_rescale else state["popularity"][:, item]
+    rescales = bool((state["event_weight"].numpy() * growth > RESCALE_ABOVE).any())
+    columns = state["popularity"] if rescales else state["popularity"][:, item]
     parts = [columns, state["user_blocks"][user], state["item_blocks"][item]]
     parts += [state[name] for name in ("clock", "used", "latest_items", "popularity_total", "event_weight")]
     saved = [(part, part.clone()) for part in parts]

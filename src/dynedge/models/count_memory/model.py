@@ -100,7 +100,7 @@ class CountMemory(Model, Growable, Explainable, Undoable, RemembersSeen):
         self._finish(self._append(window, state), state)
 
     def apply_with_undo(self, window: Window, state: State) -> Callable[[], None]:
-        undo = event_index.save_for_undo(state, int(window.user[0]), int(window.item[0]))
+        undo = event_index.save_for_undo(state, int(window.user[0]), int(window.item[0]), self.settings.weight_growth)
         self.observe(window, state)
         return undo
 
