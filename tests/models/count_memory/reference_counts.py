@@ -44,6 +44,10 @@ class Rules:
         """How many occurrences of the user's item number r, newest first, are read."""
         return self.share(1 if r == 0 else 4 if r < 5 else 16)
 
+    def near_occurrences(self, r):
+        """How many of these are read by `near`, `peers` and `similar`."""
+        return max(self.share(4) >> (r // 2), 1)
+
 
 def decayed(age, half_life):
     """A weight of one after `age` events; below a millionth (2^-20) it is nothing."""
@@ -159,7 +163,10 @@ class Expected:
 
     def add_similar(self):
         weight_of = {item: c.NEAR_DECAY**r for r, item in enumerate(self.recent[1:])}
+        near = self.read(0)[: self.rules.near_occurrences(0)]
         for j, follower in self.followers(0):
+            if j not in near:
+                continue
             common = [self.item[x] for x in self.before(j)[: c.SIMILAR_DISTANCE]]
             weight = sum(weight_of.get(item, 0) for item in common)
             self.add("similar", "plain", follower, weight)
@@ -174,7 +181,7 @@ class Expected:
 
     def add_near(self):
         for r in range(self.rules.near_items):
-            occurrences = self.read(r)[: self.rules.share(4)]
+            occurrences = self.read(r)[: self.rules.near_occurrences(r)]
             for j in occurrences:
                 of_item = c.NEAR_DECAY**r / len(occurrences) ** c.NEAR_POWER
                 sides = ((self.before(j), self.rules.near_before), (self.after(j), self.rules.near_after))
@@ -185,7 +192,7 @@ class Expected:
 
     def add_peers(self):
         for r in range(c.PEER_ITEMS):
-            for j in self.read(r)[: self.rules.share(8)]:
+            for j in self.read(r)[: min(self.rules.share(8), self.rules.near_occurrences(r))]:
                 if self.user[j] != self.user[self.k] and self.after(j):
                     now, weight = self.after(j)[-1], c.EARLIER_DECAY ** (r - 1)
                     self.add("peers", "plain", now, weight)

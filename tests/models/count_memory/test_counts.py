@@ -41,10 +41,11 @@ def counted(model, index, query, items):
     probabilities, features = np.zeros((items, CONTEXT_SOURCES)), np.zeros((items, ITEM_FEATURES), np.float32)
     with np.errstate(invalid="ignore"):
         probabilities[found] = np.where(buffer.totals > 0, buffer.sums[:size] / buffer.totals, 0)
-    features[found] = buffer.item_features[:size]
-    assert not features[:, STALENESS:].any()
-    for item in range(items):
-        set_staleness(index, query, item, features[item])
+    assert not buffer.item_features[:size, STALENESS:].any()
+    buffer.items[size:items] = np.setdiff1d(np.arange(items), found)  # the features of all items
+    buffer.item_features[size:items] = 0
+    set_staleness(index, query, buffer, np.arange(items))
+    features[buffer.items[:items]] = buffer.item_features[:items]
     query_features = buffer.query_features.copy()
     clear(buffer, size)
     assert (buffer.slot == -1).all()

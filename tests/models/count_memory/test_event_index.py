@@ -15,6 +15,8 @@ from dynedge.models.count_memory import event_index
 from dynedge.models.count_memory.event_index import (
     CAPACITY,
     LENGTH,
+    NEVER,
+    NONE,
     POOL_CAPACITY,
     RESCALE_ABOVE,
     START,
@@ -54,15 +56,18 @@ def assert_lists(state, user, item, time):
     """The blocks of all users and items hold the events, in order."""
     histories, occurrences = defaultdict(list), defaultdict(list)
     for k, (u, i, t) in enumerate(zip(user.tolist(), item.tolist(), time.tolist(), strict=True)):
-        occurrences[i].append((u, len(histories[u]), k))
-        histories[u].append((i, k, t))
+        before = histories[u][-1] if histories[u] else None
+        if before is not None:
+            occurrences[before[0]][before[2]][4:] = [i, k]
+        occurrences[i].append([u, len(histories[u]), k, NONE if before is None else before[0], NONE, NEVER])
+        histories[u].append((i, k, len(occurrences[i]) - 1, t))
     assert int(state["clock"]) == len(user)
     for u, (start, length, capacity) in enumerate(state["user_blocks"].tolist()):
         rows, times = state["history"][start : start + length].tolist(), state["history_time"][start : start + length]
         assert [(*row, t) for row, t in zip(rows, times.tolist(), strict=True)] == histories[u]
         assert length <= capacity
     for i, (start, length, capacity) in enumerate(state["item_blocks"].tolist()):
-        assert [tuple(row) for row in state["occurrences"][start : start + length].tolist()] == occurrences[i]
+        assert state["occurrences"][start : start + length].tolist() == occurrences[i]
         assert length <= capacity
     for pool, (blocks, names) in enumerate(event_index.BLOCKS):
         taken = sorted((start, start + capacity) for start, _, capacity in state[blocks].tolist() if capacity)

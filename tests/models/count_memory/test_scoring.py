@@ -11,7 +11,7 @@ from dynedge.models.capabilities import apply_with_undo
 from dynedge.models.count_memory.candidates import SEEN
 from dynedge.models.count_memory.scoring import NEGLIGIBLE
 
-KEPT = "slot", "similarity"  # scratch that is left as a query finds it
+KEPT = "slot", "similarity", "near"  # scratch that is left as a query finds it
 
 
 def popularity_shares(log, k):
@@ -48,7 +48,8 @@ def expected_scores(model, log, k):
         if is_candidate.sum() > most:
             threshold = probability[is_candidate].sort(descending=True).values[most - 1]
             is_close = ((probability / threshold - 1).abs() < 1e-5) & is_candidate
-            is_candidate &= probability >= threshold
+            rescaled = is_candidate & (probability >= threshold)
+            log_factor = torch.where(rescaled, log_factor, log_factor[rescaled].mean())
     return torch.log(probability) + log_factor * is_candidate, is_close & (is_close.sum() > 1)
 
 
@@ -67,7 +68,7 @@ def expected_scores(model, log, k):
 def test_scores_are_the_mixture_of_the_sources_rescaled(name, config):
     log = LOGS[name]()
     model = make_memory(log, **config)
-    scores, compared, every = model.score(Window(log, range(len(log))), None, model.start()), 0, 0
+    scores, compared, every = model.score(Window(log, range(len(log))), None, model.start()).log(), 0, 0
     model.double()
     for k in range(0, len(log), 3):
         expected, is_close = expected_scores(model, log, k)
@@ -169,6 +170,7 @@ def poison(model):
                 array.fill(np.nan if array.dtype.kind == "f" else 1 << 30)
         assert (buffer.slot == -1).all()
         assert (buffer.similarity == 0).all()
+        assert (buffer.near == 0).all()
 
 
 @pytest.mark.parametrize("threads", [1, 3])

@@ -33,7 +33,7 @@ def test_the_loss_is_the_cross_entropy_of_the_scores(config):
     for dtype, tolerance in ((torch.float64, 1e-4), (torch.float32, 2e-3)):
         model = make_memory(log, training_examples=10**6, windows=1, **config).to(dtype)
         state, (examples,) = model.start(), model.batches(log, model.training_windows(len(log)))
-        scores = model.score(examples.window, None, model.start())
+        scores = model.score(examples.window, None, model.start()).log()
         expected = torch.nn.functional.cross_entropy(scores, torch.from_numpy(log.item).long())
         given = model.loss(examples, state, Step(0, 0, 0))
         assert given.log["loss"] == pytest.approx(float(expected), rel=tolerance)

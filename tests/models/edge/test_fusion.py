@@ -29,7 +29,14 @@ def test_fused_scores_are_the_weighted_sum_of_the_experts():
     evolved = model.recurrence.score(model.recurrence.prepare(window), None, model.recurrence.start())
     with torch.no_grad():
         fused = model.score(model.prepare(window), None, model.start())
-    assert torch.allclose(fused, counted + 0.7 * evolved, atol=1e-5)
+    assert torch.allclose(fused, counted.log() + 0.7 * evolved, atol=1e-5)
+    model.weight.fill_(0)
+    states = model.start(), model.start()
+    with torch.no_grad():
+        alone = model.score(model.prepare(window), None, states[0])
+        model.observe(window, states[1])
+    assert torch.equal(alone, counted.log())
+    assert all(torch.equal(tensor, states[1][name]) for name, tensor in states[0].items())
 
 
 def test_the_best_epoch_is_calibrated_again_on_more_events(monkeypatch):

@@ -82,9 +82,7 @@ class Heuristic(CountMemory):
         return WINDOWS
 
 
-COUNTS = StandaloneMemoryConfig(
-    contexts=("user", "last", "near"), gating_hidden=0, rescaling_hidden=0
-)
+COUNTS = StandaloneMemoryConfig(contexts=("user", "last", "near"), gating_hidden=0, rescaling_hidden=0)
 
 
 def _recipes() -> dict[str, HeuristicConfig]:

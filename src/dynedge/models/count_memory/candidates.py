@@ -28,9 +28,13 @@ from dynedge.models.count_memory.contexts import (
 )
 from dynedge.models.count_memory.event_index import (
     AT,
+    BEFORE,
     CLOCK,
     ITEM,
     LENGTH,
+    NEXT,
+    NEXT_AT,
+    NONE,
     PLACE,
     RECENT_EVENTS,
     START,
@@ -41,15 +45,15 @@ from dynedge.models.count_memory.event_index import USER as OF_USER
 from dynedge.utils.array_type import Array
 from dynedge.utils.numba_compile import compiled
 
-NONE = -1
 QUERY_FEATURES = 18  # sizes of the contexts, time since the user's last event, whether the last items are the same
 ITEM_FEATURES = 14  # of an item: how recently and how often the user and anyone met it
 SEEN = 0  # the item feature that is 1 for the user's own items
 STALENESS = 6  # the first item feature that is not about the user
 
 IN_USER, IN_USER_LAST, IN_LAST, IN_LAST_TWO, IN_SIMILAR, IN_EARLIER, IN_NEAR, IN_PEERS, IN_RECENT = range(9)
-USER, USER_CONTEXT, USER_LOG, USER_RECENCY = (SOURCE["user", kind] for kind in (
-    "plain", "context-decayed", "log-decayed", "recency"))
+USER, USER_CONTEXT, USER_LOG, USER_RECENCY = (
+    SOURCE["user", kind] for kind in ("plain", "context-decayed", "log-decayed", "recency")
+)
 USER_LAST, USER_LAST_RECENCY = SOURCE["user_last", "plain"], SOURCE["user_last", "recency"]
 USER_LAST_TWO, USER_LAST_THREE = SOURCE["user_last", "last two"], SOURCE["user_last", "last three"]
 LAST, LAST_CONTEXT, LAST_FAST = SOURCE["last", "plain"], SOURCE["last", "context-decayed"], SOURCE["last", "fast"]
@@ -177,10 +181,8 @@ def _recent_items(index: EventIndex, query: Query) -> tuple[Array, int]:
 
 @compiled
 def _occurs(recent: Array, r: int) -> bool:
-    for other in range(r):
-        if recent[other] == recent[r]:
-            return True
-    return False
+    """Returns whether item number r is also a newer one."""
+    return (recent[:r] == recent[r]).any()
 
 
 @compiled
@@ -244,38 +246,32 @@ def _read_occurrences(
     used, clock = settings.contexts, query.clock
     start = index.item_blocks[recent[r], START]
     stop = first_from(index.occurrences, AT, start, start + index.item_blocks[recent[r], LENGTH], clock)
-    follows = used[IN_LAST] or used[IN_LAST_TWO] or used[IN_SIMILAR] if r == 0 else used[IN_EARLIER] and r < EARLIER_ITEMS
+    follows = used[IN_EARLIER] and r < EARLIER_ITEMS
+    if r == 0:
+        follows = used[IN_LAST] or used[IN_LAST_TWO] or used[IN_SIMILAR]
     near, peers = used[IN_NEAR] and r < settings.near_items, used[IN_PEERS] and r < PEER_ITEMS
     if not (follows or near or peers):
         return size
     read = min(stop - start, settings.occurrences[r])
-    at, after = _locate_occurrences(index, stop, read, clock)
-    near_read = max(min(read, settings.near_occurrences[r]), 1)
-    near_weight = np.float32(NEAR_DECAY**r * near_read**-NEAR_POWER)
-    earlier_weight, followed = EARLIER_DECAY ** (r - 1), 0
+    if follows:
+        size = _read_followers(index, settings, clock, recent, count, r, stop, read, buffer, size)
+    read = min(read, settings.near_occurrences[r])
+    at, after = _locate_occurrences(index, stop, read)
+    if r == 0 and used[IN_SIMILAR] and count > 1:
+        _read_similar(index, settings, clock, stop, at, buffer)
+    near_weight = np.float32(NEAR_DECAY**r * max(read, 1) ** -NEAR_POWER)
+    peer_weight = EARLIER_DECAY ** (r - 1)
     for c in range(read):
         x, y = stop - 1 - c, at[c]
-        if follows and after[c] > 0 and index.history[y + 1, CLOCK] < clock:
-            slot = _slot_of(buffer, size, index.history[y + 1, ITEM])
-            size = max(size, slot + 1)
-            age = clock - index.history[y + 1, CLOCK]
-            if r > 0:
-                _add(buffer, slot, EARLIER, earlier_weight)
-                _add(buffer, slot, EARLIER_LOG, earlier_weight * _factor(settings.log_decay, age))
-            else:
-                before = index.occurrences[x, PLACE]
-                _add_followed(index, settings, recent, count, y, before, age, followed, buffer, slot)
-                followed += 1
-        if peers and c < settings.peers and after[c] > 0 and index.occurrences[x, OF_USER] != query.user:
+        fresh = _factor(settings.log_decay, clock - index.occurrences[x, AT])
+        has_moved = index.occurrences[x, NEXT_AT] < clock and index.occurrences[x, OF_USER] != query.user
+        if peers and has_moved and c < settings.peers:
             now = first_from(index.history, CLOCK, y + 1, y + 1 + after[c], clock) - 1
-            if now > y:
-                slot = _slot_of(buffer, size, index.history[now, ITEM])
-                size = max(size, slot + 1)
-                _add(buffer, slot, PEERS, earlier_weight)
-                age = clock - index.occurrences[x, AT]
-                _add(buffer, slot, PEERS_LOG, earlier_weight * _factor(settings.log_decay, age))
-        if near and c < settings.near_occurrences[r]:
-            fresh = _factor(settings.log_decay, clock - index.occurrences[x, AT])
+            slot = _slot_of(buffer, size, index.history[now, ITEM])
+            size = max(size, slot + 1)
+            _add(buffer, slot, PEERS, peer_weight)
+            _add(buffer, slot, PEERS_LOG, peer_weight * fresh)
+        if near:
             first = max(-NEAR_DISTANCE, -index.occurrences[x, PLACE])
             for distance in range(first, min(NEAR_DISTANCE, after[c]) + 1):
                 weight = settings.near_weights[NEAR_DISTANCE + distance] * near_weight
@@ -302,58 +298,76 @@ def _move_near(buffer: CandidateBuffer, size: int) -> None:
 
 
 @compiled
-def _locate_occurrences(index: EventIndex, stop: int, read: int, clock: int) -> tuple[Array, Array]:
+def _locate_occurrences(index: EventIndex, stop: int, read: int) -> tuple[Array, Array]:
     """Returns, for the `read` occurrences before `stop`, newest first: their places in the pool of histories, and how
     many events of that user are stored after them.
 
-    Each place is far from the others in memory. Short loops let the processor fetch many at once: reading them here
-    brings them into the cache before they are used.
+    Users lie far apart in memory: a short loop lets the processor fetch several at once.
     """
-    at, after, touched = np.empty(read, np.int64), np.empty(read, np.int64), 0
+    at, after = np.empty(read, np.int64), np.empty(read, np.int64)
     for c in range(read):
-        block = index.occurrences[stop - 1 - c, OF_USER]
-        place = index.occurrences[stop - 1 - c, PLACE]
-        at[c] = index.user_blocks[block, START] + place
-        after[c] = index.user_blocks[block, LENGTH] - place - 1
-    for c in range(read):
-        touched += index.history[at[c], CLOCK] < clock
-    if touched < read:  # cannot be: all are before the clock
-        after[:] = 0
+        user, place = index.occurrences[stop - 1 - c, OF_USER], index.occurrences[stop - 1 - c, PLACE]
+        at[c] = index.user_blocks[user, START] + place
+        after[c] = index.user_blocks[user, LENGTH] - place - 1
     return at, after
 
 
-@compiled(inline="always")
-def _add_followed(
+@compiled
+def _read_followers(
     index: EventIndex,
     settings: CountSettings,
+    clock: int,
     recent: Array,
     count: int,
-    at: int,
-    before: int,
-    age: int,
-    followed: int,
+    r: int,
+    stop: int,
+    read: int,
     buffer: CandidateBuffer,
-    slot: int,
+    size: int,
+) -> int:
+    """Counts what followed the occurrences before `stop`: contexts `last` and `last_two`, or `earlier` for r > 0."""
+    last, last_two = settings.contexts[IN_LAST], settings.contexts[IN_LAST_TWO] and count > 1
+    weight, followed = np.float32(EARLIER_DECAY ** (r - 1)), 0
+    for x in range(stop - 1, stop - 1 - read, -1):
+        if index.occurrences[x, NEXT_AT] >= clock:
+            continue
+        slot = _slot_of(buffer, size, index.occurrences[x, NEXT])
+        size = max(size, slot + 1)
+        age = clock - index.occurrences[x, NEXT_AT]
+        log_factor = _factor(settings.log_decay, age)
+        if r > 0:
+            _add(buffer, slot, EARLIER, weight)
+            _add(buffer, slot, EARLIER_LOG, weight * log_factor)
+            continue
+        if last:
+            _add(buffer, slot, LAST, 1.0)
+            _add(buffer, slot, LAST_CONTEXT, _factor(settings.context_decay, followed))
+            _add(buffer, slot, LAST_FAST, _factor(settings.fast_decay, age))
+            _add(buffer, slot, LAST_LOG, log_factor)
+            _add(buffer, slot, LAST_RECENCY, 1.0 / (1 + followed))
+            followed += 1
+        if last_two and index.occurrences[x, BEFORE] == recent[1]:
+            _add(buffer, slot, LAST_TWO, 1.0)
+            _add(buffer, slot, LAST_TWO_RECENCY, 1.0 / buffer.totals[LAST_TWO])
+            _add(buffer, slot, LAST_TWO_LOG, log_factor)
+    return size
+
+
+@compiled
+def _read_similar(
+    index: EventIndex, settings: CountSettings, clock: int, stop: int, at: Array, buffer: CandidateBuffer
 ) -> None:
-    """Counts what followed an occurrence of the last item: contexts `last`, `last_two` and `similar`."""
-    log_factor = _factor(settings.log_decay, age)
-    if settings.contexts[IN_LAST]:
-        _add(buffer, slot, LAST, 1.0)
-        _add(buffer, slot, LAST_CONTEXT, _factor(settings.context_decay, followed))
-        _add(buffer, slot, LAST_FAST, _factor(settings.fast_decay, age))
-        _add(buffer, slot, LAST_LOG, log_factor)
-        _add(buffer, slot, LAST_RECENCY, 1.0 / (1 + followed))
-    if settings.contexts[IN_LAST_TWO] and count > 1 and before > 0 and index.history[at - 1, ITEM] == recent[1]:
-        _add(buffer, slot, LAST_TWO, 1.0)
-        _add(buffer, slot, LAST_TWO_RECENCY, 1.0 / buffer.totals[LAST_TWO])
-        _add(buffer, slot, LAST_TWO_LOG, log_factor)
-    if settings.contexts[IN_SIMILAR] and count > 1:
-        similarity = np.float32(0)
-        for y in range(at - min(before, SIMILAR_DISTANCE), at):
-            similarity += buffer.similarity[index.history[y, ITEM]]
-        if similarity > 0:
-            _add(buffer, slot, SIMILAR, similarity)
-            _add(buffer, slot, SIMILAR_LOG, similarity * log_factor)
+    """Counts what followed the last item of users with recent items in common; `at` are the places in histories."""
+    for c in range(len(at)):
+        x = stop - 1 - c
+        if index.occurrences[x, NEXT_AT] < clock:
+            similarity = np.float32(0)
+            for y in range(at[c] - min(index.occurrences[x, PLACE], SIMILAR_DISTANCE), at[c]):
+                similarity += buffer.similarity[index.history[y, ITEM]]
+            if similarity > 0:
+                slot, age = buffer.slot[index.occurrences[x, NEXT]], clock - index.occurrences[x, NEXT_AT]
+                _add(buffer, slot, SIMILAR, similarity)
+                _add(buffer, slot, SIMILAR_LOG, similarity * _factor(settings.log_decay, age))
 
 
 @compiled
@@ -397,7 +411,9 @@ def set_staleness(index: EventIndex, query: Query, buffer: CandidateBuffer, slot
             features[STALENESS + 7] = 1.0
             continue
         other = index.occurrences[stop - 1, OF_USER]
-        elapsed = query.time - index.history_time[index.user_blocks[other, START] + index.occurrences[stop - 1, PLACE]]
+        elapsed = (
+            query.time - index.history_time[index.user_blocks[other, START] + index.occurrences[stop - 1, PLACE]]
+        )
         features[STALENESS] = 0.2 * np.log1p(np.float32(query.clock - index.occurrences[stop - 1, AT]))
         features[STALENESS + 1] = 0.1 * np.log1p(np.float32(max(elapsed, 0.0)))
         features[STALENESS + 2] = 0.2 * np.log1p(np.float32(stop - start))

@@ -21,7 +21,9 @@ class MemoryConfig:
     )
     history_events: int = option(2000, "Number of the user's latest events that are counted.", least=1)
     occurrences: int = option(
-        512, "Number of latest occurrences of the user's last item that are counted; a quarter for earlier items.", least=1
+        512,
+        "Number of latest occurrences counted of the user's last item; a quarter for earlier items.",
+        least=1,
     )
     rescaled_items: int = option(128, "Number of most probable candidates that the rescaling network sees.", least=1)
     gating_hidden: int = option(32, "Hidden units of the gating network; 0: constant weights.", least=0)

@@ -63,11 +63,11 @@ class CountSettings(NamedTuple):
     fast_decay: Array  # float32[ages]
     log_decay: Array  # float32[ages]
     weight_growth: Array  # float64[H]: of an event's weight in the popularity, per event
-    near_weights: Array  # float32[2 NEAR_DISTANCE + 1]: of items by their distance from an occurrence, which is in the middle
+    near_weights: Array  # float32[2 NEAR_DISTANCE + 1]: of items by distance; the occurrence is in the middle
     near_items: int  # number of last items that `near` reads, RECENT_ITEMS at most
     history_events: int  # latest events of the user that are read
     occurrences: Array  # int64[RECENT_ITEMS]: latest occurrences of the last items that are read, newest item first
-    near_occurrences: Array  # int64[RECENT_ITEMS]: of these, by `near`
+    near_occurrences: Array  # int64[RECENT_ITEMS]: of these, by `near`, `peers` and `similar`
     peers: int  # of these, by `peers`
     rescaled_items: int  # most probable candidates that are rescaled
 

@@ -1,7 +1,8 @@
 """Event index: all events so far, by user and by item, in memory that grows by appending.
 
-A user's events are contiguous (its history), and so are an item's (its occurrences); an occurrence names the user and
-the place in that user's history, where the events before and after it are found. Both kinds of blocks lie in pools
+A user's events are contiguous (its history), and so are an item's (its occurrences). An occurrence names the user and
+the place in that user's history, where the events around it are found; the items right before and after it are stored
+in it too, since they are read most. Both kinds of blocks lie in pools
 that double when full; a full block moves to the end of its pool and doubles. Appending an event costs amortised O(1),
 counts nothing and does not depend on how events are grouped, so a state built event by event equals one built in
 windows. Events of a window are appended before any of them is scored: readers skip events from their own clock on.
@@ -31,8 +32,9 @@ FIRST_CAPACITY = 2  # of a block
 RECENT_EVENTS = 128  # latest events of the whole log whose items are at hand
 POOL_CAPACITY = 1024  # of a new pool
 RESCALE_ABOVE = 1e12  # weight of an event at which all popularity counts are divided by it
-ITEM, CLOCK = range(2)  # columns of an event in a history
-USER, PLACE, AT = range(3)  # columns of an occurrence: who, where in that user's history, at which clock
+ITEM, CLOCK, NUMBER = range(3)  # columns of an event in a history; NUMBER: among the item's occurrences
+USER, PLACE, AT, BEFORE, NEXT, NEXT_AT = range(6)  # columns of an occurrence, see EventIndex
+NONE, NEVER = -1, np.iinfo(np.int32).max  # no item; no clock
 BLOCKS = ("user_blocks", ("history", "history_time")), ("item_blocks", ("occurrences",))
 
 
@@ -44,9 +46,9 @@ class EventIndex(NamedTuple):
     used: Array  # int64[2]: entries in use of the two pools
     user_blocks: Array  # int64[U, 3]: START, LENGTH and CAPACITY of a user's history
     item_blocks: Array  # int64[I, 3]: the same of an item's occurrences
-    history: Array  # int32[P, 2]: ITEM and CLOCK of an event
+    history: Array  # int32[P, 3]: ITEM, CLOCK and NUMBER of an event
     history_time: Array  # float64[P]
-    occurrences: Array  # int32[Q, 3]: USER, PLACE in the user's history and AT, the clock
+    occurrences: Array  # int32[Q, 6]: USER, PLACE in its history, clock AT; item BEFORE, NEXT item at clock NEXT_AT
     latest_items: Array  # int32[RECENT_EVENTS]: items of the latest events of the log, newest last; -1: none
     popularity: Array  # float32[H, I or more]: counts that decay by giving newer events a larger weight
     popularity_total: Array  # float64[H]
@@ -76,10 +78,10 @@ def empty(users: int, items: int, half_lives: int) -> State:
     state["used"] = torch.zeros(2, dtype=torch.int64)
     state["user_blocks"] = torch.zeros(users, 3, dtype=torch.int64)
     state["item_blocks"] = torch.zeros(items, 3, dtype=torch.int64)
-    state["history"] = torch.zeros(POOL_CAPACITY, 2, dtype=torch.int32)
+    state["history"] = torch.zeros(POOL_CAPACITY, 3, dtype=torch.int32)
     state["history_time"] = torch.zeros(POOL_CAPACITY, dtype=torch.float64)
-    state["occurrences"] = torch.zeros(POOL_CAPACITY, 3, dtype=torch.int32)
-    state["latest_items"] = torch.full((RECENT_EVENTS,), -1, dtype=torch.int32)
+    state["occurrences"] = torch.zeros(POOL_CAPACITY, 6, dtype=torch.int32)
+    state["latest_items"] = torch.full((RECENT_EVENTS,), NONE, dtype=torch.int32)
     state["popularity"] = torch.zeros(half_lives, items)
     state["popularity_total"] = torch.zeros(half_lives, dtype=torch.float64)
     state["event_weight"] = torch.ones(half_lives, dtype=torch.float64)
@@ -133,36 +135,47 @@ def _reserve(state: State, pool: int, names: tuple[str, ...], additional: int) -
             state[name] = longer
 
 
+@compiled(inline="always")
+def _additional(block: Array) -> int:
+    """Returns the capacity that a block needs for one more entry if it is full, else 0."""
+    return max(2 * block[CAPACITY], FIRST_CAPACITY) if block[LENGTH] == block[CAPACITY] else 0
+
+
 @compiled
 def append_events(index: EventIndex, user: Array, item: Array, time: Array, places: Array) -> int:
     """Appends events until one does not fit into a pool; returns how many were appended."""
     users, items, used = index.user_blocks, index.item_blocks, index.used
     for k in range(len(user)):
         u, i = user[k], item[k]
-        more_history = max(2 * users[u, CAPACITY], FIRST_CAPACITY) if users[u, LENGTH] == users[u, CAPACITY] else 0
-        more_occurrences = max(2 * items[i, CAPACITY], FIRST_CAPACITY) if items[i, LENGTH] == items[i, CAPACITY] else 0
+        more_history, more_occurrences = _additional(users[u]), _additional(items[i])
         if used[0] + more_history > len(index.history) or used[1] + more_occurrences > len(index.occurrences):
             return k
         if more_history:
             start, length, to = users[u, START], users[u, LENGTH], used[0]
             for x in range(length):
-                index.history[to + x, ITEM] = index.history[start + x, ITEM]
-                index.history[to + x, CLOCK] = index.history[start + x, CLOCK]
+                for column in range(3):
+                    index.history[to + x, column] = index.history[start + x, column]
                 index.history_time[to + x] = index.history_time[start + x]
             users[u, START], users[u, CAPACITY] = to, more_history
             used[0] += more_history
         if more_occurrences:
             start, length, to = items[i, START], items[i, LENGTH], used[1]
             for x in range(length):
-                for column in range(3):
+                for column in range(6):
                     index.occurrences[to + x, column] = index.occurrences[start + x, column]
             items[i, START], items[i, CAPACITY] = to, more_occurrences
             used[1] += more_occurrences
-        clock, place = index.clock[0], users[u, LENGTH]
+        clock, place, number, before = index.clock[0], users[u, LENGTH], items[i, LENGTH], NONE
         x = users[u, START] + place
-        index.history[x, ITEM], index.history[x, CLOCK], index.history_time[x] = i, clock, time[k]
-        x = items[i, START] + items[i, LENGTH]
+        if place > 0:
+            before = index.history[x - 1, ITEM]
+            last = items[before, START] + index.history[x - 1, NUMBER]
+            index.occurrences[last, NEXT], index.occurrences[last, NEXT_AT] = i, clock
+        index.history[x, ITEM], index.history[x, CLOCK], index.history[x, NUMBER] = i, clock, number
+        index.history_time[x] = time[k]
+        x = items[i, START] + number
         index.occurrences[x, USER], index.occurrences[x, PLACE], index.occurrences[x, AT] = u, place, clock
+        index.occurrences[x, BEFORE], index.occurrences[x, NEXT], index.occurrences[x, NEXT_AT] = before, NONE, NEVER
         places[k] = place
         users[u, LENGTH] += 1
         items[i, LENGTH] += 1
@@ -212,6 +225,10 @@ def save_for_undo(state: State, user: int, item: int, growth: Array) -> Callable
     rescales = bool((state["event_weight"].numpy() * growth > RESCALE_ABOVE).any())
     columns = state["popularity"] if rescales else state["popularity"][:, item]
     parts = [columns, state["user_blocks"][user], state["item_blocks"][item]]
+    start, length, _ = state["user_blocks"][user].tolist()
+    if length:  # the occurrence before it will name the event as its next
+        before, _, number = state["history"][start + length - 1].tolist()
+        parts.append(state["occurrences"][int(state["item_blocks"][before, START]) + number])
     parts += [state[name] for name in ("clock", "used", "latest_items", "popularity_total", "event_weight")]
     saved = [(part, part.clone()) for part in parts]
     before = state["used"].tolist()
@@ -219,8 +236,9 @@ def save_for_undo(state: State, user: int, item: int, growth: Array) -> Callable
     def undo() -> None:
         for pool, ((blocks, names), row) in enumerate(zip(BLOCKS, (user, item), strict=True)):
             start, length, _ = state[blocks][row].tolist()
-            moved = int(state["used"][pool]) > before[pool]
-            written = slice(before[pool], int(state["used"][pool])) if moved else slice(start + length - 1, start + length)
+            used = int(state["used"][pool])
+            has_moved = used > before[pool]
+            written = slice(before[pool], used) if has_moved else slice(start + length - 1, start + length)
             for name in names:
                 state[name][written] = 0
         for part, old in saved:

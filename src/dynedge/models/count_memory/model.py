@@ -49,7 +49,7 @@ COPIED_PER_EVENT = 1 << 18  # bytes: a low estimate of what is copied in the tim
 
 
 class CountMemory(Model, Growable, Explainable, Undoable, RemembersSeen):
-    """`counts`, if given, says what is counted in place of the config."""
+    """Its scores are unnormalised probabilities. `counts`, if given, says what is counted in place of the config."""
 
     def __init__(self, config: Any, shape: LogShape, counts: MemoryConfig | None = None) -> None:
         super().__init__(config, shape)
@@ -168,7 +168,7 @@ class CountMemory(Model, Growable, Explainable, Undoable, RemembersSeen):
         if batch.end_state is not None:
             state.update(batch.end_state)
 
-    # ---- scoring
+    # ---- scoring: not the logarithm, which would take as long as the rest where there are many items
 
     def score(self, batch: Window, candidates: Tensor | None, state: State) -> Tensor:
         weights = self.mixture.weights()
@@ -185,7 +185,7 @@ class CountMemory(Model, Growable, Explainable, Undoable, RemembersSeen):
         if out.shape[1]:
             self._in_parts(work, len(batch), index)
         self._finish(events, state)
-        return out.log_()
+        return out
 
     def score_query(self, users: Tensor, times: Tensor, candidates: Tensor | None, state: State) -> Tensor:
         out = torch.empty((len(users), self.shape.items) if candidates is None else candidates.shape)
@@ -193,7 +193,7 @@ class CountMemory(Model, Growable, Explainable, Undoable, RemembersSeen):
         index, columns = self._index(state), (users.cpu().numpy(), times.cpu().double().numpy())
         arguments = index, popularity_of(index), self.settings, self.mixture.weights(), *columns
         scoring.score_queries(*arguments, self._buffer(), some, out.numpy())
-        return out.log_()
+        return out
 
     def seen_items(self, users: Tensor, state: State) -> Tensor:
         out = torch.zeros(len(users), self.shape.items, dtype=torch.bool)

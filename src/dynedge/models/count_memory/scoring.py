@@ -158,9 +158,7 @@ def global_probability(popularity: Popularity, gates: Array, factor: Array, item
 
 
 @compiled(fastmath=VECTORISED)
-def mix_sources(
-    index: EventIndex, popularity: Popularity, gates: Array, buffer: CandidateBuffer, size: int
-) -> None:
+def mix_sources(index: EventIndex, popularity: Popularity, gates: Array, buffer: CandidateBuffer, size: int) -> None:
     """Writes the mixture's probability of every candidate to the buffer."""
     first = 1 + len(popularity.total)
     factor, of_source = popularity_factors(popularity, gates), np.zeros(CONTEXT_SOURCES, np.float32)
@@ -194,7 +192,7 @@ def _rescale(
     buffer: CandidateBuffer,
     slots: Array,
 ) -> np.float32:
-    """Multiplies the probabilities of the candidates in the given slots by their factors; returns the mean log factor."""
+    """Multiplies the probabilities of the candidates in `slots` by their factors; returns the mean log factor."""
     base = _rescaling_base(networks, buffer)
     inputs, units = np.empty(FIXED_INPUTS + len(popularity.total), np.float32), np.empty_like(base)
     total = np.float32(0)

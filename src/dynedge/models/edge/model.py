@@ -2,8 +2,8 @@
 
 The count memory counts what followed what; the co-evolving recurrence has a state for every user and item. Each is
 trained on its own loss: trained jointly, the recurrence's fitted embeddings look better on the training events than
-they are, and the counts get too little weight. Their scores are added; the weight of the recurrence is chosen on the
-validation events, and may be zero.
+they are, and the counts get too little weight. The log probabilities of the memory and the weighted scores of the
+recurrence are added; the weight is chosen on the validation events, and may be zero.
 """
 
 from __future__ import annotations
@@ -139,14 +139,14 @@ class Edge(
     def calibration_ranks(self, batch: WindowIndex, candidates: Tensor | None, true: Tensor, state: State) -> Array:
         memory, recurrence = self._scores(batch, candidates, state)
         weights = self.calibration_options()
-        return ranks_of_weighted_sums(memory.to(recurrence), recurrence, weights, true.to(recurrence.device))
+        return ranks_of_weighted_sums(memory.to(recurrence).log_(), recurrence, weights, true.to(recurrence.device))
 
     def set_calibration(self, value: float) -> dict[str, float]:
         self.weight.fill_(value)
         return {"weight": float(self.weight)}
 
     def _fuse(self, memory: Tensor, recurrence: Tensor) -> Tensor:
-        return torch.add(memory.to(recurrence), recurrence * self.weight)
+        return torch.add(memory.to(recurrence).log(), recurrence * self.weight)
 
     def prepare(self, window: Window) -> WindowIndex:
         return self.recurrence.prepare(window)
@@ -158,10 +158,10 @@ class Edge(
             return memory, self.recurrence.score(batch, placed, states)
 
     def score(self, batch: WindowIndex, candidates: Tensor | None, state: State) -> Tensor:
-        if self.weight == 0:  # ranking by the memory alone, without the cost of the recurrence's scores
+        if self.weight == 0:  # by the memory alone, without the cost of the recurrence's scores
             with _parts(state) as (counts, states):
                 self.recurrence.observe(batch.window, states)
-                return self.memory.score(batch.window, candidates, counts)
+                return self.memory.score(batch.window, candidates, counts).log_()
         return self._fuse(*self._scores(batch, candidates, state))
 
     def observe(self, window: Window, state: State) -> None:
@@ -202,7 +202,7 @@ class Edge(
         users, times = torch.tensor([user]), torch.tensor([time], dtype=torch.float64)
         memory = self.memory.score_query(users, times, None, _part(state, MEMORY))[0]
         base, query = self.recurrence.query_vector(user, time, _part(state, RECURRENCE))
-        return self._fuse(memory, base) if base.any() else memory, query * self.weight
+        return self._fuse(memory, base) if base.any() else memory.log_(), query * self.weight
 
     def score_query(self, users: Tensor, times: Tensor, candidates: Tensor | None, state: State) -> Tensor:
         memory = self.memory.score_query(users, times, candidates, _part(state, MEMORY))
@@ -214,7 +214,7 @@ class Edge(
     def explain(self, user: int, time: float, items: Tensor, state: State) -> list[Explanation]:
         """The share of the states is their lift over the mean item's score, relative to the memory's."""
         users, times = torch.tensor([user]), torch.tensor([time], dtype=torch.float64)
-        memory = self.memory.score_query(users, times, None, _part(state, MEMORY))[0]
+        memory = self.memory.score_query(users, times, None, _part(state, MEMORY))[0].log_()
         query = users.to(self.weight.device), times.to(self.weight.device)
         recurrence = self.recurrence.score_query(*query, None, _part(state, RECURRENCE))[0]
         scores = memory, (self.weight * recurrence).cpu()
