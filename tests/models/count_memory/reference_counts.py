@@ -44,6 +44,10 @@ class Rules:
         """How many occurrences of the user's item number r, newest first, are read."""
         return self.share(1 if r == 0 else 4 if r < 5 else 16)
 
+    def near_occurrences(self, r):
+        """The same by `near`: a quarter for the two newest items, half of that for the next two, and so on."""
+        return self.share(4 * 2 ** (r // 2))
+
 
 def decayed(age, half_life):
     """A weight of one after `age` events; below a millionth (2^-20) it is nothing."""
@@ -174,7 +178,7 @@ class Expected:
 
     def add_near(self):
         for r in range(self.rules.near_items):
-            occurrences = self.read(r)[: self.rules.share(4)]
+            occurrences = self.read(r)[: self.rules.near_occurrences(r)]
             for j in occurrences:
                 of_item = c.NEAR_DECAY**r / len(occurrences) ** c.NEAR_POWER
                 sides = ((self.before(j), self.rules.near_before), (self.after(j), self.rules.near_after))
