@@ -27,7 +27,6 @@ SMALL = {
     "hidden": 16,
     "snapshots": 3,
     "training_examples": 300,
-    "counted_events": 900,
 }
 # Beside every recipe as it is: what only some settings reach.
 VARIANTS = {
@@ -41,7 +40,8 @@ VARIANTS = {
     "jodie, sampled": ("jodie", {"full_softmax_up_to": 0, "negatives": 16}),
     "gru4rec, bpr-max": ("gru4rec", {"loss": "bpr-max", "full_softmax_up_to": 0, "negatives": 16}),
     "gru4rec, top1-max": ("gru4rec", {"loss": "top1-max", "shuffle": "false"}),
-    "memory, plain": ("memory", {"gating_hidden": 0, "rescaling_hidden": 0, "max_list_length": 8}),
+    "memory, plain": ("memory", {"gating_hidden": 0, "rescaling_hidden": 0}),
+    "memory, limited": ("memory", {"occurrences": 8, "history_events": 6, "rescaled_items": 5}),
     "tgat, sampled": ("tgat", {"full_softmax_up_to": 0, "negatives": 16}),
 }
 RECIPES = {recipe: (recipe, {}) for name, entry in entries().items() for recipe in entry.names(name)}

@@ -52,6 +52,10 @@ def make_events(folder, count, seed=0, new=0.1, late=0.05, repeated=0.0):
     return events
 
 
+# By tensor whose memory grows: which number in `used` is its length. Of the event index and of hash tables.
+USED = {"history": 0, "history_time": 0, "occurrences": 1, "rows": 0, "row_keys": 0, "entries": 1, "entry_times": 1}
+
+
 def state_bits(session):
     """Returns everything a session's state consists of, except unused capacity and the layout of hash tables."""
     users, items, coverage = len(session.users), len(session.items), session.coverage
@@ -62,9 +66,9 @@ def state_bits(session):
     for name, tensor in session.state.items():
         if name.endswith("_slots"):
             continue
-        table, _, column = name.rpartition(".")
-        if f"{table}.used" in session.state and column in ("rows", "row_keys", "entries", "entry_times"):
-            used = session.state[f"{table}.used"][0 if column.startswith("row") else 1]
+        column = name.rpartition(".")[2]
+        if column in USED:
+            used = session.state[f"{name.removesuffix(column)}used"][USED[column]]
             assert not tensor[used:].any()
             tensor = tensor[:used]  # noqa: PLW2901
         elif column == "popularity":

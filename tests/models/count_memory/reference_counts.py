@@ -45,8 +45,8 @@ class Rules:
         return self.share(1 if r == 0 else 4 if r < 5 else 16)
 
     def near_occurrences(self, r):
-        """How many of these are read by `near`, `peers` and `similar`."""
-        return max(self.share(4) >> (r // 2), 1)
+        """The same by `near`, `similar` and `peers`: a quarter for the two newest items, half of that for the next two, and so on."""
+        return self.share(4 * 2 ** (r // 2))
 
 
 def decayed(age, half_life):
@@ -163,9 +163,8 @@ class Expected:
 
     def add_similar(self):
         weight_of = {item: c.NEAR_DECAY**r for r, item in enumerate(self.recent[1:])}
-        near = self.read(0)[: self.rules.near_occurrences(0)]
         for j, follower in self.followers(0):
-            if j not in near:
+            if j not in self.read(0)[: self.rules.near_occurrences(0)]:
                 continue
             common = [self.item[x] for x in self.before(j)[: c.SIMILAR_DISTANCE]]
             weight = sum(weight_of.get(item, 0) for item in common)

@@ -8,7 +8,7 @@ from models.every_model import assert_no_leak, make_log
 
 from dynedge.data.windows import Window
 from dynedge.errors import UsageError
-from dynedge.models.count_memory.candidates import ITEM_FEATURES, STALENESS, clear, collect_candidates, set_staleness
+from dynedge.models.count_memory.candidates import STALENESS, clear, collect_candidates, set_staleness
 from dynedge.models.count_memory.config import CONTEXTS, MemoryConfig
 from dynedge.models.count_memory.contexts import CONTEXT_SOURCES, SOURCE, decay_factors
 from dynedge.models.count_memory.scoring import query_of
@@ -33,23 +33,22 @@ def queries(model, log, size):
 
 
 def counted(model, index, query, items):
-    """(probabilities [items, sources], query features, item features [items, features]) of a query."""
+    """(probabilities [items, sources], query features, {candidate: its features}) of a query."""
     buffer = model._buffer()
     size = collect_candidates(index, model.settings, query, buffer)
     found = buffer.items[:size]
     assert len(set(found.tolist())) == size
-    probabilities, features = np.zeros((items, CONTEXT_SOURCES)), np.zeros((items, ITEM_FEATURES), np.float32)
+    probabilities = np.zeros((items, CONTEXT_SOURCES))
     with np.errstate(invalid="ignore"):
         probabilities[found] = np.where(buffer.totals > 0, buffer.sums[:size] / buffer.totals, 0)
     assert not buffer.item_features[:size, STALENESS:].any()
-    buffer.items[size:items] = np.setdiff1d(np.arange(items), found)  # the features of all items
-    buffer.item_features[size:items] = 0
-    set_staleness(index, query, buffer, np.arange(items))
-    features[buffer.items[:items]] = buffer.item_features[:items]
+    set_staleness(index, query, buffer, np.arange(size))
+    features = dict(zip(found.tolist(), buffer.item_features[:size].copy(), strict=True))
     query_features = buffer.query_features.copy()
     clear(buffer, size)
     assert (buffer.slot == -1).all()
-    assert (buffer.similarity == 0).all()
+    assert not buffer.similarity.any()
+    assert not buffer.near.any()
     return probabilities, query_features, features
 
 
@@ -62,7 +61,9 @@ def assert_as_expected(log, rules, sizes, model):
             right = expected[k]
             np.testing.assert_allclose(probabilities, right.probabilities(), rtol=1e-5, atol=1e-7, err_msg=where)
             np.testing.assert_allclose(of_query, right.query_features, rtol=1e-5, atol=1e-6, err_msg=where)
-            np.testing.assert_allclose(of_items, right.item_features, rtol=1e-5, atol=1e-6, err_msg=where)
+            assert of_items.keys() >= set(np.flatnonzero(right.sums.any(1)).tolist())
+            for item, features in of_items.items():
+                np.testing.assert_allclose(features, right.item_features[item], rtol=1e-5, atol=1e-6, err_msg=where)
 
 
 def with_short_half_lives(model):

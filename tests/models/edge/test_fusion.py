@@ -39,6 +39,23 @@ def test_fused_scores_are_the_weighted_sum_of_the_experts():
     assert all(torch.equal(tensor, states[1][name]) for name, tensor in states[0].items())
 
 
+def test_with_no_weight_the_scores_are_those_of_the_memory_and_both_experts_advance():
+    log = make_log()
+    model, window, states = make_edge(log, 90), Window(log, range(len(log))), []
+    candidates = torch.randint(log.num_items, (len(log), 4), generator=torch.manual_seed(0))
+    counted = model.memory.score(window, None, model.memory.start())
+    with torch.no_grad():
+        for weight in (0.7, 0.0):
+            model.weight.fill_(weight)
+            states.append(model.start())
+            scores = model.score(model.prepare(window), None, states[-1])
+        assert torch.equal(scores, counted)
+        assert torch.equal(
+            model.score(model.prepare(window), candidates, model.start()), counted.gather(1, candidates)
+        )
+    assert all(torch.equal(tensor, states[1][name]) for name, tensor in states[0].items())
+
+
 def test_the_best_epoch_is_calibrated_again_on_more_events(monkeypatch):
     log = make_log(events=400)
     config = TrainingConfig(epochs=2, patience=0, split="0.6,0.3,0.1", validation_events=10, device="cpu")
