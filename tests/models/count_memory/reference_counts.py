@@ -45,7 +45,7 @@ class Rules:
         return self.share(1 if r == 0 else 4 if r < 5 else 16)
 
     def near_occurrences(self, r):
-        """The same by `near`, `similar` and `peers`: a quarter for the two newest items, half of that for the next two, and so on."""
+        """The same by `near`, `similar` and `peers`: a quarter, half of that for items 2 and 3, and so on."""
         return self.share(4 * 2 ** (r // 2))
 
 

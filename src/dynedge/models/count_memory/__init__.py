@@ -1,1 +1,1 @@
-"""The count memory: hash tables of what followed what, mixed by a gating network."""
+"""The count memory: what followed what in an index of all events, mixed by a gating network."""
