@@ -183,6 +183,9 @@ def test_undo_restores_every_tensor():
         reached["user block moved"] += moved[0]
         reached["item block moved"] += moved[1]
         reached["both stay"] += not any(moved)
+        is_repeat = bool((user[:k] == u).any()) and item[:k][user[:k] == u][-1] == i
+        reached["the user's last item again"] += is_repeat and not moved[1]
+        reached["the same, and its block moved"] += is_repeat and moved[1]
         reached["rescaled"] += bool((applied["event_weight"] < before["event_weight"]).any())
         assert not torch.equal(applied["user_blocks"], before["user_blocks"])
         undo()
