@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 import torch
-from models.count_memory.reference_counts import HALF_LIVES, LOGS, Expected, Rules, make_memory
+from models.count_memory.reference_counts import HALF_LIVES, LOGS, Expected, Rules, make_memory, random_log
 from models.every_model import make_log
 
 from dynedge.data.windows import Window
 from dynedge.models.capabilities import apply_with_undo
 from dynedge.models.count_memory.candidates import SEEN
-from dynedge.models.count_memory.scoring import NEGLIGIBLE
+from dynedge.models.count_memory.scoring import CHUNK, NEGLIGIBLE
 
 KEPT = "slot", "similarity", "near"  # scratch that is left as a query finds it
 
@@ -98,6 +98,19 @@ def test_candidates_score_as_among_all_items(threads, config, monkeypatch):
     everything = model.start()
     assert torch.equal(model.score(window, None, everything), scores)
     assert_same(one, everything)
+
+
+@pytest.mark.parametrize("items", [CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK + 5])
+def test_many_items(items):
+    """Those that no context has seen are scored in chunks, to the bits of one by one."""
+    log = random_log(60, 4, items - 1, seed=7, repeats=0.2)
+    model = make_memory(log)
+    window, every = Window(log, range(60)), torch.arange(items).expand(60, -1).contiguous()
+    scores = model.score(window, None, model.start())
+    assert torch.equal(model.score(window, every, model.start()), scores)
+    model.double()
+    for k in (0, 1, 59):
+        assert torch.allclose(scores[k].double().log(), expected_scores(model, log, k)[0], rtol=1e-4, atol=1e-4), k
 
 
 def test_parts_of_a_window_score_the_same_wherever_they_begin(monkeypatch):
