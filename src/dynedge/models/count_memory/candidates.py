@@ -158,9 +158,8 @@ def _slot_of(buffer: CandidateBuffer, size: int, item: int) -> int:
 
 @compiled(inline="always")
 def _add(buffer: CandidateBuffer, slot: int, source: int, weight: float) -> None:
-    weight = np.float32(weight)
-    buffer.sums[slot, source] += weight
-    buffer.totals[source] += weight
+    buffer.sums[slot, source] += np.float32(weight)
+    buffer.totals[source] += np.float32(weight)
 
 
 @compiled(inline="always")

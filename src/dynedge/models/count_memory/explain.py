@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dynedge.models.count_memory.candidates import NONE, CandidateBuffer, Query, clear, collect_candidates
+from dynedge.models.count_memory.candidates import CandidateBuffer, Query, clear, collect_candidates
 from dynedge.models.count_memory.contexts import (
     CONTEXT_SOURCES,
     NEAR_DECAY,
@@ -16,7 +16,7 @@ from dynedge.models.count_memory.contexts import (
     SOURCE,
     CountSettings,
 )
-from dynedge.models.count_memory.event_index import ITEM, LENGTH, PLACE, START, USER, EventIndex, Popularity
+from dynedge.models.count_memory.event_index import ITEM, LENGTH, NONE, PLACE, START, USER, EventIndex, Popularity
 from dynedge.models.count_memory.scoring import NetworkWeights, compute_gates
 from dynedge.utils.array_type import Array
 from dynedge.utils.numba_compile import compiled

@@ -20,7 +20,6 @@ import numpy as np
 
 from dynedge.models.count_memory.candidates import (
     ITEM_FEATURES,
-    NONE,
     SEEN,
     CandidateBuffer,
     Query,
@@ -31,6 +30,7 @@ from dynedge.models.count_memory.candidates import (
 from dynedge.models.count_memory.contexts import CONTEXT_SOURCES, CountSettings
 from dynedge.models.count_memory.event_index import (
     LENGTH,
+    NONE,
     RECENT_EVENTS,
     EventIndex,
     Popularity,
