@@ -19,6 +19,7 @@ def reference_softmax(
     row: Tensor,
     bonus: ScoreBonus | None = None,
     negative_weight: float = 1.0,
+    decay: Tensor | None = None,
 ) -> Tensor:
-    inputs = LossInputs(query, arena, outside, id_embeddings, item, row)
+    inputs = LossInputs(query, arena, outside, id_embeddings, item, row, decay)
     return reference.sampled_softmax(inputs, columns, bonus, math.log(negative_weight))

@@ -58,6 +58,27 @@ def test_loss_and_gradients(name):
         torch.testing.assert_close(got, right, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.parametrize("name", ["sampled, ids", "full", "odd width", "many chunks"])
+@pytest.mark.parametrize("decaying", [1, 3])
+def test_decaying_columns(name, decaying):
+    """Against rows that have the columns' values for each event; the last event is many half-lives later."""
+    tensors, columns, true = make(**CASES[name])
+    n, decay = len(true[0]), torch.arange(len(true[0])).double()[:, None] / 2.0 ** torch.arange(1, 1 + decaying)
+
+    def run(compute):
+        loss = compute(*tensors, *([None] * (4 - len(tensors))), columns, *true, decay=decay)
+        used = [tensor for tensor in tensors if tensor.numel()]
+        query, arena, *rest = torch.autograd.grad(0.3 * loss, used)
+        return loss.detach(), query, arena[:, :-decaying], *(grad.to_dense() for grad in rest[1:])
+
+    with torch.no_grad():
+        for rows in tensors[1:3]:  # written at some time, or never
+            rows[:, -decaying:] = n * torch.rand(len(rows), 1) / 2.0 ** torch.arange(1, 1 + decaying) - 1
+            rows[::3, -decaying:] = -1e9
+    for got, right in zip(run(sampled_softmax), run(reference_softmax), strict=True):
+        torch.testing.assert_close(got, right, rtol=1e-10, atol=1e-10)
+
+
 def make_bonus(n, items, dtype=torch.float64, seed=1):
     """Some events have no bonus, some have one for every item, including their true items and updated ones."""
     rng = np.random.default_rng(seed)
@@ -93,7 +114,8 @@ def test_candidates_can_be_weighted():
         for got, right in zip(weighted(sampled_softmax, number), weighted(reference_softmax, number), strict=True):
             torch.testing.assert_close(got, right, rtol=1e-10, atol=1e-10)
     n, (query, arena, outside, ids) = len(true[0]), tensors
-    scores = reference.scores(query, torch.cat([arena, outside]), ids, columns)
+    no_shift = arena.new_zeros(len(columns.item), 0)
+    scores = reference.scores(query, torch.cat([arena, outside]), ids, columns, no_shift)
     true_vector = torch.cat([arena[true[1]], ids[true[0], :-1]], 1)
     true_score = (query * true_vector).sum(1) + ids[true[0], -1]
     is_true = columns.item[:, : columns.count].repeat_interleave(CHUNK, 0)[:n] == true[0][:, None]

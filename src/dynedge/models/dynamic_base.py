@@ -56,6 +56,10 @@ class DynamicModel(Model):
     def item_vectors(self, items: Tensor, state: State) -> Tensor:
         """[q, d]: the vectors of items in this state."""
 
+    def all_item_vectors(self, state: State) -> Tensor:
+        """[I, d]: the vectors of all items for a question asked now."""
+        return self.item_vectors(self.arange(self.shape.items), state)
+
     @abstractmethod
     def advance(self, index: WindowIndex, forward: Forward, state: State) -> None:
         """Advances the state past the window."""
@@ -130,7 +134,7 @@ class DynamicModel(Model):
     def score_query(self, users: Tensor, times: Tensor, candidates: Tensor | None, state: State) -> Tensor:
         with self._precision():
             query = self.query(users, times, state)
-            vectors = self.item_vectors(self.arange(self.shape.items), state)
+            vectors = self.all_item_vectors(state)
         d, ids = vectors.shape[1], self.candidate_ids
         with torch.autocast(query.device.type, enabled=False):  # scores in bfloat16 would tie
             scores = query[:, :d] @ vectors.T

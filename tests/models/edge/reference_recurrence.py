@@ -56,6 +56,15 @@ def reference_run(model, log, events):
         gap_bin = 0 if since <= 0 else min(1 + int(np.log10(1 + since)), 7)
         return model.bonus[(recency * 4 + count) * 8 + gap_bin]
 
+    def popularity(item, k):
+        """Logarithms of decayed counts as of the item's last event, then powers of the age; 0 without events."""
+        numbers = torch.tensor([j for j in range(k) if log.item[j] == item], dtype=torch.float64)
+        counts, ages = model.popularity
+        if not len(numbers):
+            return torch.zeros(model.popularity.width, dtype=torch.float64)
+        decayed = torch.exp2(-(numbers[-1] - numbers)[:, None] * counts).sum(0)
+        return torch.cat([1 + decayed.log(), torch.exp2(-(k - numbers[-1]) * ages)])
+
     def gap(now, before):
         return [float(np.log1p(now - before)), 1.0] if before is not None else [0.0, 0.0]
 
@@ -67,8 +76,13 @@ def reference_run(model, log, events):
         head = [state[0][ids[0]], embedding(last.get(ids[0]))]
         if model.config.time_gaps:
             head.append(torch.tensor(gap(now, time[0].get(ids[0])), dtype=torch.float64))
-        query = model.head(torch.cat(head))
-        score = torch.stack([query[:d] @ vector for vector in state[1]])
+        query, width = model.head(torch.cat(head)), d
+        if model.config.popularity:
+            width -= model.popularity.width
+            weights = query[width:d] + model.popularity_weight
+        score = torch.stack([query[:width] @ vector[:width] for vector in state[1]])
+        if model.config.popularity:
+            score = score + torch.stack([weights @ popularity(item, k) for item in range(log.num_items)])
         if model.config.candidate_id:
             score = score + model.candidate[:, :-1] @ query[d:] + model.candidate[:, -1]
         if model.bonus is not None:

@@ -22,6 +22,9 @@ pytestmark = pytest.mark.slow
 SETTINGS = [
     {},
     {"time_gaps": False, "candidate_id": False, "history": False},
+    {"popularity": False},
+    {"dim": 3},
+    {"dim": 70},
     {"item_id": False, "categories": False, "event_features": False},
     {"active_users": 5, "active_items": 4},
 ]

@@ -15,7 +15,7 @@ from dynedge.models.base import Step
 from dynedge.models.edge import recurrence, repeat_bonus
 from dynedge.models.edge.config import PAPER, RecurrenceConfig
 from dynedge.models.edge.recurrence import Recurrence
-from dynedge.ops import adam, gather_linear, read_states
+from dynedge.ops import adam, decayed_counts, gather_linear, read_states
 from dynedge.training.optimizer import Adam
 
 pytestmark = pytest.mark.slow
@@ -85,6 +85,7 @@ def test_losses_gradients_and_states_equal_those_on_the_cpu(name: str, monkeypat
         (read_states, "BY_DEVICE", "read_states"),
         (gather_linear, "LINEAR_BY_DEVICE", "gather_linear"),
         (gather_linear, "ROWS_BY_DEVICE", "gather_rows"),
+        (decayed_counts, "BY_DEVICE", "decayed_counts"),
         (adam, "ROWS_BY_DEVICE", "row_step"),
         (adam, "DENSE_BY_DEVICE", "dense_step"),
         (adam, "COALESCE_BY_DEVICE", "coalesce"),

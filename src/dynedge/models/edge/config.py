@@ -36,6 +36,9 @@ class RecurrenceConfig:
     time_gaps: bool = option(True, "Logarithm of the time since the entity's previous event as input.")
     candidate_id: bool = option(True, "Item id embedding and bias in the score of a candidate, added to its state.")
     history: bool = option(True, "Repeat-consumption bonus for items already seen by the user (full softmax only).")
+    popularity: bool = option(
+        True, "Decayed event counts and age of a candidate in its score, weighted by the query."
+    )
     dropout: float = option(0.3, "Dropout rate of the query vector.", least=0)
     evolve_active: bool = option(True, "Evolving states for active entities after training, starting at ψ.")
 
@@ -67,6 +70,7 @@ PAPER = RecurrenceConfig(
     time_gaps=False,
     candidate_id=False,
     history=False,
+    popularity=False,
     dropout=0.0,
 )
 

@@ -27,7 +27,7 @@ from dynedge.models.candidate_states import candidates_of_chunks, num_chunks
 from dynedge.models.capabilities import GraphCapturable, Growable, Searchable, Undoable
 from dynedge.models.coevolving_base import CoevolvingModel, time_gap_features
 from dynedge.models.dynamic_base import Forward
-from dynedge.models.edge import repeat_bonus
+from dynedge.models.edge import popularity, repeat_bonus
 from dynedge.models.edge.config import RecurrenceConfig
 from dynedge.models.edge.dnode_constraint import DNodeConstraint
 from dynedge.models.edge.gpu_window_cache import GPUWindowCache, check_memory, working_memory
@@ -36,10 +36,13 @@ from dynedge.models.growable import grown, padded_size
 from dynedge.models.layers import CoupledGRU, Head, ItemFeatures
 from dynedge.models.ring_buffer import SIDES
 from dynedge.models.window_index import WindowIndex, index_event, index_window
+from dynedge.ops.all_scores import all_scores
 from dynedge.ops.candidate_scores import ItemUpdates, candidate_scores
+from dynedge.ops.decayed_counts import decayed_counts
+from dynedge.ops.decaying_columns import as_powers
 from dynedge.ops.dispatch import uses_triton
 from dynedge.ops.gather_linear import GatherPart, gather_linear
-from dynedge.ops.read_states import read_states
+from dynedge.ops.read_states import EntityTable, read_states
 from dynedge.ops.sampled_softmax import ScoreBonus, sampled_softmax
 from dynedge.plan.levels import NO_DNODES
 from dynedge.plan.links import Linker
@@ -76,6 +79,10 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
         self.bonus = nn.Parameter(torch.zeros(repeat_bonus.BUCKETS)) if has_bonus else None
         if self.bonus is not None:
             self.bonus.lr_scale = 10.0  # type: ignore[attr-defined]
+        # What the popularity columns count on average, in the place of the query that they are multiplied by.
+        self.popularity_weight = nn.Parameter(torch.zeros(self.popularity.width)) if config.popularity else None
+        if self.popularity_weight is not None:
+            self.popularity_weight.lr_scale = 10.0  # type: ignore[attr-defined]
         start = self.xi.detach()[0].expand(dnodes, d)
         self.dnode_constraint = DNodeConstraint(start, config.solver, config.alpha)
 
@@ -191,8 +198,20 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
 
     # ---- states
 
+    @cached_property
+    def popularity(self) -> popularity.Rates:
+        """The half-lives of an item's popularity columns."""
+        return popularity.rates(self.config.dim, self.xi.device)
+
+    @property
+    def _state_width(self) -> int:
+        """Number of a state's columns by which candidates are scored; the popularity columns follow."""
+        return self.config.dim - (self.popularity.width if self.config.popularity else 0)
+
     def start(self) -> State:
         state = super().start()
+        if self.config.popularity:
+            state.update(popularity.empty(self.shape.items, self.popularity, self.xi.detach()))
         if self.bonus is not None:
             state.update(repeat_bonus.empty_lists())
         return state
@@ -211,6 +230,9 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
             for part, fill in ((name, 0.0), (f"{name}_moved", False), (f"{name}_time", -1.0)):
                 state[part] = grown(state[part], count, fill)
         state["last_item"] = grown(state["last_item"], users, -1)
+        if self.config.popularity:
+            state[popularity.COUNTS] = grown(state[popularity.COUNTS], items, 0.0)
+            state[popularity.EVENT] = grown(state[popularity.EVENT], items, popularity.NO_EVENT)
         if users > len(self._linker.active_user) or items > len(self._linker.active_item):
             del self._linker
             self.__dict__.pop("_active_linker", None)
@@ -254,10 +276,67 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
         """`extra` holds φ of the window's d-nodes, if there are any."""
         arena, phi, items, gaps = self._evolve(index, state)
         inputs = [(arena, index.reads[0]), (items, index.last_place), *((gap, None) for gap in gaps[:1])]
-        query = self.head.of_rows(inputs)
-        if self.config.dropout:
-            query = F.dropout(query, self.config.dropout, self.training)
+        query = self._weighted(self.head.of_rows(inputs))
         return Forward(query, arena, () if phi is None else (phi,))
+
+    def _weighted(self, query: Tensor) -> Tensor:
+        """The query with dropout, except of the weights of popularity columns, and with their learned means."""
+        if self.popularity_weight is None:
+            return F.dropout(query, self.config.dropout, self.training) if self.config.dropout else query
+        before, after = self._state_width, query.shape[1] - self.config.dim
+        if self.config.dropout and self.training:
+            kept = F.dropout(torch.ones_like(query), self.config.dropout)
+            kept[:, before : self.config.dim] = 1
+            query = query * kept
+        return query + F.pad(self.popularity_weight, (before, after)).to(query.dtype)
+
+    @torch.no_grad()
+    def _counts(self, index: WindowIndex, state: State) -> Tensor:
+        """[.., F]: decayed counts of the window's items after each of their events, in the order of item_events."""
+        entry = index.roots[1].long()
+        before = state[popularity.COUNTS][entry], state[popularity.EVENT][entry]
+        lists = index.item_starts, index.item_events
+        return decayed_counts(*before, *lists, state[popularity.CLOCK], self.popularity.counts)
+
+    def _scored(self, index: WindowIndex, arena: Tensor, state: State) -> Tensor:
+        """The arena as candidates are scored by it: with popularity columns in the rows of items."""
+        if not self.config.popularity:
+            return arena
+        clock, events = state[popularity.CLOCK], index.item_events.long()
+        own = arena.new_zeros(len(arena), self.popularity.width)
+        users, entry, psi_users, psi = index.roots
+        for first, items in ((len(users), entry), (len(users) + len(entry) + len(psi_users), psi)):
+            own[first : first + len(items)] = self._popularity_now(items.long(), state)
+        own[index.after[events].long()] = popularity.columns(
+            self._counts(index, state), clock + events, clock, self.popularity
+        )
+        return torch.cat([arena[:, : self._state_width], own], 1)
+
+    def _popularity_now(self, items: Tensor, state: State) -> Tensor:
+        """[q, columns]: in the state, relative to its clock."""
+        counts, event = state[popularity.COUNTS][items], state[popularity.EVENT][items]
+        return popularity.columns(counts, event, state[popularity.CLOCK], self.popularity)
+
+    def _decay(self, events: int, state: State) -> Tensor | None:
+        """Of the popularity columns, for the next events."""
+        return popularity.decay(events, state[popularity.CLOCK], self.popularity) if self.config.popularity else None
+
+    def item_vectors(self, items: Tensor, state: State) -> Tensor:
+        """[q, d] as candidates are scored by them, the popularity columns last."""
+        states = self.entity_states(1, items, state)
+        if not self.config.popularity:
+            return states
+        return torch.cat([states[:, : self._state_width], self._popularity_now(items, state)], 1)
+
+    @torch.no_grad()
+    def advance(self, index: WindowIndex, forward: Forward, state: State) -> None:
+        if self.config.popularity:
+            entry, last = index.roots[1].long(), index.item_starts[1:].long() - 1
+            counts, clock = self._counts(index, state)[last], state[popularity.CLOCK]
+            state[popularity.COUNTS].index_copy_(0, entry, counts)
+            state[popularity.EVENT].index_copy_(0, entry, clock + index.item_events[last])
+            clock += len(index.window)
+        super().advance(index, forward, state)
 
     def _first_rows(self, rows: Tensor, count: int) -> GatherPart:
         """The first rows of a table: on a CPU by number, so that the backward pass does not copy the table."""
@@ -300,9 +379,10 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
         candidates = candidates_of_chunks(batch, negatives, self.shape.items, share)
         outside = self.item_vectors(candidates.outside, state)
         bonus = None if self.bonus is None or batch.repeats is None else batch.repeats.bonus(self.bonus)
-        scored = forward.query, forward.arena, outside, self.candidate_ids, candidates
+        arena, decay = self._scored(batch, forward.arena, state), self._decay(len(batch.window), state)
+        scored = forward.query, arena, outside, self.candidate_ids, candidates
         true = batch.item, batch.reads[1]
-        return sampled_softmax(*scored, *true, bonus, self._negative_weight, batch.after)
+        return sampled_softmax(*scored, *true, bonus, self._negative_weight, batch.after, decay)
 
     def loss(self, batch: WindowIndex, state: State, step: Step) -> Loss:
         n = max(len(batch.window), 1)
@@ -324,15 +404,25 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
 
     def window_scores(self, batch: WindowIndex, forward: Forward, candidates: Tensor | None, state: State) -> Tensor:
         few = candidates is not None and FEW * candidates.shape[1] < self.shape.items
+        arena, decay = self._scored(batch, forward.arena, state), self._decay(len(batch.window), state)
         if self.bonus is None and candidates is not None and (few or forward.arena.is_cuda):
             updates = ItemUpdates(batch.roots[1], batch.item_starts, batch.item_events, batch.after)
-            table = self.entity_table(1, state)
-            return candidate_scores(forward.query, candidates, table, self.candidate_ids, updates, forward.arena)
-        scores = super().window_scores(batch, forward, None, state)
+            tables = self._scored_table(state), self.candidate_ids
+            return candidate_scores(forward.query, candidates, *tables, updates, arena, decay)
+        vectors = self.item_vectors(self.arange(self.shape.items), state)
+        scores = all_scores(forward.query, vectors, self.candidate_ids, batch.item, batch.after, arena, decay)
         if self.bonus is not None:
             lists = repeat_bonus.lists_before_events(batch.window, state, scores.device)
             _add_bonus(lists.bonus(self.bonus), scores)
         return scores if candidates is None else scores.gather(1, candidates)
+
+    def _scored_table(self, state: State) -> EntityTable:
+        """The table of items' states, with popularity columns."""
+        table = self.entity_table(1, state)
+        if not self.config.popularity:
+            return table
+        vectors = self.item_vectors(self.arange(self.shape.items), state)
+        return table._replace(stored=vectors, has_stored=torch.ones_like(table.has_stored))
 
     def observe(self, window: Window, state: State) -> None:
         batch = self.prepare(window)
@@ -344,7 +434,11 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
         saved = []
         for name, row in zip(SIDES, (int(window.user[0]), int(window.item[0])), strict=True):
             columns = [name, f"{name}_moved", f"{name}_time", *(["last_item"] if name == "user" else [])]
+            if name == "item" and self.config.popularity:
+                columns += [popularity.COUNTS, popularity.EVENT]
             saved += [(state[column][row], state[column][row].clone()) for column in columns]
+        if self.config.popularity:
+            saved.append((state[popularity.CLOCK], state[popularity.CLOCK].clone()))
         undo_counts = repeat_bonus.save_for_undo(window, state) if self.bonus is not None else None
         self.observe(window, state)
 
@@ -364,6 +458,10 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
         times = torch.tensor([time], dtype=torch.float64, device=self.xi.device)
         query = self.query(torch.tensor([user], device=self.xi.device), times, state)[0]
         base = self.xi.new_zeros(1, self.shape.items)
+        if self.config.popularity:
+            own = self.all_item_vectors(state)[:, self._state_width :]
+            base += query[self._state_width : self.config.dim] @ own.T
+            query = query.index_fill(0, torch.arange(self._state_width, self.config.dim, device=query.device), 0.0)
         if self.bonus is not None:
             lists = repeat_bonus.lists_now(torch.tensor([user]), times, state, base.device)
             _add_bonus(lists.bonus(self.bonus.detach()), base)
@@ -379,8 +477,11 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
         inputs = [self.entity_states(0, users, state), self.items(state["last_item"][users])]
         if self.config.time_gaps:
             inputs.append(self._gaps(times, state["user_time"][users]))
-        query: Tensor = self.head(torch.cat(inputs, 1)).to(self.xi)
-        return query
+        return self._weighted(self.head(torch.cat(inputs, 1)).to(self.xi))
+
+    def all_item_vectors(self, state: State) -> Tensor:
+        vectors, decay = super().all_item_vectors(state), self._decay(1, state)
+        return vectors if decay is None else as_powers(vectors, decay)
 
     def score_query(self, users: Tensor, times: Tensor, candidates: Tensor | None, state: State) -> Tensor:
         scores = super().score_query(users, times, None, state)

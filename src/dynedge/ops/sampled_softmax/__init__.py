@@ -8,6 +8,7 @@ A column is a candidate's state during some of the chunk's events: event k reads
 is a row of the pool [arena | outside] and, with ID embeddings, next to it the item's embedding, plus the item's bias.
 The loss of an event is −log softmax of its true item's score, among that score and those of the candidates it reads
 that are other items. With all items as candidates, in order, this is the full softmax; then scores may have a bonus.
+With `decay` [n, r] the last r of a row's d columns decay (ops/decaying_columns.py); their gradient has no meaning.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ def sampled_softmax(
     bonus: ScoreBonus | None = None,
     negative_weight: float = 1.0,
     item_row_after: Tensor | None = None,
+    decay: Tensor | None = None,
 ) -> Tensor:
     """Sum of the events' losses, a scalar; `item` and `row` int64[n] are the true items and their rows of the arena.
 
@@ -51,7 +53,7 @@ def sampled_softmax(
 
         assert item_row_after is not None
         tensors = query, arena, outside, id_embeddings
-        return triton_sampled_softmax(*tensors, candidates, item, row, item_row_after, bonus, negative_weight)
+        return triton_sampled_softmax(*tensors, candidates, item, row, item_row_after, bonus, negative_weight, decay)
     compute = BY_DEVICE.get(query.device.type, reference.sampled_softmax)
-    inputs = LossInputs(query, arena, outside, id_embeddings, item, row)
+    inputs = LossInputs(query, arena, outside, id_embeddings, item, row, decay)
     return compute(inputs, candidates, bonus, math.log(negative_weight))

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from dynedge.ops.decaying_columns import relative_to_chunks
 from dynedge.ops.gather_matmul import VECTOR_BYTES
 from dynedge.ops.sampled_softmax import cpu_kernels
 from dynedge.ops.sampled_softmax.inputs import CHUNK, CandidateColumns, LossInputs, ScoreBonus
@@ -25,10 +26,11 @@ def sampled_softmax(
     inputs: LossInputs, columns: CandidateColumns, bonus: ScoreBonus | None, log_weight: float
 ) -> Tensor:
     """As in the package; `log_weight` is subtracted from the true items' scores."""
-    query, arena, outside, id_embeddings, item, row = inputs
+    query, arena, outside, id_embeddings, item, row, decay = inputs
+    query, shift = relative_to_chunks(query, arena, decay, CHUNK)
     value = None if bonus is None else bonus.value
     tensors = query, arena, outside, id_embeddings, value
-    loss: Tensor = _SampledSoftmax.apply(*tensors, columns, item, row, bonus, log_weight)  # type: ignore[no-untyped-call]
+    loss: Tensor = _SampledSoftmax.apply(*tensors, columns, item, row, bonus, log_weight, shift)  # type: ignore[no-untyped-call]
     return loss
 
 
@@ -46,12 +48,13 @@ class _SampledSoftmax(torch.autograd.Function):
         row: Tensor,
         bonus: ScoreBonus | None,
         log_weight: float,
+        shift: Tensor,
     ) -> Tensor:
         rows, id_rows, embeddings = _read_embeddings(id_embeddings, columns, item)
         tables = *(_array(tensor) for tensor in (query, arena, outside)), embeddings
         bonuses = _bonus_arrays(bonus, value, query)
         backward = any(ctx.needs_input_grad)
-        loss, grads = _compute(tables, columns, item, row, id_rows, bonuses, log_weight, backward)
+        loss, grads = _compute(tables, columns, item, row, id_rows, bonuses, _array(shift), log_weight, backward)
         ctx.grads = [torch.from_numpy(grad) for grad in grads]
         if id_embeddings is not None and rows is not None and grads:
             ctx.grads[3] = torch.sparse_coo_tensor(
@@ -64,7 +67,7 @@ class _SampledSoftmax(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         needed = ctx.needs_input_grad[:5]
         grads = (own * grad if need else None for own, need in zip(ctx.grads, needed, strict=True))
-        return *grads, None, None, None, None, None
+        return *grads, None, None, None, None, None, None
 
 
 def _bonus_arrays(bonus: ScoreBonus | None, value: Tensor | None, query: Tensor) -> tuple[Array, Array, Array]:
@@ -94,6 +97,7 @@ def _compute(
     row: Tensor,
     id_rows: tuple[Array, Array],
     bonuses: tuple[Array, Array, Array],
+    shift: Array,
     log_weight: float,
     backward: bool,
 ) -> tuple[float, list[Array]]:
@@ -118,7 +122,7 @@ def _compute(
         results = loss, true_grad, query_grad, column_grads, bias_grads, bonus_grads
         run_in_parts(
             *(cpu_kernels.compute_chunks, work, first, last, backward, log_weight, query, arena, outside, embeddings),
-            *(*indices, id_rows[0], *true, columns.count, *bonuses, *results),
+            *(*indices, id_rows[0], *true, columns.count, *bonuses, shift, *results),
         )
         if backward:
             lists = indices[1], id_rows[0], true[1], true[2]

@@ -57,3 +57,4 @@ class LossInputs(NamedTuple):
     id_embeddings: Tensor | None  # [I, d + 1]
     item: Tensor  # int64[n]: the true items
     row: Tensor  # int64[n]: the rows of the arena with their states
+    decay: Tensor | None = None  # [n, r]

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from dynedge.ops.decaying_columns import as_powers, relative_to_chunks
 from dynedge.ops.sampled_softmax.inputs import CHUNK, CandidateColumns, LossInputs, ScoreBonus
 
 
@@ -16,10 +17,13 @@ def sampled_softmax(
     inputs: LossInputs, columns: CandidateColumns, bonus: ScoreBonus | None, log_weight: float
 ) -> Tensor:
     """As in the package; `log_weight` is added to the candidates' scores."""
-    query, arena, outside, id_embeddings, item, row = inputs
+    query, arena, outside, id_embeddings, item, row, decay = inputs
+    query, shift = relative_to_chunks(query, arena, decay, CHUNK)
     d, count = arena.shape[1], columns.count
-    negative = scores(query, torch.cat([arena, outside]), id_embeddings, columns)
-    positive = (query[:, :d] * arena.index_select(0, row)).sum(1)
+    negative = scores(query, torch.cat([arena, outside]), id_embeddings, columns, shift)
+    chunk = torch.arange(len(item), device=item.device) // CHUNK
+    true = as_powers(arena.index_select(0, row), shift[chunk])
+    positive = (query[:, :d] * true).sum(1)
     if id_embeddings is not None:
         embedding = F.embedding(item, id_embeddings, sparse=count < len(id_embeddings))
         positive = positive + (query[:, d:] * embedding[:, :-1]).sum(1) + embedding[:, -1]
@@ -31,16 +35,19 @@ def sampled_softmax(
     return F.cross_entropy(logits, torch.zeros_like(item), reduction="sum")
 
 
-def scores(query: Tensor, pool: Tensor, id_embeddings: Tensor | None, columns: CandidateColumns) -> Tensor:
+def scores(
+    query: Tensor, pool: Tensor, id_embeddings: Tensor | None, columns: CandidateColumns, shift: Tensor
+) -> Tensor:
     """[n, C]: inner product of each query vector with each candidate as it is just before the event."""
     n, d, count = len(query), pool.shape[1], columns.count
-    out = _products(query[:, :d], F.embedding(columns.row[:, :count], pool))
+    out = _products(query[:, :d], as_powers(F.embedding(columns.row[:, :count], pool), shift[:, None]))
     event = torch.arange(n, device=query.device)
     chunk, updated = event // CHUNK, slice(count, None)
     reads = (columns.since[chunk, updated] < event[:, None]) & (event[:, None] <= columns.until[chunk, updated])
     event, column = reads.nonzero(as_tuple=True)
     row, candidate = (part[event // CHUNK, count + column] for part in (columns.row, columns.candidate))
-    updated_scores = (query[:, :d].index_select(0, event) * pool.index_select(0, row)).sum(1)
+    states = as_powers(pool.index_select(0, row), shift[event // CHUNK])
+    updated_scores = (query[:, :d].index_select(0, event) * states).sum(1)
     out = out.index_put((event, candidate), updated_scores)
     if id_embeddings is None:
         return out

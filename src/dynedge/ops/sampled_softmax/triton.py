@@ -15,6 +15,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from dynedge.ops.decaying_columns import relative_to_chunks
 from dynedge.ops.sampled_softmax import triton_kernels
 from dynedge.ops.sampled_softmax.inputs import CHUNK, ChunkCandidates, ScoreBonus
 from dynedge.ops.segment_sum.triton import segment_sum, tail_width
@@ -33,6 +34,7 @@ def sampled_softmax(
     item_row_after: Tensor,
     bonus: ScoreBonus | None = None,
     negative_weight: float = 1.0,
+    decay: Tensor | None = None,
 ) -> Tensor:
     """As in the package, for `candidates`; item_row_after int[n]: row of event k's item after the event, or −1.
 
@@ -42,9 +44,10 @@ def sampled_softmax(
     if bonus is not None:
         bonus_table = arena.new_zeros(len(query), candidates.items.shape[1])
         bonus_table = bonus_table.index_put((bonus.event, bonus.item), bonus.value)
+    query, shift = relative_to_chunks(query, arena, decay, CHUNK)
     tensors = query, arena, outside, id_embeddings, bonus_table
     loss: Tensor = _SampledSoftmax.apply(  # type: ignore[no-untyped-call]
-        *tensors, candidates, item, row, item_row_after, math.log(negative_weight)
+        *tensors, candidates, item, row, item_row_after, math.log(negative_weight), shift
     )
     return loss
 
@@ -63,6 +66,7 @@ class _SampledSoftmax(torch.autograd.Function):
         row: Tensor,
         item_row_after: Tensor,
         log_weight: float,
+        shift: Tensor,
     ) -> Tensor:
         n, (rows, d), (chunks, count) = len(query), arena.shape, candidates.rows.shape
         is_bfloat16 = torch.is_autocast_enabled(arena.device.type)
@@ -85,8 +89,9 @@ class _SampledSoftmax(torch.autograd.Function):
                 *(*tables, arena if id_embeddings is None else id_embeddings),
                 *(arena if bonus_table is None else bonus_table, candidates.items, candidates.rows),
                 *(candidates.first_update, item, row, item_row_after),
-                *(losses, sums, query_grad, state_grads, id_grads, bonus_grad, n, count, rows, log_weight),
+                *(losses, sums, query_grad, state_grads, id_grads, bonus_grad, shift, n, count, rows, log_weight),
                 d=d,
+                DECAYING=shift.shape[1],
                 PASSES=passes,
                 ALL_ITEMS=candidates.all_items,
                 CHUNK=CHUNK,
@@ -115,7 +120,7 @@ class _SampledSoftmax(torch.autograd.Function):
         pool_grads = grads.of_pool(state_grads, row, rows, outside)
         id_grad = None if num_ids is None else grads.of_ids(id_grads, item, num_ids)
         bonus_grad = bonus_grad.mul_(grad) if ctx.needs_input_grad[4] else None
-        return query_grad * grad.to(query_grad.dtype), *pool_grads, id_grad, bonus_grad, *[None] * 5
+        return query_grad * grad.to(query_grad.dtype), *pool_grads, id_grad, bonus_grad, *[None] * 6
 
 
 class _Gradients:
