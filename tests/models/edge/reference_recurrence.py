@@ -65,6 +65,12 @@ def reference_run(model, log, events):
         decayed = torch.exp2(-(numbers[-1] - numbers)[:, None] * counts).sum(0)
         return torch.cat([1 + decayed.log(), torch.exp2(-(k - numbers[-1]) * ages)])
 
+    def copied(item):
+        """State and candidate id embedding of the last item, 0 without one."""
+        if item is None:
+            return torch.zeros(model.skip.in_features, dtype=torch.float64)
+        return torch.cat([state[1][item], *([model.candidate[item, :-1]] if model.config.candidate_id else [])])
+
     def gap(now, before):
         return [float(np.log1p(now - before)), 1.0] if before is not None else [0.0, 0.0]
 
@@ -76,7 +82,11 @@ def reference_run(model, log, events):
         head = [state[0][ids[0]], embedding(last.get(ids[0]))]
         if model.config.time_gaps:
             head.append(torch.tensor(gap(now, time[0].get(ids[0])), dtype=torch.float64))
+        if model.config.copy_path:
+            head.append(copied(last.get(ids[0])))
         query, width = model.head(torch.cat(head)), d
+        if model.config.copy_path:
+            query = query + model.skip.weight @ head[-1]
         if model.config.popularity:
             width -= model.popularity.width
             weights = query[width:d] + model.popularity_weight

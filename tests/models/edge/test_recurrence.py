@@ -23,6 +23,8 @@ SETTINGS = [
     {},
     {"time_gaps": False, "candidate_id": False, "history": False},
     {"popularity": False},
+    {"copy_path": False},
+    {"copy_path": True, "candidate_id": False},
     {"dim": 3},
     {"dim": 70},
     {"item_id": False, "categories": False, "event_features": False},

@@ -39,6 +39,7 @@ class RecurrenceConfig:
     popularity: bool = option(
         True, "Decayed event counts and age of a candidate in its score, weighted by the query."
     )
+    copy_path: bool = option(True, "State and candidate id embedding of the last item as inputs of the query.")
     dropout: float = option(0.3, "Dropout rate of the query vector.", least=0)
     evolve_active: bool = option(True, "Evolving states for active entities after training, starting at ψ.")
 
@@ -71,6 +72,7 @@ PAPER = RecurrenceConfig(
     candidate_id=False,
     history=False,
     popularity=False,
+    copy_path=False,
     dropout=0.0,
 )
 

@@ -23,7 +23,7 @@ from dynedge.data.log import EventLog
 from dynedge.data.windows import Window
 from dynedge.errors import UsageError
 from dynedge.models.base import LogShape, Loss, State, Step, Tensors, loggable, seeded
-from dynedge.models.candidate_states import candidates_of_chunks, num_chunks
+from dynedge.models.candidate_states import candidates_of_chunks, num_chunks, rows_before
 from dynedge.models.capabilities import GraphCapturable, Growable, Searchable, Undoable
 from dynedge.models.coevolving_base import CoevolvingModel, time_gap_features
 from dynedge.models.dynamic_base import Forward
@@ -41,7 +41,7 @@ from dynedge.ops.candidate_scores import ItemUpdates, candidate_scores
 from dynedge.ops.decayed_counts import decayed_counts
 from dynedge.ops.decaying_columns import as_powers
 from dynedge.ops.dispatch import uses_triton
-from dynedge.ops.gather_linear import GatherPart, gather_linear
+from dynedge.ops.gather_linear import GatherPart, gather_linear, gather_rows
 from dynedge.ops.read_states import EntityTable, read_states
 from dynedge.ops.sampled_softmax import ScoreBonus, sampled_softmax
 from dynedge.plan.levels import NO_DNODES
@@ -71,9 +71,14 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
         self.event = nn.Linear(own, d) if own else None
         gap = 2 if config.time_gaps else 0
         self.gru = CoupledGRU(d, self.items.width + (d if own else 0) + gap)
-        self.head = Head(d + self.items.width + gap, 2 * d, 2 * d if config.candidate_id else d)
+        scored = 2 * d if config.candidate_id else d
+        self.head = Head(d + self.items.width + gap + (scored if config.copy_path else 0), 2 * d, scored)
         if config.candidate_id:
             self.candidate = nn.Parameter(torch.zeros(shape.items, d + 1))  # id embedding and bias
+        # From the last item, as candidates are scored by it, straight to the query.
+        self.skip = nn.Linear(scored, scored, bias=False) if config.copy_path else None
+        if self.skip is not None:
+            nn.init.zeros_(self.skip.weight)
         # Score offsets of items the user already interacted with: few numbers with much effect, which learn faster.
         has_bonus = config.history and self.full_softmax
         self.bonus = nn.Parameter(torch.zeros(repeat_bonus.BUCKETS)) if has_bonus else None
@@ -276,8 +281,31 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
         """`extra` holds φ of the window's d-nodes, if there are any."""
         arena, phi, items, gaps = self._evolve(index, state)
         inputs = [(arena, index.reads[0]), (items, index.last_place), *((gap, None) for gap in gaps[:1])]
-        query = self._weighted(self.head.of_rows(inputs))
+        if self.skip is None:
+            query = self.head.of_rows(inputs)
+        else:
+            last = self._last_item_vectors(index, arena, state)
+            query = self.head.of_rows([*inputs, (last, None)]) + self.skip(last)
+        query = self._weighted(query)
         return Forward(query, arena, () if phi is None else (phi,))
+
+    def _last_item_vectors(self, index: WindowIndex, arena: Tensor, state: State) -> Tensor:
+        """[n, D]: state, as it is just before the event, and id embedding of the user's last item; 0 without one."""
+        item = self.last_items(index, state)
+        rows = rows_before(index, item.clamp_min(0)[:, None], self.arange(len(item)))[:, 0]
+        states = torch.where(
+            (rows >= 0)[:, None],
+            gather_rows(arena, rows.clamp_min(0)),
+            self.entity_states(1, item.clamp_min(0), state),
+        )
+        return self._with_ids(states, item)
+
+    def _with_ids(self, states: Tensor, item: Tensor) -> Tensor:
+        """States of items followed by their id embeddings; 0 for item −1."""
+        if self.config.candidate_id:
+            ids = F.embedding(item.clamp_min(0), self.candidate, sparse=not self.full_softmax)
+            states = torch.cat([states, ids[:, :-1]], 1)
+        return states * (item >= 0)[:, None]
 
     def _weighted(self, query: Tensor) -> Tensor:
         """The query with dropout, except of the weights of popularity columns, and with their learned means."""
@@ -477,7 +505,11 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
         inputs = [self.entity_states(0, users, state), self.items(state["last_item"][users])]
         if self.config.time_gaps:
             inputs.append(self._gaps(times, state["user_time"][users]))
-        return self._weighted(self.head(torch.cat(inputs, 1)).to(self.xi))
+        if self.skip is None:
+            return self._weighted(self.head(torch.cat(inputs, 1)).to(self.xi))
+        last = state["last_item"][users]
+        inputs.append(self._with_ids(self.entity_states(1, last.clamp_min(0), state), last))
+        return self._weighted((self.head(torch.cat(inputs, 1)) + self.skip(inputs[-1])).to(self.xi))
 
     def all_item_vectors(self, state: State) -> Tensor:
         vectors, decay = super().all_item_vectors(state), self._decay(1, state)
