@@ -7,7 +7,7 @@ from ops.softmax_reference import reference_softmax
 
 from dynedge.models.candidate_states import candidate_columns
 from dynedge.ops import thread_pool
-from dynedge.ops.sampled_softmax import CHUNK, ScoreBonus, cpu, reference, sampled_softmax
+from dynedge.ops.sampled_softmax import CHUNK, ListedScores, ScoreBonus, cpu, reference, sampled_softmax
 from dynedge.plan.links import Linker
 from dynedge.plan.schedule import build_schedule
 
@@ -75,6 +75,22 @@ def test_decaying_columns(name, decaying):
         for rows in tensors[1:3]:  # written at some time, or never
             rows[:, -decaying:] = n * torch.rand(len(rows), 1) / 2.0 ** torch.arange(1, 1 + decaying) - 1
             rows[::3, -decaying:] = -1e9
+    for got, right in zip(run(sampled_softmax), run(reference_softmax), strict=True):
+        torch.testing.assert_close(got, right, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["sampled, ids", "full", "many chunks"])
+def test_candidates_of_single_events(name):
+    """Some have none; they are not weighted as the sampled ones are."""
+    tensors, columns, true = make(**CASES[name])
+    listed = ListedScores(*(torch.randn(len(true[0]), dtype=torch.float64) for _ in range(2)))
+    listed.others[::3] = -torch.inf
+    listed = ListedScores(*(part.requires_grad_() for part in listed))
+
+    def run(compute):
+        loss = compute(*tensors, *([None] * (4 - len(tensors))), columns, *true, None, 7.5, listed=listed)
+        return loss.detach(), *(grad.to_dense() for grad in torch.autograd.grad(0.3 * loss, [*tensors, *listed]))
+
     for got, right in zip(run(sampled_softmax), run(reference_softmax), strict=True):
         torch.testing.assert_close(got, right, rtol=1e-10, atol=1e-10)
 

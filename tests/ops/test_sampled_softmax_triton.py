@@ -15,7 +15,7 @@ from ops.triton_interpreter import DEVICE
 from torch import Tensor
 
 from dynedge.models.candidate_states import candidate_columns
-from dynedge.ops.sampled_softmax import CHUNK, ScoreBonus
+from dynedge.ops.sampled_softmax import CHUNK, ListedScores, ScoreBonus
 from dynedge.ops.sampled_softmax.triton import ChunkCandidates, sampled_softmax
 from dynedge.plan.links import Linker
 from dynedge.plan.schedule import NO_ROW, build_schedule
@@ -132,6 +132,37 @@ def test_bonuses_are_added_and_get_their_gradient(bfloat16: bool, items: int) ->
 
     with torch.autocast(DEVICE, torch.bfloat16) if bfloat16 else nullcontext():
         actual = gradients(sampled_softmax, torch.float32, candidates, item, row, item_row_after)
+    assert_near(actual, expected, bfloat16)
+
+
+@pytest.mark.parametrize(("count", "items"), [(10, 300), (150, 150)], ids=["sampled", "split"])
+@pytest.mark.parametrize("bfloat16", [False, True], ids=["float32", "bfloat16"])
+def test_candidates_of_single_events(bfloat16: bool, count: int, items: int) -> None:
+    """Some events have none; they are not weighted as the sampled ones are."""
+    n, d = 140, 8
+    torch.manual_seed(0)
+    columns, candidates, item, row, item_row_after, rows = window(n, count, items, 0.2)
+    shapes = (n, d), (rows, d), (len(columns.outside), d), (n,), (n,)
+    inputs = [torch.randn(*shape) for shape in shapes]
+    inputs[4][::3] = -torch.inf
+
+    def gradients(operator: Any, kind: torch.dtype, *rest: Any) -> list[Tensor]:
+        tensors = [tensor.to(DEVICE, kind).requires_grad_() for tensor in inputs]
+        loss = operator(*tensors[:3], None, *rest, None, 7.5, listed=ListedScores(*tensors[3:]))
+        return [part.double().cpu() for part in (loss.detach(), *torch.autograd.grad(0.5 * loss, tensors))]
+
+    def by_triton(query: Tensor, arena: Tensor, outside: Tensor, *rest: Any, listed: ListedScores) -> Tensor:
+        if not candidates.all_items:
+            outside = outside[(candidates.rows - rows).clamp_min(0).flatten()]
+        return sampled_softmax(query, arena, outside, *rest, listed=listed)
+
+    chunk, place = (torch.arange(size, device=DEVICE) for size in candidates.rows.shape)
+    own = rows + (chunk * count)[:, None] + place
+    placed = candidates.rows if candidates.all_items else torch.where(candidates.rows >= rows, own, candidates.rows)
+    renumbered = replace(candidates, rows=placed)
+    expected = gradients(reference_softmax, torch.float64, columns, item, row)
+    with torch.autocast(DEVICE, torch.bfloat16) if bfloat16 else nullcontext():
+        actual = gradients(by_triton, torch.float32, renumbered, item, row, item_row_after)
     assert_near(actual, expected, bfloat16)
 
 

@@ -30,7 +30,7 @@ def make_log(events=60, users=7, items=9, seed=0, features=2, categories=True):
 
 
 def make_model(log, train_end=None, **config):
-    settings = {"dim": 5, "windows": 4, "dropout": 0.0, **config}
+    settings = {"dim": 5, "windows": 4, "dropout": 0.0, "candidate_id": True, **config}
     model = recurrence.Recurrence.create(RecurrenceConfig(**settings), log, train_end or len(log), seed=1).double()
     with torch.no_grad():
         for parameter in model.parameters():  # not zero, so that nothing is right by accident
@@ -44,6 +44,7 @@ def reference_run(model, log, events):
     start = [[model.psi[s][row] if (row := int(r)) >= 0 else model.xi[s] for r in model.psi_row(s)] for s in (0, 1)]
     state, time, last, scores = [list(side) for side in start], [{}, {}], {}, []
     past = {user: [] for user in range(log.num_users)}  # (item, time), oldest first
+    before_now = [None, None]  # the user's last two items
 
     def bonus(user, item, now):
         """By the item's recency in events (2/3 octaves), count (up to 4), and time since (powers of ten)."""
@@ -55,6 +56,25 @@ def reference_run(model, log, events):
         recency, count = min(int(1.5 * np.log2(age)), 11), min(len(times), 4) - 1
         gap_bin = 0 if since <= 0 else min(1 + int(np.log10(1 + since)), 7)
         return model.bonus[(recency * 4 + count) * 8 + gap_bin]
+
+    def successor(user, item, events):
+        """By how lately and how often it followed the last item, in the last 128 such events, and by whom."""
+        ring, before = [], {}
+        for j in range(events):
+            who, what = int(log.user[j]), int(log.item[j])
+            one, two = before.get(who, (None, None))
+            if one is not None and one == before_now[0]:
+                ring.append((what, who == user, two is not None and two == before_now[1]))
+            before[who] = what, one
+        ring = ring[-128:]
+        places = [place for place, (other, *_) in enumerate(reversed(ring)) if other == item]
+        if not places:
+            return torch.zeros((), dtype=torch.float64)
+        kind = any(own for other, own, _ in ring if other == item)
+        kind += 2 * any(same for other, _, same in ring if other == item)
+        age, fullness = int(np.log2(places[0] + 1)), int(np.log2(len(ring)))
+        often = min(int(np.ceil(np.log2(len(places)))), 5)
+        return model.bonus[384 + ((kind * 8 + age) * 6 + often) * 8 + fullness]
 
     def popularity(item, k):
         """Logarithms of decayed counts as of the item's last event, then powers of the age; 0 without events."""
@@ -96,7 +116,11 @@ def reference_run(model, log, events):
         if model.config.candidate_id:
             score = score + model.candidate[:, :-1] @ query[d:] + model.candidate[:, -1]
         if model.bonus is not None:
-            score = score + torch.stack([bonus(ids[0], item, now) for item in range(log.num_items)])
+            if model.config.history:
+                score = score + torch.stack([bonus(ids[0], item, now) for item in range(log.num_items)])
+            before_now = [*[item for item, _ in past[ids[0]]][::-1], None, None][:2]
+            if model.config.successors:
+                score = score + torch.stack([successor(ids[0], item, k) for item in range(log.num_items)])
         past[ids[0]].append((ids[1], now))
         scores.append(score)
         old = [state[s][ids[s]] for s in (0, 1)]

@@ -27,11 +27,11 @@ from dynedge.models.candidate_states import candidates_of_chunks, num_chunks, ro
 from dynedge.models.capabilities import GraphCapturable, Growable, Searchable, Undoable
 from dynedge.models.coevolving_base import CoevolvingModel, time_gap_features
 from dynedge.models.dynamic_base import Forward
-from dynedge.models.edge import popularity, repeat_bonus
+from dynedge.models.edge import popularity
 from dynedge.models.edge.config import RecurrenceConfig
 from dynedge.models.edge.dnode_constraint import DNodeConstraint
 from dynedge.models.edge.gpu_window_cache import GPUWindowCache, check_memory, working_memory
-from dynedge.models.edge.repeat_bonus import RepeatLists
+from dynedge.models.edge.score_lists import LISTED, ListedCandidates, ListSources, ScoreLists, listed_candidates
 from dynedge.models.growable import grown, padded_size
 from dynedge.models.layers import CoupledGRU, Head, ItemFeatures
 from dynedge.models.ring_buffer import SIDES
@@ -42,8 +42,9 @@ from dynedge.ops.decayed_counts import decayed_counts
 from dynedge.ops.decaying_columns import as_powers
 from dynedge.ops.dispatch import uses_triton
 from dynedge.ops.gather_linear import GatherPart, gather_linear, gather_rows
+from dynedge.ops.list_log_sum import ListedRows, list_log_sum
 from dynedge.ops.read_states import EntityTable, read_states
-from dynedge.ops.sampled_softmax import ScoreBonus, sampled_softmax
+from dynedge.ops.sampled_softmax import ListedScores, ScoreBonus, sampled_softmax
 from dynedge.plan.levels import NO_DNODES
 from dynedge.plan.links import Linker
 from dynedge.plan.plan_cache import PlanConfig
@@ -60,8 +61,19 @@ FEW = 20  # on a CPU the scores of all items take less time than those of a twen
 class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturable):
     in_float32 = False
 
-    def __init__(self, config: RecurrenceConfig, shape: LogShape, active: tuple[Array, Array], dnodes: int) -> None:
-        """`active`: masks of the active users and items; `dnodes`: number of d-nodes of all windows."""
+    def __init__(
+        self,
+        config: RecurrenceConfig,
+        shape: LogShape,
+        active: tuple[Array, Array],
+        dnodes: int,
+        *,
+        lists: bool = True,
+    ) -> None:
+        """`active`: masks of the active users and items; `dnodes`: number of d-nodes of all windows.
+
+        `lists`: whether the items that `config` lists are listed also where negatives are sampled.
+        """
         super().__init__(config, shape)
         d = config.dim
         self.xi = nn.Parameter(0.1 * torch.randn(2, d))
@@ -79,9 +91,10 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
         self.skip = nn.Linear(scored, scored, bias=False) if config.copy_path else None
         if self.skip is not None:
             nn.init.zeros_(self.skip.weight)
-        # Score offsets of items the user already interacted with: few numbers with much effect, which learn faster.
-        has_bonus = config.history and self.full_softmax
-        self.bonus = nn.Parameter(torch.zeros(repeat_bonus.BUCKETS)) if has_bonus else None
+        # Score offsets of listed items: few numbers with much effect, which learn faster.
+        lists = lists or self.full_softmax
+        self.lists = ListSources(config.history and lists, config.successors and lists)
+        self.bonus = nn.Parameter(self.lists.start_values(shape.items)) if self.lists else None
         if self.bonus is not None:
             self.bonus.lr_scale = 10.0  # type: ignore[attr-defined]
         # What the popularity columns count on average, in the place of the query that they are multiplied by.
@@ -103,14 +116,15 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
                 "item of the training events active, so that no state would ever change; raise one of them."
             )
         with seeded(seed):
-            model = cls(config, LogShape.of(log), active, sum(len(dnodes) for dnodes in plan.dnodes))
+            dnodes = sum(len(dnodes) for dnodes in plan.dnodes)
+            model = cls(config, LogShape.of(log), active, dnodes, lists=train_end <= config.listed_events)
         model.follow(plan)
         return model
 
     @classmethod
     def restore(cls, config: RecurrenceConfig, shape: LogShape, tensors: Tensors) -> Self:
         users, items = (np.asarray(tensors[f"psi_row_{side}"] >= 0) for side in (0, 1))
-        model = cls(config, shape, (users, items), len(tensors["dnode_constraint.phi"]))
+        model = cls(config, shape, (users, items), len(tensors["dnode_constraint.phi"]), lists="bonus" in tensors)
         model.load_state_dict(tensors)
         return model
 
@@ -133,21 +147,21 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
         if list(windows) != self.plan.windows:
             raise ValueError("the plan was made for other windows than those to train on.")
 
-        def index(planned: tuple[int, PlannedWindow, RepeatLists | None]) -> WindowIndex:
+        def index(planned: tuple[int, PlannedWindow, ScoreLists | None]) -> WindowIndex:
             window = Window(log, planned[1].events)
             return self._index(window, planned[1].schedule, self._past(window), planned[0], planned[2])
 
-        def plan_from(first: int) -> Iterator[tuple[int, PlannedWindow, RepeatLists | None]]:
-            lists, counted = repeat_bonus.empty_lists(), False
+        def plan_from(first: int) -> Iterator[tuple[int, PlannedWindow, ScoreLists | None]]:
+            lists, counted = self.lists.start(*self.sizes), False
             for number, planned in enumerate(self.plan.windows_from(first), first):
                 if self.bonus is None:
                     yield number, planned, None
                     continue
                 if not counted:
-                    repeat_bonus.count_events(Window(log, range(planned.events.start)), lists)
+                    self.lists.count_events(Window(log, range(planned.events.start)), lists)
                     counted = True
                 window = Window(log, planned.events)
-                yield number, planned, repeat_bonus.lists_before_events(window, lists, self.xi.device)
+                yield number, planned, self.lists.before_events(window, lists)
 
         if not uses_triton(self.xi):
             return prefetch_map(index, plan_from(first), threads=1)
@@ -170,8 +184,11 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
         return self._index(window, build_schedule(window.user, window.item, links, NO_DNODES), past)
 
     def _index(
-        self, window: Window, schedule: Schedule, past: Array, number: int = -1, repeats: RepeatLists | None = None
+        self, window: Window, schedule: Schedule, past: Array, number: int = -1, lists: ScoreLists | None = None
     ) -> WindowIndex:
+        listed: ScoreLists | ListedCandidates | None = lists
+        if lists is not None and not self.full_softmax:
+            listed = listed_candidates(lists, window, schedule, LISTED)
         return index_window(
             window,
             schedule,
@@ -181,7 +198,7 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
             triton=True,
             number=number,
             first_phi=self._first_phi[number] if number >= 0 else 0,
-            repeats=repeats,
+            lists=None if listed is None else listed.to(self.xi.device),
         )
 
     @cached_property
@@ -217,8 +234,7 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
         state = super().start()
         if self.config.popularity:
             state.update(popularity.empty(self.shape.items, self.popularity, self.xi.detach()))
-        if self.bonus is not None:
-            state.update(repeat_bonus.empty_lists())
+        state.update(self.lists.start(*self.sizes))
         return state
 
     @torch.no_grad()
@@ -235,6 +251,7 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
             for part, fill in ((name, 0.0), (f"{name}_moved", False), (f"{name}_time", -1.0)):
                 state[part] = grown(state[part], count, fill)
         state["last_item"] = grown(state["last_item"], users, -1)
+        self.lists.grow(users, items, state)
         if self.config.popularity:
             state[popularity.COUNTS] = grown(state[popularity.COUNTS], items, 0.0)
             state[popularity.EVENT] = grown(state[popularity.EVENT], items, popularity.NO_EVENT)
@@ -406,11 +423,35 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
         share = self._sharing(num_chunks(len(batch.window)))
         candidates = candidates_of_chunks(batch, negatives, self.shape.items, share)
         outside = self.item_vectors(candidates.outside, state)
-        bonus = None if self.bonus is None or batch.repeats is None else batch.repeats.bonus(self.bonus)
         arena, decay = self._scored(batch, forward.arena, state), self._decay(len(batch.window), state)
+        bonus, listed = None, None
+        if self.bonus is not None and isinstance(batch.lists, ScoreLists):
+            bonus = batch.lists.bonus(self.bonus)
+        elif isinstance(batch.lists, ListedCandidates):
+            listed = self._listed_scores(batch.lists, forward.query, arena, batch.item, decay, state)
         scored = forward.query, arena, outside, self.candidate_ids, candidates
         true = batch.item, batch.reads[1]
-        return sampled_softmax(*scored, *true, bonus, self._negative_weight, batch.after, decay)
+        return sampled_softmax(*scored, *true, bonus, self._negative_weight, batch.after, decay, listed)
+
+    def _listed_scores(
+        self,
+        listed: ListedCandidates,
+        query: Tensor,
+        arena: Tensor,
+        item: Tensor,
+        decay: Tensor | None,
+        state: State,
+    ) -> ListedScores:
+        """The bonus of each event's own item, and the scores of the other listed ones."""
+        start, event, items, _ = lists = listed.lists
+        assert self.bonus is not None
+        value = lists.values(self.bonus)
+        of_true = torch.where(items == item[event], value, 0.0)
+        true = value.new_zeros(len(query)).index_add(0, event, of_true)
+        rows, outside = ListedRows(start, event, items, listed.row), self.item_vectors(listed.outside, state)
+        weighted = value + listed.log_weight.to(value.dtype)
+        others = list_log_sum(query, weighted, arena, outside, self.candidate_ids, rows, item, decay)
+        return ListedScores(true, others)
 
     def loss(self, batch: WindowIndex, state: State, step: Step) -> Loss:
         n = max(len(batch.window), 1)
@@ -425,23 +466,26 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
         return Loss(total / n, {"loss": loggable(window_loss.detach() / n), "residual": loggable(residual)})
 
     def after_step(self, batch: WindowIndex, state: State) -> None:
-        if self.bonus is not None:
-            repeat_bonus.count_events(batch.window, state)
+        self.lists.count_events(batch.window, state)
 
     # ---- scores
 
     def window_scores(self, batch: WindowIndex, forward: Forward, candidates: Tensor | None, state: State) -> Tensor:
         few = candidates is not None and FEW * candidates.shape[1] < self.shape.items
         arena, decay = self._scored(batch, forward.arena, state), self._decay(len(batch.window), state)
-        if self.bonus is None and candidates is not None and (few or forward.arena.is_cuda):
+        lists = None if self.bonus is None else self.lists.before_events(batch.window, state)
+        if candidates is not None and (few or forward.arena.is_cuda):
             updates = ItemUpdates(batch.roots[1], batch.item_starts, batch.item_events, batch.after)
             tables = self._scored_table(state), self.candidate_ids
-            return candidate_scores(forward.query, candidates, *tables, updates, arena, decay)
+            scores = candidate_scores(forward.query, candidates, *tables, updates, arena, decay)
+            if self.bonus is None or lists is None:
+                return scores
+            values = F.pad(lists.to(scores.device).values(self.bonus), (0, 1))
+            return scores + values[lists.of_candidates(candidates).to(scores.device)]
         vectors = self.item_vectors(self.arange(self.shape.items), state)
         scores = all_scores(forward.query, vectors, self.candidate_ids, batch.item, batch.after, arena, decay)
-        if self.bonus is not None:
-            lists = repeat_bonus.lists_before_events(batch.window, state, scores.device)
-            _add_bonus(lists.bonus(self.bonus), scores)
+        if self.bonus is not None and lists is not None:
+            _add_bonus(lists.to(scores.device).bonus(self.bonus), scores)
         return scores if candidates is None else scores.gather(1, candidates)
 
     def _scored_table(self, state: State) -> EntityTable:
@@ -467,14 +511,13 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
             saved += [(state[column][row], state[column][row].clone()) for column in columns]
         if self.config.popularity:
             saved.append((state[popularity.CLOCK], state[popularity.CLOCK].clone()))
-        undo_counts = repeat_bonus.save_for_undo(window, state) if self.bonus is not None else None
+        undo_lists = self.lists.save_for_undo(window, state)
         self.observe(window, state)
 
         def undo() -> None:
             for current, before in saved:
                 current.copy_(before)
-            if undo_counts is not None:
-                undo_counts()
+            undo_lists()
 
         return undo
 
@@ -491,7 +534,7 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
             base += query[self._state_width : self.config.dim] @ own.T
             query = query.index_fill(0, torch.arange(self._state_width, self.config.dim, device=query.device), 0.0)
         if self.bonus is not None:
-            lists = repeat_bonus.lists_now(torch.tensor([user]), times, state, base.device)
+            lists = self.lists.now(torch.tensor([user]), times, state).to(base.device)
             _add_bonus(lists.bonus(self.bonus.detach()), base)
         return base[0], torch.cat([query, query.new_ones(1)])
 
@@ -518,7 +561,7 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
     def score_query(self, users: Tensor, times: Tensor, candidates: Tensor | None, state: State) -> Tensor:
         scores = super().score_query(users, times, None, state)
         if self.bonus is not None:
-            _add_bonus(repeat_bonus.lists_now(users, times, state, scores.device).bonus(self.bonus), scores)
+            _add_bonus(self.lists.now(users, times, state).to(scores.device).bonus(self.bonus), scores)
         return scores if candidates is None else scores.gather(1, candidates)
 
 

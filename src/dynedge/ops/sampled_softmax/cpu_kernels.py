@@ -26,7 +26,8 @@ def compute_chunks(
     first: int,
     last: int,
     backward: bool,
-    log_weight: float,
+    true_offset: Array,
+    others: Array,
     query: Array,
     arena: Array,
     outside: Array,
@@ -46,6 +47,7 @@ def compute_chunks(
     shift: Array,
     loss: Array,
     true_grad: Array,
+    others_grad: Array,
     query_grad: Array,
     column_grads: Array,
     bias_grads: Array,
@@ -55,8 +57,9 @@ def compute_chunks(
 
     true_grad [n] is ∂loss/∂score of the true item, query_grad [n, D] that of the query; column_grads [.., Ā, D] and
     bias_grads [.., Ā] are those of the columns, from chunk `first` on; bonus_grads [L] those of the bonuses.
-    id_embeddings has no rows where there are none. log_weight is subtracted from the true items' scores. shift [m, r]
-    is subtracted from the decaying columns of a chunk's rows.
+    id_embeddings has no rows where there are none. true_offset [n] is added to the true items' scores, and others [n]
+    is one more score, with the gradient others_grad [n]. shift [m, r] is subtracted from the decaying columns of a
+    chunk's rows.
     """
     count, width = column_row.shape[1], query.shape[1]
     lanes = VECTOR_BYTES // query.itemsize
@@ -82,13 +85,13 @@ def compute_chunks(
         for i in range(size):
             k = low + i
             _gather_vector(true_vectors[i], arena, outside, id_embeddings, true_row[k], true_id[k], shift[c])
-            score = _score(query[k], true_vectors[i], id_embeddings, true_id[k]) - query.dtype.type(log_weight)
+            score = _score(query[k], true_vectors[i], id_embeddings, true_id[k]) + true_offset[k]
             first_bonus, last_bonus = bonus_start[k], bonus_start[k + 1]
             where = bonus_item, first_bonus, last_bonus, bonus_at, column_item[c], num_candidates, true_item[k]
             if last_bonus > first_bonus:
                 score += _add_bonus(block[i], bonus, *where)
-            loss[k], true_grad[k] = _softmax(
-                block[i], partial, score, k, true_item[k], column_item[c], since[c], until[c]
+            loss[k], true_grad[k], others_grad[k] = _softmax(
+                block[i], partial, score, others[k], k, true_item[k], column_item[c], since[c], until[c]
             )
             if backward and last_bonus > first_bonus:
                 _bonus_gradients(block[i], true_grad[k], bonus_grads, *where)
@@ -212,13 +215,16 @@ def _softmax(
     scores: Array,
     partial: Array,
     true_score: float,
+    other_score: float,
     k: int,
     true_item: int,
     column_item: Array,
     since: Array,
     until: Array,
-) -> tuple[float, float]:
-    """(the event's loss, ∂loss/∂true score); scores become ∂loss/∂score, 0 for columns that the event does not read.
+) -> tuple[float, float, float]:
+    """(the event's loss, ∂loss/∂true score, ∂loss/∂other score); scores become ∂loss/∂score.
+
+    That is 0 for columns that the event does not read.
 
     One loop per operation, so that each is vectorised.
     """
@@ -227,15 +233,16 @@ def _softmax(
         read = (since[a] < k) & (k <= until[a]) & (column_item[a] != true_item)
         scores[a] = scores[a] if read else kind(-np.inf)
     scores[len(column_item) :] = kind(-np.inf)
-    highest = _highest(scores, partial, kind(true_score))
+    highest = _highest(scores, partial, kind(true_score if other_score <= true_score else other_score))
     for a in range(len(scores)):
         scores[a] = exp(scores[a] - highest)
     true_exp = exp(kind(true_score) - highest)
-    total = _sum(scores, partial) + true_exp
+    other_exp = exp(kind(other_score) - highest)
+    total = _sum(scores, partial) + true_exp + other_exp
     scale = kind(1 / total)
     for a in range(len(scores)):
         scores[a] *= scale
-    return math.log(total) + (highest - true_score), true_exp / total - 1
+    return math.log(total) + (highest - true_score), true_exp / total - 1, other_exp / total
 
 
 @compiled

@@ -10,11 +10,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dynedge.ops.decaying_columns import as_powers, relative_to_chunks
-from dynedge.ops.sampled_softmax.inputs import CHUNK, CandidateColumns, LossInputs, ScoreBonus
+from dynedge.ops.sampled_softmax.inputs import CHUNK, CandidateColumns, ListedScores, LossInputs, ScoreBonus
 
 
 def sampled_softmax(
-    inputs: LossInputs, columns: CandidateColumns, bonus: ScoreBonus | None, log_weight: float
+    inputs: LossInputs,
+    columns: CandidateColumns,
+    bonus: ScoreBonus | None,
+    log_weight: float,
+    listed: ListedScores | None = None,
 ) -> Tensor:
     """As in the package; `log_weight` is added to the candidates' scores."""
     query, arena, outside, id_embeddings, item, row, decay = inputs
@@ -32,6 +36,8 @@ def sampled_softmax(
         negative, positive = negative + added, positive + added.gather(1, item[:, None]).squeeze(1)
     is_true = columns.item[:, :count].repeat_interleave(CHUNK, 0)[: len(item)] == item[:, None]
     logits = torch.cat([positive[:, None], negative.masked_fill(is_true, -torch.inf) + log_weight], 1)
+    if listed is not None:
+        logits = torch.cat([logits[:, :1] + listed.true[:, None], logits[:, 1:], listed.others[:, None]], 1)
     return F.cross_entropy(logits, torch.zeros_like(item), reduction="sum")
 
 

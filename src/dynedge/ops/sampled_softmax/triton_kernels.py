@@ -196,6 +196,8 @@ def compute_chunks(
     state_grads,
     id_grads,
     bonus_grad,
+    listed,
+    listed_grad,
     shifts,
     n,
     count,
@@ -211,6 +213,7 @@ def compute_chunks(
     BK: tl.constexpr,
     HAS_IDS: tl.constexpr,
     HAS_BONUS: tl.constexpr,
+    HAS_LISTED: tl.constexpr,
     DTYPE: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
@@ -221,6 +224,7 @@ def compute_chunks(
     the states its chunk's events wrote. id_grads [.., d + 1]: the same of ID embeddings and biases. sums [S, 2,
     P · BQ]: maximum and sum of exponentials, from the first pass to the second. ALL_ITEMS: candidate c is item c, and
     there may be bonuses, bonus [n, C], with a gradient. log_weight is subtracted from the true items' scores.
+    listed [2, n] and its gradient: what is added to the true item's score, and one more score.
     shifts [m, DECAYING]: what is subtracted from the decaying columns of a chunk's rows.
 
     PASSES: "both", "first" or "second". The first split computes the true items, the last the updated states.
@@ -250,6 +254,10 @@ def compute_chunks(
     q, q_id = q.to(DTYPE), q_id.to(DTYPE)
     if HAS_BONUS:
         true_score += tl.load(bonus + k * count + true, mask=valid_event, other=0.0)
+    other_score = tl.full([BQ], LOWEST, tl.float32)
+    if HAS_LISTED:
+        true_score += tl.load(listed + k, mask=valid_event, other=0.0)
+        other_score = tl.maximum(tl.load(listed + n + k, mask=valid_event, other=LOWEST) - log_weight, LOWEST)
     true_score -= log_weight
 
     # The states that the chunk's events write: read from the next event on, until the item is updated again.
@@ -262,6 +270,8 @@ def compute_chunks(
         multiplicity += (e_row >= 0).to(tl.float32)
 
     highest, total = tl.where(is_first, true_score, LOWEST), tl.full([BQ], 0.0, tl.float32) + is_first
+    if HAS_LISTED and is_first:
+        highest, total = _add_exponentials(highest, total, other_score[:, None])
     if PASSES != "second":
         for low in range(start, stop, BA):
             valid, item, until, state, vector, scores = _initial_scores(
@@ -308,6 +318,9 @@ def compute_chunks(
             tl.store(id_grads + k[:, None] * (d + 1) + d, true_grad, mask=valid_event[:, None])
         if HAS_BONUS:
             tl.store(bonus_grad + k * count + true, tl.exp(true_score - log_sum) - 1, mask=valid_event)
+        if HAS_LISTED:
+            tl.store(listed_grad + k, tl.exp(true_score - log_sum) - 1, mask=valid_event)
+            tl.store(listed_grad + n + k, tl.exp(other_score - log_sum), mask=valid_event)
     for low in range(start, stop, BA):
         valid, item, until, state, vector, scores = _initial_scores(
             *(q, q_id, k, true, valid_event, arena, outside, id_embeddings, bonus, items, rows),
