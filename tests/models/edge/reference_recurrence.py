@@ -104,7 +104,9 @@ def reference_run(model, log, events):
             head.append(torch.tensor(gap(now, time[0].get(ids[0])), dtype=torch.float64))
         if model.config.copy_path:
             head.append(copied(last.get(ids[0])))
-        query, width = model.head(torch.cat(head)), d
+        out, width = model.head(torch.cat(head)), d
+        scored = 2 * d if model.config.candidate_id else d
+        query, gates = out[:scored], 1 + out[scored:]
         if model.config.copy_path:
             query = query + model.skip.weight @ head[-1]
         if model.config.popularity:
@@ -117,10 +119,11 @@ def reference_run(model, log, events):
             score = score + model.candidate[:, :-1] @ query[d:] + model.candidate[:, -1]
         if model.bonus is not None:
             if model.config.history:
-                score = score + torch.stack([bonus(ids[0], item, now) for item in range(log.num_items)])
+                score = score + gates[0] * torch.stack([bonus(ids[0], item, now) for item in range(log.num_items)])
             before_now = [*[item for item, _ in past[ids[0]]][::-1], None, None][:2]
             if model.config.successors:
-                score = score + torch.stack([successor(ids[0], item, k) for item in range(log.num_items)])
+                listed = [successor(ids[0], item, k) for item in range(log.num_items)]
+                score = score + gates[1] * torch.stack(listed)
         past[ids[0]].append((ids[1], now))
         scores.append(score)
         old = [state[s][ids[s]] for s in (0, 1)]

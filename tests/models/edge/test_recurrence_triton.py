@@ -100,5 +100,5 @@ def test_losses_gradients_and_states_equal_those_on_the_cpu(name: str, monkeypat
     for tensors, expected_tensors in zip(result[1:], expected[1:], strict=True):
         assert tensors.keys() == expected_tensors.keys()
         for key, right in expected_tensors.items():
-            bound = 1e-4 * float(right.double().abs().max()) if right.numel() else 0
+            bound = 3e-4 * float(right.double().abs().max()) if right.numel() else 0
             torch.testing.assert_close(tensors[key], right, rtol=0, atol=bound, msg=lambda m, key=key: f"{key}: {m}")

@@ -31,7 +31,14 @@ from dynedge.models.edge import popularity
 from dynedge.models.edge.config import RecurrenceConfig
 from dynedge.models.edge.dnode_constraint import DNodeConstraint
 from dynedge.models.edge.gpu_window_cache import GPUWindowCache, check_memory, working_memory
-from dynedge.models.edge.score_lists import LISTED, ListedCandidates, ListSources, ScoreLists, listed_candidates
+from dynedge.models.edge.score_lists import (
+    GATES,
+    LISTED,
+    ListedCandidates,
+    ListSources,
+    ScoreLists,
+    listed_candidates,
+)
 from dynedge.models.growable import grown, padded_size
 from dynedge.models.layers import CoupledGRU, Head, ItemFeatures
 from dynedge.models.ring_buffer import SIDES
@@ -84,7 +91,10 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
         gap = 2 if config.time_gaps else 0
         self.gru = CoupledGRU(d, self.items.width + (d if own else 0) + gap)
         scored = 2 * d if config.candidate_id else d
-        self.head = Head(d + self.items.width + gap + (scored if config.copy_path else 0), 2 * d, scored)
+        lists = lists or self.full_softmax
+        self.lists = ListSources(config.history and lists, config.successors and lists)
+        inputs = d + self.items.width + gap + (scored if config.copy_path else 0)
+        self.head = Head(inputs, 2 * d, scored + (GATES if self.lists else 0))
         if config.candidate_id:
             self.candidate = nn.Parameter(torch.zeros(shape.items, d + 1))  # id embedding and bias
         # From the last item, as candidates are scored by it, straight to the query.
@@ -92,8 +102,6 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
         if self.skip is not None:
             nn.init.zeros_(self.skip.weight)
         # Score offsets of listed items: few numbers with much effect, which learn faster.
-        lists = lists or self.full_softmax
-        self.lists = ListSources(config.history and lists, config.successors and lists)
         self.bonus = nn.Parameter(self.lists.start_values(shape.items)) if self.lists else None
         if self.bonus is not None:
             self.bonus.lr_scale = 10.0  # type: ignore[attr-defined]
@@ -295,16 +303,21 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
         return arena, phi, items, gaps
 
     def forward_window(self, index: WindowIndex, state: State) -> Forward:
-        """`extra` holds φ of the window's d-nodes, if there are any."""
+        """`extra` holds the gates of the events' lists, and φ of the window's d-nodes, if there are any."""
         arena, phi, items, gaps = self._evolve(index, state)
         inputs = [(arena, index.reads[0]), (items, index.last_place), *((gap, None) for gap in gaps[:1])]
-        if self.skip is None:
-            query = self.head.of_rows(inputs)
-        else:
-            last = self._last_item_vectors(index, arena, state)
-            query = self.head.of_rows([*inputs, (last, None)]) + self.skip(last)
-        query = self._weighted(query)
-        return Forward(query, arena, () if phi is None else (phi,))
+        last = self._last_item_vectors(index, arena, state) if self.config.copy_path else None
+        query, gates = self._split(self.head.of_rows(inputs if last is None else [*inputs, (last, None)]), last)
+        return Forward(query, arena, (gates,) if phi is None else (gates, phi))
+
+    def _split(self, out: Tensor, last: Tensor | None) -> tuple[Tensor, Tensor]:
+        """(queries, gates of the lists) of the head's output and of the last items' vectors."""
+        query, gates = out[:, : self._query_width], out[:, self._query_width :]
+        return self._weighted(query if self.skip is None else query + self.skip(last)), gates
+
+    @property
+    def _query_width(self) -> int:
+        return self.config.dim * (2 if self.config.candidate_id else 1)
 
     def _last_item_vectors(self, index: WindowIndex, arena: Tensor, state: State) -> Tensor:
         """[n, D]: state, as it is just before the event, and id embedding of the user's last item; 0 without one."""
@@ -426,9 +439,9 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
         arena, decay = self._scored(batch, forward.arena, state), self._decay(len(batch.window), state)
         bonus, listed = None, None
         if self.bonus is not None and isinstance(batch.lists, ScoreLists):
-            bonus = batch.lists.bonus(self.bonus)
+            bonus = batch.lists.bonus(self.bonus, forward.extra[0])
         elif isinstance(batch.lists, ListedCandidates):
-            listed = self._listed_scores(batch.lists, forward.query, arena, batch.item, decay, state)
+            listed = self._listed_scores(batch.lists, forward, arena, batch.item, decay, state)
         scored = forward.query, arena, outside, self.candidate_ids, candidates
         true = batch.item, batch.reads[1]
         return sampled_softmax(*scored, *true, bonus, self._negative_weight, batch.after, decay, listed)
@@ -436,7 +449,7 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
     def _listed_scores(
         self,
         listed: ListedCandidates,
-        query: Tensor,
+        forward: Forward,
         arena: Tensor,
         item: Tensor,
         decay: Tensor | None,
@@ -445,7 +458,7 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
         """The bonus of each event's own item, and the scores of the other listed ones."""
         start, event, items, _ = lists = listed.lists
         assert self.bonus is not None
-        value = lists.values(self.bonus)
+        query, value = forward.query, lists.values(self.bonus, forward.extra[0])
         of_true = torch.where(items == item[event], value, 0.0)
         true = value.new_zeros(len(query)).index_add(0, event, of_true)
         rows, outside = ListedRows(start, event, items, listed.row), self.item_vectors(listed.outside, state)
@@ -458,9 +471,9 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
         forward = self.forward_window(batch, state)
         total = window_loss = self.window_loss(batch, forward, state, step)
         residual = torch.zeros(())
-        if forward.extra:
+        if batch.dnodes:
             targets = forward.arena[batch.targets]
-            penalty, residual = self.dnode_constraint.penalty(self._phi_rows(batch), forward.extra[0], targets)
+            penalty, residual = self.dnode_constraint.penalty(self._phi_rows(batch), forward.extra[1], targets)
             total = window_loss + penalty
         self.advance(batch, forward, state)
         return Loss(total / n, {"loss": loggable(window_loss.detach() / n), "residual": loggable(residual)})
@@ -480,12 +493,12 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
             scores = candidate_scores(forward.query, candidates, *tables, updates, arena, decay)
             if self.bonus is None or lists is None:
                 return scores
-            values = F.pad(lists.to(scores.device).values(self.bonus), (0, 1))
+            values = F.pad(lists.to(scores.device).values(self.bonus, forward.extra[0]), (0, 1))
             return scores + values[lists.of_candidates(candidates).to(scores.device)]
         vectors = self.item_vectors(self.arange(self.shape.items), state)
         scores = all_scores(forward.query, vectors, self.candidate_ids, batch.item, batch.after, arena, decay)
         if self.bonus is not None and lists is not None:
-            _add_bonus(lists.to(scores.device).bonus(self.bonus), scores)
+            _add_bonus(lists.to(scores.device).bonus(self.bonus, forward.extra[0]), scores)
         return scores if candidates is None else scores.gather(1, candidates)
 
     def _scored_table(self, state: State) -> EntityTable:
@@ -527,7 +540,8 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
 
     def query_vector(self, user: int, time: float, state: State) -> tuple[Tensor, Tensor]:
         times = torch.tensor([time], dtype=torch.float64, device=self.xi.device)
-        query = self.query(torch.tensor([user], device=self.xi.device), times, state)[0]
+        queries, gates = self._query_and_gates(torch.tensor([user], device=self.xi.device), times, state)
+        query = queries[0]
         base = self.xi.new_zeros(1, self.shape.items)
         if self.config.popularity:
             own = self.all_item_vectors(state)[:, self._state_width :]
@@ -535,7 +549,7 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
             query = query.index_fill(0, torch.arange(self._state_width, self.config.dim, device=query.device), 0.0)
         if self.bonus is not None:
             lists = self.lists.now(torch.tensor([user]), times, state).to(base.device)
-            _add_bonus(lists.bonus(self.bonus.detach()), base)
+            _add_bonus(lists.bonus(self.bonus.detach(), gates), base)
         return base[0], torch.cat([query, query.new_ones(1)])
 
     def vectors(self, state: State) -> tuple[Tensor, Tensor]:
@@ -545,23 +559,28 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
         return users, items if ids is None else torch.cat([items, ids[:, :-1]], 1)
 
     def query(self, users: Tensor, times: Tensor, state: State) -> Tensor:
+        return self._query_and_gates(users, times, state)[0]
+
+    def _query_and_gates(self, users: Tensor, times: Tensor, state: State) -> tuple[Tensor, Tensor]:
         inputs = [self.entity_states(0, users, state), self.items(state["last_item"][users])]
         if self.config.time_gaps:
             inputs.append(self._gaps(times, state["user_time"][users]))
-        if self.skip is None:
-            return self._weighted(self.head(torch.cat(inputs, 1)).to(self.xi))
-        last = state["last_item"][users]
-        inputs.append(self._with_ids(self.entity_states(1, last.clamp_min(0), state), last))
-        return self._weighted((self.head(torch.cat(inputs, 1)) + self.skip(inputs[-1])).to(self.xi))
+        if self.config.copy_path:
+            last = state["last_item"][users]
+            inputs.append(self._with_ids(self.entity_states(1, last.clamp_min(0), state), last))
+        query, gates = self._split(self.head(torch.cat(inputs, 1)), inputs[-1])
+        return query.to(self.xi), gates.to(self.xi)
 
     def all_item_vectors(self, state: State) -> Tensor:
         vectors, decay = super().all_item_vectors(state), self._decay(1, state)
         return vectors if decay is None else as_powers(vectors, decay)
 
     def score_query(self, users: Tensor, times: Tensor, candidates: Tensor | None, state: State) -> Tensor:
-        scores = super().score_query(users, times, None, state)
+        with self._precision():
+            query, gates = self._query_and_gates(users, times, state)
+        scores = self.query_scores(query, state)
         if self.bonus is not None:
-            _add_bonus(self.lists.now(users, times, state).to(scores.device).bonus(self.bonus), scores)
+            _add_bonus(self.lists.now(users, times, state).to(scores.device).bonus(self.bonus, gates), scores)
         return scores if candidates is None else scores.gather(1, candidates)
 
 

@@ -28,6 +28,7 @@ from dynedge.utils.array_type import Array
 from dynedge.utils.numba_compile import compiled
 
 FIRST_SUCCESSOR = repeat_bonus.BUCKETS
+GATES = 2  # one for each source
 NONE = FIRST_SUCCESSOR + successors.BUCKETS  # bucket of an item that a source does not list
 LISTED = 64  # listed items that an event has as candidates, where negatives are sampled
 CPU = torch.device("cpu")
@@ -41,12 +42,13 @@ class ScoreLists(NamedTuple):
     item: Tensor  # int64[L], each at most once per event
     bucket: Tensor  # int64[L, 2]: of the repeats and of the successors, or NONE
 
-    def values(self, values: Tensor) -> Tensor:
-        """[L]: the score offsets, given the learned value of each bucket."""
-        return F.pad(values, (0, 1))[self.bucket].sum(1)
+    def values(self, values: Tensor, gates: Tensor) -> Tensor:
+        """[L]: the score offsets, given the learned value of each bucket, times 1 + the event's gates [n, 2]."""
+        of_buckets = F.pad(values, (0, 1))[self.bucket]
+        return (of_buckets * (1 + gates.to(values.dtype).index_select(0, self.event))).sum(1)
 
-    def bonus(self, values: Tensor) -> ScoreBonus:
-        return ScoreBonus(self.start, self.event, self.item, self.values(values))
+    def bonus(self, values: Tensor, gates: Tensor) -> ScoreBonus:
+        return ScoreBonus(self.start, self.event, self.item, self.values(values, gates))
 
     def of_candidates(self, candidates: Tensor) -> Tensor:
         """int64[n, C]: the entry of each candidate int64[n, C] of an event, or L."""
