@@ -6,7 +6,7 @@ import math
 
 from torch import Tensor
 
-from dynedge.ops.sampled_softmax import CandidateColumns, LossInputs, ScoreBonus, reference
+from dynedge.ops.sampled_softmax import CandidateColumns, ListedScores, LossInputs, ScoreBonus, reference
 
 
 def reference_softmax(
@@ -19,6 +19,8 @@ def reference_softmax(
     row: Tensor,
     bonus: ScoreBonus | None = None,
     negative_weight: float = 1.0,
+    decay: Tensor | None = None,
+    listed: ListedScores | None = None,
 ) -> Tensor:
-    inputs = LossInputs(query, arena, outside, id_embeddings, item, row)
-    return reference.sampled_softmax(inputs, columns, bonus, math.log(negative_weight))
+    inputs = LossInputs(query, arena, outside, id_embeddings, item, row, decay)
+    return reference.sampled_softmax(inputs, columns, bonus, math.log(negative_weight), listed)

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from dynedge.ops.all_scores import all_scores, cpu, reference
+from dynedge.ops.decaying_columns import NEVER
 
 
 def make(n, items, d, ids, dtype, seed=0):
@@ -26,6 +27,17 @@ def make(n, items, d, ids, dtype, seed=0):
     )
 
 
+def make_decay(columns, dtype, states, arena, row_after):
+    """`decay` of the events; the last columns of the rows become those of items written before or in the window."""
+    rate, event = 2.0 ** -torch.arange(2, 2 + columns), torch.arange(len(row_after))
+    states[:, states.shape[1] - columns :] = -torch.arange(1, len(states) + 1)[:, None] * rate
+    states[::4, states.shape[1] - columns :] = NEVER
+    arena[:, arena.shape[1] - columns :] = -3 * rate
+    written = row_after >= 0
+    arena[row_after[written].long(), arena.shape[1] - columns :] = (event[written, None] * rate).to(arena.dtype)
+    return (event[:, None] * rate).to(dtype)
+
+
 @pytest.mark.parametrize("ids", [False, True])
 @pytest.mark.parametrize(("n", "items", "d"), [(0, 5, 3), (1, 1, 1), (17, 40, 5), (600, 33, 16), (300, 2500, 7)])
 def test_equals_the_event_by_event_reference(n, items, d, ids):
@@ -38,16 +50,28 @@ def test_equals_the_event_by_event_reference(n, items, d, ids):
 
 
 @pytest.mark.parametrize("ids", [False, True])
+@pytest.mark.parametrize(("n", "items", "d", "columns"), [(1, 1, 1, 1), (17, 40, 5, 2), (600, 33, 16, 8)])
+def test_decaying_columns(n, items, d, columns, ids):
+    inputs = make(n, items, d, ids, torch.float64)
+    decay = make_decay(columns, torch.float64, inputs[1], inputs[5], inputs[4])
+    assert torch.allclose(all_scores(*inputs, decay), reference.all_scores(*inputs, decay), atol=1e-10, rtol=0)
+
+
+@pytest.mark.parametrize("ids", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("chunk", [1, 7, 16, 200, 256])
-def test_bits_do_not_depend_on_how_a_log_is_cut(ids, dtype, chunk, monkeypatch):
+@pytest.mark.parametrize("columns", [0, 4])
+def test_bits_do_not_depend_on_how_a_log_is_cut(ids, dtype, chunk, columns, monkeypatch):
     query, states, id_embeddings, item, row_after, arena = make(530, 150, 9, ids, dtype)
-    whole = all_scores(query, states, id_embeddings, item, row_after, arena)
+    decay = make_decay(columns, dtype, states, arena, row_after) if columns else None
+    whole = all_scores(query, states, id_embeddings, item, row_after, arena, decay)
     chunks, states = [], states.clone()
     monkeypatch.setattr(cpu, "BLOCK", 64)
     for at in range(0, 530, chunk):
         window = slice(at, at + chunk)
-        chunks.append(all_scores(query[window], states, id_embeddings, item[window], row_after[window], arena))
+        of_window = None if decay is None else decay[window]
+        events = item[window], row_after[window], arena, of_window
+        chunks.append(all_scores(query[window], states, id_embeddings, *events))
         for i, r in zip(item[window].tolist(), row_after[window].tolist(), strict=True):
             if r >= 0:
                 states[i] = arena[r]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from ops.test_all_scores import make_decay
 from ops.triton_interpreter import DEVICE
 
 from dynedge.data.log import EventLog
@@ -20,18 +21,21 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("ids", [False, True], ids=["states", "ids"])
-@pytest.mark.parametrize(("n", "items", "d"), [(1, 3, 5), (90, 20, 16), (70, 130, 65), (0, 4, 8)])
-def test_all_scores(n: int, items: int, d: int, ids: bool) -> None:
-    """Items are updated often, also twice in a row; some events update nothing."""
+@pytest.mark.parametrize(
+    ("n", "items", "d", "decaying"), [(1, 3, 5, 0), (90, 20, 16, 3), (70, 130, 65, 8), (70, 130, 65, 0), (0, 4, 8, 2)]
+)
+def test_all_scores(n: int, items: int, d: int, decaying: int, ids: bool) -> None:
+    """Items are updated often, also twice in a row; some events update nothing; some columns decay."""
     torch.manual_seed(0)
     query, states, arena = torch.randn(n, 2 * d if ids else d), torch.randn(items, d), torch.randn(n + 3, d)
     id_embeddings = torch.randn(items, d + 1) if ids else None
     item, row_after = torch.randint(max(1, items // 2), (n,)), torch.randperm(n + 3)[:n]
     row_after[torch.rand(n) < 0.2] = -1
-    expected = reference.all_scores(query, states, id_embeddings, item, row_after, arena)
+    decay = make_decay(decaying, torch.float32, states, arena, row_after) if decaying else None
+    expected = reference.all_scores(query, states, id_embeddings, item, row_after, arena, decay)
     inputs = (
         tensor if tensor is None else tensor.to(DEVICE)
-        for tensor in (query, states, id_embeddings, item, row_after, arena)
+        for tensor in (query, states, id_embeddings, item, row_after, arena, decay)
     )
     torch.testing.assert_close(all_scores(*inputs).cpu(), expected, rtol=1e-5, atol=1e-4)
 

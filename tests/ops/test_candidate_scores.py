@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from ops.test_all_scores import make_decay
 from ops.triton_interpreter import DEVICE
 from torch import Tensor
 
@@ -40,23 +41,25 @@ def make_window(n: int, items: int, d: int, active: float) -> tuple[EntityTable,
 
 
 @pytest.mark.parametrize("ids", [False, True], ids=["states", "ids"])
+@pytest.mark.parametrize("decaying", [0, 3])
 @pytest.mark.parametrize(
     ("n", "items", "count", "d", "active"),
     [(60, 9, 40, 16, 0.3), (5, 300, 70, 5, 0.0), (30, 6, 3, 65, 1.0), (0, 4, 3, 8, 0.0)],
 )
 def test_equals_all_scores_of_the_candidates(
-    n: int, items: int, count: int, d: int, active: float, ids: bool
+    n: int, items: int, count: int, d: int, active: float, decaying: int, ids: bool
 ) -> None:
     """Items are updated often, also twice in a row; some never; active ones have no states at all."""
     table, updates, arena, item = make_window(n, items, d, active)
     query, id_embeddings = torch.randn(n, 2 * d if ids else d), torch.randn(items, d + 1) if ids else None
     candidates = torch.randint(items, (n, count))
+    decay = make_decay(decaying, torch.float32, table.stored, arena, updates.row_after) if decaying else None
     states = read_states([(table, torch.arange(items))], None)
     scores = all_scores.reference.all_scores(
-        query, states, id_embeddings, item.long(), updates.row_after.long(), arena
+        query, states, id_embeddings, item.long(), updates.row_after.long(), arena, decay
     )
     expected = scores.gather(1, candidates)
-    inputs = query, candidates, table, id_embeddings, updates, arena
+    inputs = query, candidates, table, id_embeddings, updates, arena, decay
     torch.testing.assert_close(reference.candidate_scores(ScoreInputs(*inputs)), expected, rtol=1e-5, atol=1e-4)
     on_device = [part if part is None else to_device(part) for part in inputs]
     torch.testing.assert_close(triton.candidate_scores(ScoreInputs(*on_device)).cpu(), expected, rtol=1e-5, atol=1e-4)

@@ -7,7 +7,7 @@ from ops.softmax_reference import reference_softmax
 
 from dynedge.models.candidate_states import candidate_columns
 from dynedge.ops import thread_pool
-from dynedge.ops.sampled_softmax import CHUNK, ScoreBonus, cpu, reference, sampled_softmax
+from dynedge.ops.sampled_softmax import CHUNK, ListedScores, ScoreBonus, cpu, reference, sampled_softmax
 from dynedge.plan.links import Linker
 from dynedge.plan.schedule import build_schedule
 
@@ -58,6 +58,43 @@ def test_loss_and_gradients(name):
         torch.testing.assert_close(got, right, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.parametrize("name", ["sampled, ids", "full", "odd width", "many chunks"])
+@pytest.mark.parametrize("decaying", [1, 3])
+def test_decaying_columns(name, decaying):
+    """Against rows that have the columns' values for each event; the last event is many half-lives later."""
+    tensors, columns, true = make(**CASES[name])
+    n, decay = len(true[0]), torch.arange(len(true[0])).double()[:, None] / 2.0 ** torch.arange(1, 1 + decaying)
+
+    def run(compute):
+        loss = compute(*tensors, *([None] * (4 - len(tensors))), columns, *true, decay=decay)
+        used = [tensor for tensor in tensors if tensor.numel()]
+        query, arena, *rest = torch.autograd.grad(0.3 * loss, used)
+        return loss.detach(), query, arena[:, :-decaying], *(grad.to_dense() for grad in rest[1:])
+
+    with torch.no_grad():
+        for rows in tensors[1:3]:  # written at some time, or never
+            rows[:, -decaying:] = n * torch.rand(len(rows), 1) / 2.0 ** torch.arange(1, 1 + decaying) - 1
+            rows[::3, -decaying:] = -1e9
+    for got, right in zip(run(sampled_softmax), run(reference_softmax), strict=True):
+        torch.testing.assert_close(got, right, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["sampled, ids", "full", "many chunks"])
+def test_candidates_of_single_events(name):
+    """Some have none; they are not weighted as the sampled ones are."""
+    tensors, columns, true = make(**CASES[name])
+    listed = ListedScores(*(torch.randn(len(true[0]), dtype=torch.float64) for _ in range(2)))
+    listed.others[::3] = -torch.inf
+    listed = ListedScores(*(part.requires_grad_() for part in listed))
+
+    def run(compute):
+        loss = compute(*tensors, *([None] * (4 - len(tensors))), columns, *true, None, 7.5, listed=listed)
+        return loss.detach(), *(grad.to_dense() for grad in torch.autograd.grad(0.3 * loss, [*tensors, *listed]))
+
+    for got, right in zip(run(sampled_softmax), run(reference_softmax), strict=True):
+        torch.testing.assert_close(got, right, rtol=1e-10, atol=1e-10)
+
+
 def make_bonus(n, items, dtype=torch.float64, seed=1):
     """Some events have no bonus, some have one for every item, including their true items and updated ones."""
     rng = np.random.default_rng(seed)
@@ -93,7 +130,8 @@ def test_candidates_can_be_weighted():
         for got, right in zip(weighted(sampled_softmax, number), weighted(reference_softmax, number), strict=True):
             torch.testing.assert_close(got, right, rtol=1e-10, atol=1e-10)
     n, (query, arena, outside, ids) = len(true[0]), tensors
-    scores = reference.scores(query, torch.cat([arena, outside]), ids, columns)
+    no_shift = arena.new_zeros(len(columns.item), 0)
+    scores = reference.scores(query, torch.cat([arena, outside]), ids, columns, no_shift)
     true_vector = torch.cat([arena[true[1]], ids[true[0], :-1]], 1)
     true_score = (query * true_vector).sum(1) + ids[true[0], -1]
     is_true = columns.item[:, : columns.count].repeat_interleave(CHUNK, 0)[:n] == true[0][:, None]

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 import torch
 from ops.softmax_reference import reference_softmax
+from ops.test_all_scores import make_decay
 from ops.triton_interpreter import DEVICE
 from torch import Tensor
 
 from dynedge.models.candidate_states import candidate_columns
-from dynedge.ops.sampled_softmax import CHUNK, ScoreBonus
+from dynedge.ops.sampled_softmax import CHUNK, ListedScores, ScoreBonus
 from dynedge.ops.sampled_softmax.triton import ChunkCandidates, sampled_softmax
 from dynedge.plan.links import Linker
 from dynedge.plan.schedule import NO_ROW, build_schedule
@@ -46,43 +47,56 @@ def window(n: int, count: int, items: int, active: float, chunks_per_sample: int
 @pytest.mark.parametrize("bfloat16", [False, True], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize("ids", [False, True], ids=["states", "ids"])
 @pytest.mark.parametrize(
-    ("n", "count", "items", "d", "active", "chunks_per_sample"),
+    ("n", "count", "items", "d", "active", "chunks_per_sample", "decaying"),
     [
-        (130, 10, 500, 16, 0.0, 1),
-        (7, 3, 4, 5, 0.3, 1),
-        (200, 20, 20, 24, 0.2, 1),
-        (200, 150, 150, 16, 0.2, 1),
-        (20, 70, 40, 65, 0.2, 1),
-        (300, 40, 500, 65, 0.2, 2),
-        (600, 9, 300, 8, 0.1, 3),
+        (130, 10, 500, 16, 0.0, 1, 0),
+        (130, 10, 500, 16, 0.0, 1, 4),
+        (7, 3, 4, 5, 0.3, 1, 1),
+        (200, 20, 20, 24, 0.2, 1, 0),
+        (200, 150, 150, 16, 0.2, 1, 3),
+        (20, 70, 40, 65, 0.2, 1, 0),
+        (300, 40, 500, 65, 0.2, 2, 8),
+        (600, 9, 300, 8, 0.1, 3, 0),
     ],
 )
 def test_loss_and_gradients(
-    n: int, count: int, items: int, d: int, active: float, chunks_per_sample: int, ids: bool, bfloat16: bool
+    n: int,
+    count: int,
+    items: int,
+    d: int,
+    active: float,
+    chunks_per_sample: int,
+    decaying: int,
+    ids: bool,
+    bfloat16: bool,
 ) -> None:
     """Few items, updated inside chunks and sampled twice; all items, also split; several blocks; chunks that share a
-    sample, the last sample by fewer chunks; weighted candidates."""
+    sample, the last sample by fewer chunks; weighted candidates; columns that decay."""
     torch.manual_seed(0)
     weighting = None, 1.0 if chunks_per_sample == 1 else 7.5
     columns, candidates, item, row, item_row_after, rows = window(n, count, items, active, chunks_per_sample)
     shapes = [(n, 2 * d if ids else d), (rows, d), (len(columns.outside), d), *([(items, d + 1)] if ids else [])]
     inputs = [torch.randn(shape) * d**-0.25 for shape in shapes]
+    decay = None
+    if decaying:
+        decay = make_decay(decaying, torch.float32, inputs[2], inputs[1], item_row_after.cpu()).to(DEVICE)
 
     def gradients(operator: Any, kind: torch.dtype, *rest: Any) -> list[Tensor]:
         tensors = [tensor.to(DEVICE, kind).requires_grad_() for tensor in inputs]
-        loss = operator(*tensors[:3], tensors[3] if ids else None, *rest)
-        grads = torch.autograd.grad(0.5 * loss, tensors)
-        return [_dense(grad).double().cpu() for grad in (loss.detach(), *grads)]
+        loss = operator(*tensors[:3], tensors[3] if ids else None, *rest, decay=decay)
+        loss, query, *states = (loss, *torch.autograd.grad(0.5 * loss, tensors))
+        states[:2] = [grad[:, : d - decaying] for grad in states[:2]]  # decaying columns have none
+        return [_dense(grad).double().cpu() for grad in (loss.detach(), query, *states)]
 
     expected = gradients(reference_softmax, torch.float64, columns, item, row, *weighting)
 
-    def by_triton(query: Tensor, arena: Tensor, outside: Tensor, *rest: Any) -> Tensor:
+    def by_triton(query: Tensor, arena: Tensor, outside: Tensor, *rest: Any, decay: Tensor | None) -> Tensor:
         outside_rows = (
             outside
             if candidates.all_items
             else outside[(candidates.rows[::chunks_per_sample] - rows).clamp_min(0).flatten()]
         )
-        return sampled_softmax(query, arena, outside_rows, *rest)
+        return sampled_softmax(query, arena, outside_rows, *rest, decay=decay)
 
     chunk, place = (torch.arange(size, device=DEVICE) for size in candidates.rows.shape)
     own = rows + (chunk // chunks_per_sample * count)[:, None] + place
@@ -118,6 +132,37 @@ def test_bonuses_are_added_and_get_their_gradient(bfloat16: bool, items: int) ->
 
     with torch.autocast(DEVICE, torch.bfloat16) if bfloat16 else nullcontext():
         actual = gradients(sampled_softmax, torch.float32, candidates, item, row, item_row_after)
+    assert_near(actual, expected, bfloat16)
+
+
+@pytest.mark.parametrize(("count", "items"), [(10, 300), (150, 150)], ids=["sampled", "split"])
+@pytest.mark.parametrize("bfloat16", [False, True], ids=["float32", "bfloat16"])
+def test_candidates_of_single_events(bfloat16: bool, count: int, items: int) -> None:
+    """Some events have none; they are not weighted as the sampled ones are."""
+    n, d = 140, 8
+    torch.manual_seed(0)
+    columns, candidates, item, row, item_row_after, rows = window(n, count, items, 0.2)
+    shapes = (n, d), (rows, d), (len(columns.outside), d), (n,), (n,)
+    inputs = [torch.randn(*shape) for shape in shapes]
+    inputs[4][::3] = -torch.inf
+
+    def gradients(operator: Any, kind: torch.dtype, *rest: Any) -> list[Tensor]:
+        tensors = [tensor.to(DEVICE, kind).requires_grad_() for tensor in inputs]
+        loss = operator(*tensors[:3], None, *rest, None, 7.5, listed=ListedScores(*tensors[3:]))
+        return [part.double().cpu() for part in (loss.detach(), *torch.autograd.grad(0.5 * loss, tensors))]
+
+    def by_triton(query: Tensor, arena: Tensor, outside: Tensor, *rest: Any, listed: ListedScores) -> Tensor:
+        if not candidates.all_items:
+            outside = outside[(candidates.rows - rows).clamp_min(0).flatten()]
+        return sampled_softmax(query, arena, outside, *rest, listed=listed)
+
+    chunk, place = (torch.arange(size, device=DEVICE) for size in candidates.rows.shape)
+    own = rows + (chunk * count)[:, None] + place
+    placed = candidates.rows if candidates.all_items else torch.where(candidates.rows >= rows, own, candidates.rows)
+    renumbered = replace(candidates, rows=placed)
+    expected = gradients(reference_softmax, torch.float64, columns, item, row)
+    with torch.autocast(DEVICE, torch.bfloat16) if bfloat16 else nullcontext():
+        actual = gradients(by_triton, torch.float32, renumbered, item, row, item_row_after)
     assert_near(actual, expected, bfloat16)
 
 

@@ -56,6 +56,10 @@ class DynamicModel(Model):
     def item_vectors(self, items: Tensor, state: State) -> Tensor:
         """[q, d]: the vectors of items in this state."""
 
+    def all_item_vectors(self, state: State) -> Tensor:
+        """[I, d]: the vectors of all items for a question asked now."""
+        return self.item_vectors(self.arange(self.shape.items), state)
+
     @abstractmethod
     def advance(self, index: WindowIndex, forward: Forward, state: State) -> None:
         """Advances the state past the window."""
@@ -130,13 +134,19 @@ class DynamicModel(Model):
     def score_query(self, users: Tensor, times: Tensor, candidates: Tensor | None, state: State) -> Tensor:
         with self._precision():
             query = self.query(users, times, state)
-            vectors = self.item_vectors(self.arange(self.shape.items), state)
+        scores = self.query_scores(query, state)
+        return scores if candidates is None else scores.gather(1, candidates)
+
+    def query_scores(self, query: Tensor, state: State) -> Tensor:
+        """[q, I]: the scores of all items for query vectors [q, D]."""
+        with self._precision():
+            vectors = self.all_item_vectors(state)
         d, ids = vectors.shape[1], self.candidate_ids
         with torch.autocast(query.device.type, enabled=False):  # scores in bfloat16 would tie
             scores = query[:, :d] @ vectors.T
             if ids is not None:
                 scores = scores + torch.addmm(ids[:, -1], query[:, d:], ids[:, :-1].T)
-        return scores if candidates is None else scores.gather(1, candidates)
+        return scores
 
     def _precision(self) -> torch.autocast:
         device = self.like.device.type

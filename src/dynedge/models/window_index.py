@@ -23,7 +23,7 @@ from dynedge.utils.array_type import Array
 from dynedge.utils.numba_compile import compiled
 
 if TYPE_CHECKING:
-    from dynedge.models.edge.repeat_bonus import RepeatLists
+    from dynedge.models.edge.score_lists import ListedCandidates, ScoreLists
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +63,7 @@ class WindowIndex:
     place: Tensor  # [W]: 2 · position of the event's features (`item_place` if by item, else the event) + side
     past: tuple[Tensor, Tensor]  # [n]: previous event of the same user and item in the window; below 0: none
     last: tuple[LastEvents, LastEvents]
-    repeats: RepeatLists | None  # for training: the items that the events' users had interacted with before
+    lists: ScoreLists | ListedCandidates | None  # for training: the items whose scores get a bonus
 
     @property
     def uses_triton(self) -> bool:
@@ -99,7 +99,7 @@ def index_window(
     triton: bool = False,
     number: int = -1,
     first_phi: int = 0,
-    repeats: RepeatLists | None = None,
+    lists: ScoreLists | ListedCandidates | None = None,
 ) -> WindowIndex:
     """Indexes a window for computing on the device of `like`.
 
@@ -130,7 +130,7 @@ def index_window(
         exits=pair("exits"),
         past=pair("past"),
         last=(LastEvents(entities[0], times[0], items[0]), LastEvents(entities[1], times[1], items[1])),
-        repeats=repeats,
+        lists=lists,
         **tensors,
     )
 

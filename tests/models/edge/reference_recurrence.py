@@ -30,7 +30,7 @@ def make_log(events=60, users=7, items=9, seed=0, features=2, categories=True):
 
 
 def make_model(log, train_end=None, **config):
-    settings = {"dim": 5, "windows": 4, "dropout": 0.0, **config}
+    settings = {"dim": 5, "windows": 4, "dropout": 0.0, "candidate_id": True, **config}
     model = recurrence.Recurrence.create(RecurrenceConfig(**settings), log, train_end or len(log), seed=1).double()
     with torch.no_grad():
         for parameter in model.parameters():  # not zero, so that nothing is right by accident
@@ -44,6 +44,7 @@ def reference_run(model, log, events):
     start = [[model.psi[s][row] if (row := int(r)) >= 0 else model.xi[s] for r in model.psi_row(s)] for s in (0, 1)]
     state, time, last, scores = [list(side) for side in start], [{}, {}], {}, []
     past = {user: [] for user in range(log.num_users)}  # (item, time), oldest first
+    before_now = [None, None]  # the user's last two items
 
     def bonus(user, item, now):
         """By the item's recency in events (2/3 octaves), count (up to 4), and time since (powers of ten)."""
@@ -56,6 +57,40 @@ def reference_run(model, log, events):
         gap_bin = 0 if since <= 0 else min(1 + int(np.log10(1 + since)), 7)
         return model.bonus[(recency * 4 + count) * 8 + gap_bin]
 
+    def successor(user, item, events):
+        """By how lately and how often it followed the last item, in the last 128 such events, and by whom."""
+        ring, before = [], {}
+        for j in range(events):
+            who, what = int(log.user[j]), int(log.item[j])
+            one, two = before.get(who, (None, None))
+            if one is not None and one == before_now[0]:
+                ring.append((what, who == user, two is not None and two == before_now[1]))
+            before[who] = what, one
+        ring = ring[-128:]
+        places = [place for place, (other, *_) in enumerate(reversed(ring)) if other == item]
+        if not places:
+            return torch.zeros((), dtype=torch.float64)
+        kind = any(own for other, own, _ in ring if other == item)
+        kind += 2 * any(same for other, _, same in ring if other == item)
+        age, fullness = int(np.log2(places[0] + 1)), int(np.log2(len(ring)))
+        often = min(int(np.ceil(np.log2(len(places)))), 5)
+        return model.bonus[384 + ((kind * 8 + age) * 6 + often) * 8 + fullness]
+
+    def popularity(item, k):
+        """Logarithms of decayed counts as of the item's last event, then powers of the age; 0 without events."""
+        numbers = torch.tensor([j for j in range(k) if log.item[j] == item], dtype=torch.float64)
+        counts, ages = model.popularity
+        if not len(numbers):
+            return torch.zeros(model.popularity.width, dtype=torch.float64)
+        decayed = torch.exp2(-(numbers[-1] - numbers)[:, None] * counts).sum(0)
+        return torch.cat([1 + decayed.log(), torch.exp2(-(k - numbers[-1]) * ages)])
+
+    def copied(item):
+        """State and candidate id embedding of the last item, 0 without one."""
+        if item is None:
+            return torch.zeros(model.skip.in_features, dtype=torch.float64)
+        return torch.cat([state[1][item], *([model.candidate[item, :-1]] if model.config.candidate_id else [])])
+
     def gap(now, before):
         return [float(np.log1p(now - before)), 1.0] if before is not None else [0.0, 0.0]
 
@@ -67,12 +102,28 @@ def reference_run(model, log, events):
         head = [state[0][ids[0]], embedding(last.get(ids[0]))]
         if model.config.time_gaps:
             head.append(torch.tensor(gap(now, time[0].get(ids[0])), dtype=torch.float64))
-        query = model.head(torch.cat(head))
-        score = torch.stack([query[:d] @ vector for vector in state[1]])
+        if model.config.copy_path:
+            head.append(copied(last.get(ids[0])))
+        out, width = model.head(torch.cat(head)), d
+        scored = 2 * d if model.config.candidate_id else d
+        query, gates = out[:scored], 1 + out[scored:]
+        if model.config.copy_path:
+            query = query + model.skip.weight @ head[-1]
+        if model.config.popularity:
+            width -= model.popularity.width
+            weights = query[width:d] + model.popularity_weight
+        score = torch.stack([query[:width] @ vector[:width] for vector in state[1]])
+        if model.config.popularity:
+            score = score + torch.stack([weights @ popularity(item, k) for item in range(log.num_items)])
         if model.config.candidate_id:
             score = score + model.candidate[:, :-1] @ query[d:] + model.candidate[:, -1]
         if model.bonus is not None:
-            score = score + torch.stack([bonus(ids[0], item, now) for item in range(log.num_items)])
+            if model.config.history:
+                score = score + gates[0] * torch.stack([bonus(ids[0], item, now) for item in range(log.num_items)])
+            before_now = [*[item for item, _ in past[ids[0]]][::-1], None, None][:2]
+            if model.config.successors:
+                listed = [successor(ids[0], item, k) for item in range(log.num_items)]
+                score = score + gates[1] * torch.stack(listed)
         past[ids[0]].append((ids[1], now))
         scores.append(score)
         old = [state[s][ids[s]] for s in (0, 1)]

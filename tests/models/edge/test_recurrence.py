@@ -21,7 +21,14 @@ pytestmark = pytest.mark.slow
 
 SETTINGS = [
     {},
-    {"time_gaps": False, "candidate_id": False, "history": False},
+    {"time_gaps": False, "candidate_id": False, "history": False, "successors": False},
+    {"popularity": False},
+    {"copy_path": False},
+    {"successors": False},
+    {"history": False},
+    {"copy_path": True, "candidate_id": False},
+    {"dim": 3},
+    {"dim": 70},
     {"item_id": False, "categories": False, "event_features": False},
     {"active_users": 5, "active_items": 4},
 ]
@@ -127,22 +134,32 @@ def _dense(grad):
     return torch.zeros(()) if grad is None else grad.to_dense() if grad.is_sparse else grad
 
 
+@pytest.mark.parametrize("lists", [False, True])
 @pytest.mark.parametrize("share", [1, 2])
-def test_the_sampled_softmax_uses_candidates_as_they_were_before_the_event(share, monkeypatch):
-    """The loss equals that of the same negatives scored by the reference; also where chunks share negatives."""
+def test_the_sampled_softmax_uses_candidates_as_they_were_before_the_event(share, lists, monkeypatch):
+    """The loss equals that of the same negatives scored by the reference; also where chunks share negatives.
+
+    Listed items are candidates too, not weighted and with their bonus, which sampled ones do not have.
+    """
     monkeypatch.setattr(recurrence, "MAX_NEGATIVES", 2 * 6 // share)
     log = make_log(events=200, users=15, items=40)
-    model = make_model(log, windows=1, negatives=6, full_softmax_up_to=0)
+    model = make_model(log, windows=1, negatives=6, full_softmax_up_to=0, listed_events=200 if lists else 0)
+    assert (model.bonus is not None) == lists
     (batch,) = model.batches(log, model.training_windows(len(log)))
     with torch.no_grad():
         total = model.loss(batch, model.start(), STEP).total.item()
+        with_bonus, _ = reference_run(model, log, range(len(log)))
+        if lists:
+            model.bonus.zero_()
         scores, _ = reference_run(model, log, range(len(log)))
     negatives = torch.randint(log.num_items, (2 // share, 6), generator=STEP.generator())
     expected = 0.0
     for k, item in enumerate(log.item.tolist()):
         chunk_negatives = negatives[k // candidates.CHUNK // share].tolist()
         others = [scores[k, j] + np.log(log.num_items / 6) for j in chunk_negatives if j != item]
-        expected += float(torch.logsumexp(torch.stack([scores[k, item], *others]), 0) - scores[k, item])
+        others += [with_bonus[k, j] for j in np.flatnonzero(with_bonus[k] != scores[k]) if j != item]
+        true = with_bonus[k, item]
+        expected += float(torch.logsumexp(torch.stack([true, *others]), 0) - true)
     assert total == pytest.approx(expected / len(log), abs=1e-10)
 
 

@@ -12,10 +12,10 @@ from dynedge.data.log import EventLog
 from dynedge.data.windows import Window
 from dynedge.models import window_index
 from dynedge.models.base import Step
-from dynedge.models.edge import recurrence, repeat_bonus
+from dynedge.models.edge import recurrence
 from dynedge.models.edge.config import PAPER, RecurrenceConfig
 from dynedge.models.edge.recurrence import Recurrence
-from dynedge.ops import adam, gather_linear, read_states
+from dynedge.ops import adam, decayed_counts, gather_linear, list_log_sum, read_states
 from dynedge.training.optimizer import Adam
 
 pytestmark = pytest.mark.slow
@@ -23,7 +23,8 @@ pytestmark = pytest.mark.slow
 CONFIGS = {
     "paper": {"active_users": 12, "active_items": 12, "dnodes": 5, "negatives": 4},
     "edge": {"depth": 4},
-    "edge, sampled": {"full_softmax_up_to": 0, "negatives": 6, "active_items": 12, "depth": 5},
+    "edge, ids": {"depth": 4, "candidate_id": True},
+    "edge, sampled": {"candidate_id": True, "full_softmax_up_to": 0, "negatives": 6, "active_items": 12, "depth": 5},
     "edge, shared": {"full_softmax_up_to": 0, "negatives": 6, "windows": 1},
 }
 
@@ -47,12 +48,12 @@ def train_two_windows(
 ) -> tuple[list[float], dict[str, Tensor], dict[str, Tensor]]:
     """(losses, gradients of the last window, all parameters after it)."""
     state, optimizer, losses = model.start(), Adam(model.named_parameters(), 1e-3, 1e-2), []
-    last_lists = repeat_bonus.empty_lists()
+    last_lists = model.lists.start(*model.sizes)
     for number, planned in enumerate(model.plan):
         window = Window(log, planned.events)
         lists = None
         if model.bonus is not None:
-            lists = repeat_bonus.lists_before_events(window, last_lists, model.xi.device)
+            lists = model.lists.before_events(window, last_lists)
         index = model._index(window, planned.schedule, model._past(window), number, lists)
         assert index.uses_triton == by_triton
         loss = model.loss(index, state, Step(0, 0, number))
@@ -85,6 +86,8 @@ def test_losses_gradients_and_states_equal_those_on_the_cpu(name: str, monkeypat
         (read_states, "BY_DEVICE", "read_states"),
         (gather_linear, "LINEAR_BY_DEVICE", "gather_linear"),
         (gather_linear, "ROWS_BY_DEVICE", "gather_rows"),
+        (decayed_counts, "BY_DEVICE", "decayed_counts"),
+        (list_log_sum, "BY_DEVICE", "list_log_sum"),
         (adam, "ROWS_BY_DEVICE", "row_step"),
         (adam, "DENSE_BY_DEVICE", "dense_step"),
         (adam, "COALESCE_BY_DEVICE", "coalesce"),
@@ -97,5 +100,5 @@ def test_losses_gradients_and_states_equal_those_on_the_cpu(name: str, monkeypat
     for tensors, expected_tensors in zip(result[1:], expected[1:], strict=True):
         assert tensors.keys() == expected_tensors.keys()
         for key, right in expected_tensors.items():
-            bound = 1e-4 * float(right.double().abs().max()) if right.numel() else 0
+            bound = 3e-4 * float(right.double().abs().max()) if right.numel() else 0
             torch.testing.assert_close(tensors[key], right, rtol=0, atol=bound, msg=lambda m, key=key: f"{key}: {m}")

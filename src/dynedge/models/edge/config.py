@@ -34,8 +34,16 @@ class RecurrenceConfig:
     categories: bool = option(True, "Item category embeddings as features of an event and of the last item.")
     event_features: bool = option(True, "Numeric event features as input of the state update.")
     time_gaps: bool = option(True, "Logarithm of the time since the entity's previous event as input.")
-    candidate_id: bool = option(True, "Item id embedding and bias in the score of a candidate, added to its state.")
-    history: bool = option(True, "Repeat-consumption bonus for items already seen by the user (full softmax only).")
+    candidate_id: bool = option(False, "Item id embedding and bias in the score of a candidate, added to its state.")
+    history: bool = option(True, "Repeat-consumption bonus for items already seen by the user.")
+    successors: bool = option(True, "Bonus for items that lately followed the user's last item.")
+    listed_events: int = option(
+        4_000_000, "Largest number of training events with these bonuses where negatives are sampled.", least=0
+    )
+    popularity: bool = option(
+        True, "Decayed event counts and age of a candidate in its score, weighted by the query."
+    )
+    copy_path: bool = option(True, "State and candidate id embedding of the last item as inputs of the query.")
     dropout: float = option(0.3, "Dropout rate of the query vector.", least=0)
     evolve_active: bool = option(True, "Evolving states for active entities after training, starting at ψ.")
 
@@ -67,6 +75,9 @@ PAPER = RecurrenceConfig(
     time_gaps=False,
     candidate_id=False,
     history=False,
+    successors=False,
+    popularity=False,
+    copy_path=False,
     dropout=0.0,
 )
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 import torch
 
 from dynedge.errors import UsageError
+from dynedge.models.edge.score_lists import LISTED
 from dynedge.models.window_index import WindowIndex
 from dynedge.utils.prefetch import prefetch_map
 
@@ -82,7 +83,8 @@ def working_memory(model: Recurrence) -> int:
     config, events = model.config, max((stats.events for stats in model.plan.stats), default=0)
     candidates = model.shape.items if model.full_softmax else config.negatives
     chunk = 2 * (candidates + 128) * config.dim * 4 / 128
-    bonus = 8 * model.shape.items if model.bonus is not None else 0
+    listed = 0 if model.bonus is None else model.shape.items if model.full_softmax else 8 * LISTED
+    bonus = 8 * listed
     return int(2 * events * (80 * config.dim + 48 * config.dim + chunk + bonus) + GIB)
 
 

@@ -23,24 +23,35 @@ from dynedge.data.log import EventLog
 from dynedge.data.windows import Window
 from dynedge.errors import UsageError
 from dynedge.models.base import LogShape, Loss, State, Step, Tensors, loggable, seeded
-from dynedge.models.candidate_states import candidates_of_chunks, num_chunks
+from dynedge.models.candidate_states import candidates_of_chunks, num_chunks, rows_before
 from dynedge.models.capabilities import GraphCapturable, Growable, Searchable, Undoable
 from dynedge.models.coevolving_base import CoevolvingModel, time_gap_features
 from dynedge.models.dynamic_base import Forward
-from dynedge.models.edge import repeat_bonus
+from dynedge.models.edge import popularity
 from dynedge.models.edge.config import RecurrenceConfig
 from dynedge.models.edge.dnode_constraint import DNodeConstraint
 from dynedge.models.edge.gpu_window_cache import GPUWindowCache, check_memory, working_memory
-from dynedge.models.edge.repeat_bonus import RepeatLists
+from dynedge.models.edge.score_lists import (
+    GATES,
+    LISTED,
+    ListedCandidates,
+    ListSources,
+    ScoreLists,
+    listed_candidates,
+)
 from dynedge.models.growable import grown, padded_size
 from dynedge.models.layers import CoupledGRU, Head, ItemFeatures
 from dynedge.models.ring_buffer import SIDES
 from dynedge.models.window_index import WindowIndex, index_event, index_window
+from dynedge.ops.all_scores import all_scores
 from dynedge.ops.candidate_scores import ItemUpdates, candidate_scores
+from dynedge.ops.decayed_counts import decayed_counts
+from dynedge.ops.decaying_columns import as_powers
 from dynedge.ops.dispatch import uses_triton
-from dynedge.ops.gather_linear import GatherPart, gather_linear
-from dynedge.ops.read_states import read_states
-from dynedge.ops.sampled_softmax import ScoreBonus, sampled_softmax
+from dynedge.ops.gather_linear import GatherPart, gather_linear, gather_rows
+from dynedge.ops.list_log_sum import ListedRows, list_log_sum
+from dynedge.ops.read_states import EntityTable, read_states
+from dynedge.ops.sampled_softmax import ListedScores, ScoreBonus, sampled_softmax
 from dynedge.plan.levels import NO_DNODES
 from dynedge.plan.links import Linker
 from dynedge.plan.plan_cache import PlanConfig
@@ -57,8 +68,19 @@ FEW = 20  # on a CPU the scores of all items take less time than those of a twen
 class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturable):
     in_float32 = False
 
-    def __init__(self, config: RecurrenceConfig, shape: LogShape, active: tuple[Array, Array], dnodes: int) -> None:
-        """`active`: masks of the active users and items; `dnodes`: number of d-nodes of all windows."""
+    def __init__(
+        self,
+        config: RecurrenceConfig,
+        shape: LogShape,
+        active: tuple[Array, Array],
+        dnodes: int,
+        *,
+        lists: bool = True,
+    ) -> None:
+        """`active`: masks of the active users and items; `dnodes`: number of d-nodes of all windows.
+
+        `lists`: whether the items that `config` lists are listed also where negatives are sampled.
+        """
         super().__init__(config, shape)
         d = config.dim
         self.xi = nn.Parameter(0.1 * torch.randn(2, d))
@@ -68,14 +90,25 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
         self.event = nn.Linear(own, d) if own else None
         gap = 2 if config.time_gaps else 0
         self.gru = CoupledGRU(d, self.items.width + (d if own else 0) + gap)
-        self.head = Head(d + self.items.width + gap, 2 * d, 2 * d if config.candidate_id else d)
+        scored = 2 * d if config.candidate_id else d
+        lists = lists or self.full_softmax
+        self.lists = ListSources(config.history and lists, config.successors and lists)
+        inputs = d + self.items.width + gap + (scored if config.copy_path else 0)
+        self.head = Head(inputs, 2 * d, scored + (GATES if self.lists else 0))
         if config.candidate_id:
             self.candidate = nn.Parameter(torch.zeros(shape.items, d + 1))  # id embedding and bias
-        # Score offsets of items the user already interacted with: few numbers with much effect, which learn faster.
-        has_bonus = config.history and self.full_softmax
-        self.bonus = nn.Parameter(torch.zeros(repeat_bonus.BUCKETS)) if has_bonus else None
+        # From the last item, as candidates are scored by it, straight to the query.
+        self.skip = nn.Linear(scored, scored, bias=False) if config.copy_path else None
+        if self.skip is not None:
+            nn.init.zeros_(self.skip.weight)
+        # Score offsets of listed items: few numbers with much effect, which learn faster.
+        self.bonus = nn.Parameter(self.lists.start_values(shape.items)) if self.lists else None
         if self.bonus is not None:
             self.bonus.lr_scale = 10.0  # type: ignore[attr-defined]
+        # What the popularity columns count on average, in the place of the query that they are multiplied by.
+        self.popularity_weight = nn.Parameter(torch.zeros(self.popularity.width)) if config.popularity else None
+        if self.popularity_weight is not None:
+            self.popularity_weight.lr_scale = 10.0  # type: ignore[attr-defined]
         start = self.xi.detach()[0].expand(dnodes, d)
         self.dnode_constraint = DNodeConstraint(start, config.solver, config.alpha)
 
@@ -91,14 +124,15 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
                 "item of the training events active, so that no state would ever change; raise one of them."
             )
         with seeded(seed):
-            model = cls(config, LogShape.of(log), active, sum(len(dnodes) for dnodes in plan.dnodes))
+            dnodes = sum(len(dnodes) for dnodes in plan.dnodes)
+            model = cls(config, LogShape.of(log), active, dnodes, lists=train_end <= config.listed_events)
         model.follow(plan)
         return model
 
     @classmethod
     def restore(cls, config: RecurrenceConfig, shape: LogShape, tensors: Tensors) -> Self:
         users, items = (np.asarray(tensors[f"psi_row_{side}"] >= 0) for side in (0, 1))
-        model = cls(config, shape, (users, items), len(tensors["dnode_constraint.phi"]))
+        model = cls(config, shape, (users, items), len(tensors["dnode_constraint.phi"]), lists="bonus" in tensors)
         model.load_state_dict(tensors)
         return model
 
@@ -121,21 +155,21 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
         if list(windows) != self.plan.windows:
             raise ValueError("the plan was made for other windows than those to train on.")
 
-        def index(planned: tuple[int, PlannedWindow, RepeatLists | None]) -> WindowIndex:
+        def index(planned: tuple[int, PlannedWindow, ScoreLists | None]) -> WindowIndex:
             window = Window(log, planned[1].events)
             return self._index(window, planned[1].schedule, self._past(window), planned[0], planned[2])
 
-        def plan_from(first: int) -> Iterator[tuple[int, PlannedWindow, RepeatLists | None]]:
-            lists, counted = repeat_bonus.empty_lists(), False
+        def plan_from(first: int) -> Iterator[tuple[int, PlannedWindow, ScoreLists | None]]:
+            lists, counted = self.lists.start(*self.sizes), False
             for number, planned in enumerate(self.plan.windows_from(first), first):
                 if self.bonus is None:
                     yield number, planned, None
                     continue
                 if not counted:
-                    repeat_bonus.count_events(Window(log, range(planned.events.start)), lists)
+                    self.lists.count_events(Window(log, range(planned.events.start)), lists)
                     counted = True
                 window = Window(log, planned.events)
-                yield number, planned, repeat_bonus.lists_before_events(window, lists, self.xi.device)
+                yield number, planned, self.lists.before_events(window, lists)
 
         if not uses_triton(self.xi):
             return prefetch_map(index, plan_from(first), threads=1)
@@ -158,8 +192,11 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
         return self._index(window, build_schedule(window.user, window.item, links, NO_DNODES), past)
 
     def _index(
-        self, window: Window, schedule: Schedule, past: Array, number: int = -1, repeats: RepeatLists | None = None
+        self, window: Window, schedule: Schedule, past: Array, number: int = -1, lists: ScoreLists | None = None
     ) -> WindowIndex:
+        listed: ScoreLists | ListedCandidates | None = lists
+        if lists is not None and not self.full_softmax:
+            listed = listed_candidates(lists, window, schedule, LISTED)
         return index_window(
             window,
             schedule,
@@ -169,7 +206,7 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
             triton=True,
             number=number,
             first_phi=self._first_phi[number] if number >= 0 else 0,
-            repeats=repeats,
+            lists=None if listed is None else listed.to(self.xi.device),
         )
 
     @cached_property
@@ -191,10 +228,21 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
 
     # ---- states
 
+    @cached_property
+    def popularity(self) -> popularity.Rates:
+        """The half-lives of an item's popularity columns."""
+        return popularity.rates(self.config.dim, self.xi.device)
+
+    @property
+    def _state_width(self) -> int:
+        """Number of a state's columns by which candidates are scored; the popularity columns follow."""
+        return self.config.dim - (self.popularity.width if self.config.popularity else 0)
+
     def start(self) -> State:
         state = super().start()
-        if self.bonus is not None:
-            state.update(repeat_bonus.empty_lists())
+        if self.config.popularity:
+            state.update(popularity.empty(self.shape.items, self.popularity, self.xi.detach()))
+        state.update(self.lists.start(*self.sizes))
         return state
 
     @torch.no_grad()
@@ -211,6 +259,10 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
             for part, fill in ((name, 0.0), (f"{name}_moved", False), (f"{name}_time", -1.0)):
                 state[part] = grown(state[part], count, fill)
         state["last_item"] = grown(state["last_item"], users, -1)
+        self.lists.grow(users, items, state)
+        if self.config.popularity:
+            state[popularity.COUNTS] = grown(state[popularity.COUNTS], items, 0.0)
+            state[popularity.EVENT] = grown(state[popularity.EVENT], items, popularity.NO_EVENT)
         if users > len(self._linker.active_user) or items > len(self._linker.active_item):
             del self._linker
             self.__dict__.pop("_active_linker", None)
@@ -251,13 +303,98 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
         return arena, phi, items, gaps
 
     def forward_window(self, index: WindowIndex, state: State) -> Forward:
-        """`extra` holds φ of the window's d-nodes, if there are any."""
+        """`extra` holds the gates of the events' lists, and φ of the window's d-nodes, if there are any."""
         arena, phi, items, gaps = self._evolve(index, state)
         inputs = [(arena, index.reads[0]), (items, index.last_place), *((gap, None) for gap in gaps[:1])]
-        query = self.head.of_rows(inputs)
-        if self.config.dropout:
-            query = F.dropout(query, self.config.dropout, self.training)
-        return Forward(query, arena, () if phi is None else (phi,))
+        last = self._last_item_vectors(index, arena, state) if self.config.copy_path else None
+        query, gates = self._split(self.head.of_rows(inputs if last is None else [*inputs, (last, None)]), last)
+        return Forward(query, arena, (gates,) if phi is None else (gates, phi))
+
+    def _split(self, out: Tensor, last: Tensor | None) -> tuple[Tensor, Tensor]:
+        """(queries, gates of the lists) of the head's output and of the last items' vectors."""
+        query, gates = out[:, : self._query_width], out[:, self._query_width :]
+        return self._weighted(query if self.skip is None else query + self.skip(last)), gates
+
+    @property
+    def _query_width(self) -> int:
+        return self.config.dim * (2 if self.config.candidate_id else 1)
+
+    def _last_item_vectors(self, index: WindowIndex, arena: Tensor, state: State) -> Tensor:
+        """[n, D]: state, as it is just before the event, and id embedding of the user's last item; 0 without one."""
+        item = self.last_items(index, state)
+        rows = rows_before(index, item.clamp_min(0)[:, None], self.arange(len(item)))[:, 0]
+        states = torch.where(
+            (rows >= 0)[:, None],
+            gather_rows(arena, rows.clamp_min(0)),
+            self.entity_states(1, item.clamp_min(0), state),
+        )
+        return self._with_ids(states, item)
+
+    def _with_ids(self, states: Tensor, item: Tensor) -> Tensor:
+        """States of items followed by their id embeddings; 0 for item −1."""
+        if self.config.candidate_id:
+            ids = F.embedding(item.clamp_min(0), self.candidate, sparse=not self.full_softmax)
+            states = torch.cat([states, ids[:, :-1]], 1)
+        return states * (item >= 0)[:, None]
+
+    def _weighted(self, query: Tensor) -> Tensor:
+        """The query with dropout, except of the weights of popularity columns, and with their learned means."""
+        if self.popularity_weight is None:
+            return F.dropout(query, self.config.dropout, self.training) if self.config.dropout else query
+        before, after = self._state_width, query.shape[1] - self.config.dim
+        if self.config.dropout and self.training:
+            kept = F.dropout(torch.ones_like(query), self.config.dropout)
+            kept[:, before : self.config.dim] = 1
+            query = query * kept
+        return query + F.pad(self.popularity_weight, (before, after)).to(query.dtype)
+
+    @torch.no_grad()
+    def _counts(self, index: WindowIndex, state: State) -> Tensor:
+        """[.., F]: decayed counts of the window's items after each of their events, in the order of item_events."""
+        entry = index.roots[1].long()
+        before = state[popularity.COUNTS][entry], state[popularity.EVENT][entry]
+        lists = index.item_starts, index.item_events
+        return decayed_counts(*before, *lists, state[popularity.CLOCK], self.popularity.counts)
+
+    def _scored(self, index: WindowIndex, arena: Tensor, state: State) -> Tensor:
+        """The arena as candidates are scored by it: with popularity columns in the rows of items."""
+        if not self.config.popularity:
+            return arena
+        clock, events = state[popularity.CLOCK], index.item_events.long()
+        own = arena.new_zeros(len(arena), self.popularity.width)
+        users, entry, psi_users, psi = index.roots
+        for first, items in ((len(users), entry), (len(users) + len(entry) + len(psi_users), psi)):
+            own[first : first + len(items)] = self._popularity_now(items.long(), state)
+        own[index.after[events].long()] = popularity.columns(
+            self._counts(index, state), clock + events, clock, self.popularity
+        )
+        return torch.cat([arena[:, : self._state_width], own], 1)
+
+    def _popularity_now(self, items: Tensor, state: State) -> Tensor:
+        """[q, columns]: in the state, relative to its clock."""
+        counts, event = state[popularity.COUNTS][items], state[popularity.EVENT][items]
+        return popularity.columns(counts, event, state[popularity.CLOCK], self.popularity)
+
+    def _decay(self, events: int, state: State) -> Tensor | None:
+        """Of the popularity columns, for the next events."""
+        return popularity.decay(events, state[popularity.CLOCK], self.popularity) if self.config.popularity else None
+
+    def item_vectors(self, items: Tensor, state: State) -> Tensor:
+        """[q, d] as candidates are scored by them, the popularity columns last."""
+        states = self.entity_states(1, items, state)
+        if not self.config.popularity:
+            return states
+        return torch.cat([states[:, : self._state_width], self._popularity_now(items, state)], 1)
+
+    @torch.no_grad()
+    def advance(self, index: WindowIndex, forward: Forward, state: State) -> None:
+        if self.config.popularity:
+            entry, last = index.roots[1].long(), index.item_starts[1:].long() - 1
+            counts, clock = self._counts(index, state)[last], state[popularity.CLOCK]
+            state[popularity.COUNTS].index_copy_(0, entry, counts)
+            state[popularity.EVENT].index_copy_(0, entry, clock + index.item_events[last])
+            clock += len(index.window)
+        super().advance(index, forward, state)
 
     def _first_rows(self, rows: Tensor, count: int) -> GatherPart:
         """The first rows of a table: on a CPU by number, so that the backward pass does not copy the table."""
@@ -299,40 +436,78 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
         share = self._sharing(num_chunks(len(batch.window)))
         candidates = candidates_of_chunks(batch, negatives, self.shape.items, share)
         outside = self.item_vectors(candidates.outside, state)
-        bonus = None if self.bonus is None or batch.repeats is None else batch.repeats.bonus(self.bonus)
-        scored = forward.query, forward.arena, outside, self.candidate_ids, candidates
+        arena, decay = self._scored(batch, forward.arena, state), self._decay(len(batch.window), state)
+        bonus, listed = None, None
+        if self.bonus is not None and isinstance(batch.lists, ScoreLists):
+            bonus = batch.lists.bonus(self.bonus, forward.extra[0])
+        elif isinstance(batch.lists, ListedCandidates):
+            listed = self._listed_scores(batch.lists, forward, arena, batch.item, decay, state)
+        scored = forward.query, arena, outside, self.candidate_ids, candidates
         true = batch.item, batch.reads[1]
-        return sampled_softmax(*scored, *true, bonus, self._negative_weight, batch.after)
+        return sampled_softmax(*scored, *true, bonus, self._negative_weight, batch.after, decay, listed)
+
+    def _listed_scores(
+        self,
+        listed: ListedCandidates,
+        forward: Forward,
+        arena: Tensor,
+        item: Tensor,
+        decay: Tensor | None,
+        state: State,
+    ) -> ListedScores:
+        """The bonus of each event's own item, and the scores of the other listed ones."""
+        start, event, items, _ = lists = listed.lists
+        assert self.bonus is not None
+        query, value = forward.query, lists.values(self.bonus, forward.extra[0])
+        of_true = torch.where(items == item[event], value, 0.0)
+        true = value.new_zeros(len(query)).index_add(0, event, of_true)
+        rows, outside = ListedRows(start, event, items, listed.row), self.item_vectors(listed.outside, state)
+        weighted = value + listed.log_weight.to(value.dtype)
+        others = list_log_sum(query, weighted, arena, outside, self.candidate_ids, rows, item, decay)
+        return ListedScores(true, others)
 
     def loss(self, batch: WindowIndex, state: State, step: Step) -> Loss:
         n = max(len(batch.window), 1)
         forward = self.forward_window(batch, state)
         total = window_loss = self.window_loss(batch, forward, state, step)
         residual = torch.zeros(())
-        if forward.extra:
+        if batch.dnodes:
             targets = forward.arena[batch.targets]
-            penalty, residual = self.dnode_constraint.penalty(self._phi_rows(batch), forward.extra[0], targets)
+            penalty, residual = self.dnode_constraint.penalty(self._phi_rows(batch), forward.extra[1], targets)
             total = window_loss + penalty
         self.advance(batch, forward, state)
         return Loss(total / n, {"loss": loggable(window_loss.detach() / n), "residual": loggable(residual)})
 
     def after_step(self, batch: WindowIndex, state: State) -> None:
-        if self.bonus is not None:
-            repeat_bonus.count_events(batch.window, state)
+        self.lists.count_events(batch.window, state)
 
     # ---- scores
 
     def window_scores(self, batch: WindowIndex, forward: Forward, candidates: Tensor | None, state: State) -> Tensor:
         few = candidates is not None and FEW * candidates.shape[1] < self.shape.items
-        if self.bonus is None and candidates is not None and (few or forward.arena.is_cuda):
+        arena, decay = self._scored(batch, forward.arena, state), self._decay(len(batch.window), state)
+        lists = None if self.bonus is None else self.lists.before_events(batch.window, state)
+        if candidates is not None and (few or forward.arena.is_cuda):
             updates = ItemUpdates(batch.roots[1], batch.item_starts, batch.item_events, batch.after)
-            table = self.entity_table(1, state)
-            return candidate_scores(forward.query, candidates, table, self.candidate_ids, updates, forward.arena)
-        scores = super().window_scores(batch, forward, None, state)
-        if self.bonus is not None:
-            lists = repeat_bonus.lists_before_events(batch.window, state, scores.device)
-            _add_bonus(lists.bonus(self.bonus), scores)
+            tables = self._scored_table(state), self.candidate_ids
+            scores = candidate_scores(forward.query, candidates, *tables, updates, arena, decay)
+            if self.bonus is None or lists is None:
+                return scores
+            values = F.pad(lists.to(scores.device).values(self.bonus, forward.extra[0]), (0, 1))
+            return scores + values[lists.of_candidates(candidates).to(scores.device)]
+        vectors = self.item_vectors(self.arange(self.shape.items), state)
+        scores = all_scores(forward.query, vectors, self.candidate_ids, batch.item, batch.after, arena, decay)
+        if self.bonus is not None and lists is not None:
+            _add_bonus(lists.to(scores.device).bonus(self.bonus, forward.extra[0]), scores)
         return scores if candidates is None else scores.gather(1, candidates)
+
+    def _scored_table(self, state: State) -> EntityTable:
+        """The table of items' states, with popularity columns."""
+        table = self.entity_table(1, state)
+        if not self.config.popularity:
+            return table
+        vectors = self.item_vectors(self.arange(self.shape.items), state)
+        return table._replace(stored=vectors, has_stored=torch.ones_like(table.has_stored))
 
     def observe(self, window: Window, state: State) -> None:
         batch = self.prepare(window)
@@ -344,15 +519,18 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
         saved = []
         for name, row in zip(SIDES, (int(window.user[0]), int(window.item[0])), strict=True):
             columns = [name, f"{name}_moved", f"{name}_time", *(["last_item"] if name == "user" else [])]
+            if name == "item" and self.config.popularity:
+                columns += [popularity.COUNTS, popularity.EVENT]
             saved += [(state[column][row], state[column][row].clone()) for column in columns]
-        undo_counts = repeat_bonus.save_for_undo(window, state) if self.bonus is not None else None
+        if self.config.popularity:
+            saved.append((state[popularity.CLOCK], state[popularity.CLOCK].clone()))
+        undo_lists = self.lists.save_for_undo(window, state)
         self.observe(window, state)
 
         def undo() -> None:
             for current, before in saved:
                 current.copy_(before)
-            if undo_counts is not None:
-                undo_counts()
+            undo_lists()
 
         return undo
 
@@ -362,11 +540,16 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
 
     def query_vector(self, user: int, time: float, state: State) -> tuple[Tensor, Tensor]:
         times = torch.tensor([time], dtype=torch.float64, device=self.xi.device)
-        query = self.query(torch.tensor([user], device=self.xi.device), times, state)[0]
+        queries, gates = self._query_and_gates(torch.tensor([user], device=self.xi.device), times, state)
+        query = queries[0]
         base = self.xi.new_zeros(1, self.shape.items)
+        if self.config.popularity:
+            own = self.all_item_vectors(state)[:, self._state_width :]
+            base += query[self._state_width : self.config.dim] @ own.T
+            query = query.index_fill(0, torch.arange(self._state_width, self.config.dim, device=query.device), 0.0)
         if self.bonus is not None:
-            lists = repeat_bonus.lists_now(torch.tensor([user]), times, state, base.device)
-            _add_bonus(lists.bonus(self.bonus.detach()), base)
+            lists = self.lists.now(torch.tensor([user]), times, state).to(base.device)
+            _add_bonus(lists.bonus(self.bonus.detach(), gates), base)
         return base[0], torch.cat([query, query.new_ones(1)])
 
     def vectors(self, state: State) -> tuple[Tensor, Tensor]:
@@ -376,16 +559,28 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
         return users, items if ids is None else torch.cat([items, ids[:, :-1]], 1)
 
     def query(self, users: Tensor, times: Tensor, state: State) -> Tensor:
+        return self._query_and_gates(users, times, state)[0]
+
+    def _query_and_gates(self, users: Tensor, times: Tensor, state: State) -> tuple[Tensor, Tensor]:
         inputs = [self.entity_states(0, users, state), self.items(state["last_item"][users])]
         if self.config.time_gaps:
             inputs.append(self._gaps(times, state["user_time"][users]))
-        query: Tensor = self.head(torch.cat(inputs, 1)).to(self.xi)
-        return query
+        if self.config.copy_path:
+            last = state["last_item"][users]
+            inputs.append(self._with_ids(self.entity_states(1, last.clamp_min(0), state), last))
+        query, gates = self._split(self.head(torch.cat(inputs, 1)), inputs[-1])
+        return query.to(self.xi), gates.to(self.xi)
+
+    def all_item_vectors(self, state: State) -> Tensor:
+        vectors, decay = super().all_item_vectors(state), self._decay(1, state)
+        return vectors if decay is None else as_powers(vectors, decay)
 
     def score_query(self, users: Tensor, times: Tensor, candidates: Tensor | None, state: State) -> Tensor:
-        scores = super().score_query(users, times, None, state)
+        with self._precision():
+            query, gates = self._query_and_gates(users, times, state)
+        scores = self.query_scores(query, state)
         if self.bonus is not None:
-            _add_bonus(repeat_bonus.lists_now(users, times, state, scores.device).bonus(self.bonus), scores)
+            _add_bonus(self.lists.now(users, times, state).to(scores.device).bonus(self.bonus, gates), scores)
         return scores if candidates is None else scores.gather(1, candidates)
 
 

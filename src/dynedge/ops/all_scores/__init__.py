@@ -7,8 +7,9 @@ arena.
                 and, with ID embeddings E, + E[i, :d] · query[k, d:] + E[i, d], the last column being the item's bias
 
 `states` [I, d] are the items' states at the window's start; after event k, item[k] has the state arena[row_after[k]],
-unless row_after[k] is negative. A score's bits depend only on its event and its item, not on the rest of the window:
-a log may be cut into windows anywhere. Has no gradient: it is used for evaluation.
+unless row_after[k] is negative. `decay` [n, r] makes the last r columns of a state decay (ops/decaying_columns.py). A
+score's bits depend only on its event and its item, not on the rest of the window: a log may be cut into windows
+anywhere. Has no gradient: it is used for evaluation.
 """
 
 from __future__ import annotations
@@ -29,7 +30,13 @@ BY_DEVICE: dict[str, Callable[..., Tensor]] = {
 
 
 def all_scores(
-    query: Tensor, states: Tensor, id_embeddings: Tensor | None, item: Tensor, row_after: Tensor, arena: Tensor
+    query: Tensor,
+    states: Tensor,
+    id_embeddings: Tensor | None,
+    item: Tensor,
+    row_after: Tensor,
+    arena: Tensor,
+    decay: Tensor | None = None,
 ) -> Tensor:
     """[n, I]; query [n, D], id_embeddings [I, d + 1] or None, item and row_after int64[n].
 
@@ -37,4 +44,5 @@ def all_scores(
     """
     compute = BY_DEVICE.get(query.device.type, reference.all_scores)
     embeddings = None if id_embeddings is None else id_embeddings.detach()
-    return compute(query.detach().to(states.dtype), states.detach(), embeddings, item, row_after, arena.detach())
+    tables = query.detach().to(states.dtype), states.detach(), embeddings
+    return compute(*tables, item, row_after, arena.detach(), decay)

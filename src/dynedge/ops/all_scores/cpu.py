@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from dynedge.ops.all_scores import cpu_kernels
+from dynedge.ops.decaying_columns import relative_to_chunks
 from dynedge.ops.gather_matmul import VECTOR_BYTES
 from dynedge.ops.thread_pool import run_in_parts
 
@@ -19,8 +20,15 @@ BLOCK = 256  # events; their query vectors take 128 KiB at D = 128
 
 
 def all_scores(
-    query: Tensor, states: Tensor, id_embeddings: Tensor | None, item: Tensor, row_after: Tensor, arena: Tensor
+    query: Tensor,
+    states: Tensor,
+    id_embeddings: Tensor | None,
+    item: Tensor,
+    row_after: Tensor,
+    arena: Tensor,
+    decay: Tensor | None,
 ) -> Tensor:
+    query, shifts = relative_to_chunks(query, states, decay, BLOCK)
     n, d = len(query), states.shape[1]
     lanes = VECTOR_BYTES // query.element_size()
     out = torch.empty(
@@ -33,10 +41,14 @@ def all_scores(
     transposed = np.zeros((query.shape[1], out.shape[1]), current.dtype)
     transposed[:, :n] = query.numpy().T
     new_states, rows, items = np.ascontiguousarray(arena.numpy()), row_after.numpy(), item.numpy()
-    for start in range(0, n, BLOCK):
+    decaying, every = current[:, d - shifts.shape[1] :].copy(), np.arange(len(current))
+    for start, shift in zip(range(0, n, BLOCK), shifts.numpy(), strict=True):
+        cpu_kernels.write_powers(current, decaying, shift, every)
         block = np.ascontiguousarray(transposed[:, start : start + BLOCK])
         tables = current, embeddings, block[:d], block[d:]
         run_in_parts(cpu_kernels.score_items, len(current), out.numpy(), start, *tables)
         events = slice(start, start + BLOCK)
-        cpu_kernels.apply_updates(out.numpy(), start, *tables, items[events], rows[events], new_states)
+        cpu_kernels.apply_updates(
+            out.numpy(), start, *tables, items[events], rows[events], new_states, decaying, shift
+        )
     return out[:, :n].T

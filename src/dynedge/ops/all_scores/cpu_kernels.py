@@ -40,16 +40,30 @@ def apply_updates(
     item: Array,
     row_after: Array,
     arena: Array,
+    decaying: Array,
+    shift: Array,
 ) -> None:
-    """Applies the block's events: an updated item gets new scores from the next event on. Updates `states`."""
+    """Applies the block's events: an updated item gets new scores from the next event on. Updates `states`, and
+    `decaying`, the columns that `states` has as powers of two relative to `shift`."""
     new_scores, zero = np.empty((1, query_state.shape[1]), out.dtype), np.zeros(1, np.int64)
     for k in range(len(item)):
         if row_after[k] < 0:
             continue
         this = item[k : k + 1]
         states[this[0]] = arena[row_after[k]]
+        decaying[this[0]] = arena[row_after[k], arena.shape[1] - len(shift) :]
+        write_powers(states, decaying, shift, this)
         _fill(new_scores, 0, zero, states, embeddings, this, query_state, query_id)
         out[this[0], start + k + 1 : start + len(item)] = new_scores[0, k + 1 : len(item)]
+
+
+@compiled
+def write_powers(states: Array, decaying: Array, shift: Array, items: Array) -> None:
+    """Fills the last columns of these rows of `states` with the powers of two of those of `decaying`."""
+    first = states.shape[1] - len(shift)
+    for i in items:
+        for j in range(len(shift)):
+            states[i, first + j] = np.exp2(np.float64(decaying[i, j] - shift[j]))
 
 
 @compiled

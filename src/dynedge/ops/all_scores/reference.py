@@ -5,17 +5,26 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from dynedge.ops.decaying_columns import as_powers
+
 
 def all_scores(
-    query: Tensor, states: Tensor, id_embeddings: Tensor | None, item: Tensor, row_after: Tensor, arena: Tensor
+    query: Tensor,
+    states: Tensor,
+    id_embeddings: Tensor | None,
+    item: Tensor,
+    row_after: Tensor,
+    arena: Tensor,
+    decay: Tensor | None = None,
 ) -> Tensor:
-    d = states.shape[1]
-    vectors = states if id_embeddings is None else torch.cat([states, id_embeddings[:, :d]], 1)
-    vectors = vectors.clone()
-    bias = torch.zeros_like(vectors[:, 0]) if id_embeddings is None else id_embeddings[:, d]
+    d, states = states.shape[1], states.clone()
+    bias = torch.zeros_like(states[:, 0]) if id_embeddings is None else id_embeddings[:, d]
+    decay = query.new_zeros(len(query), 0) if decay is None else decay
     out = query.new_empty(len(query), len(states))
     for k, (i, r) in enumerate(zip(item.tolist(), row_after.tolist(), strict=True)):
-        out[k] = vectors @ query[k] + bias
+        out[k] = as_powers(states, decay[k]) @ query[k, :d] + bias
+        if id_embeddings is not None:
+            out[k] += id_embeddings[:, :d] @ query[k, d:]
         if r >= 0:
-            vectors[i, :d] = arena[r]
+            states[i] = arena[r]
     return out

@@ -6,7 +6,8 @@ embeddings), M items that the window updates, W such updates, R rows of the aren
     out[k, c] = state of i before k · query[k, :d]        i = candidates[k, c]
                 and, with ID embeddings E, + E[i, :d] · query[k, d:] + E[i, d], the last column being the item's bias
 
-An item's state is the one at the window's start (`table`) until an event of the window updates it (`updates`). Has no
+An item's state is the one at the window's start (`table`) until an event of the window updates it (`updates`).
+`decay` [n, r] makes the last r columns of a state decay (ops/decaying_columns.py). Has no
 gradient: it is used for evaluation. Only the reference implementation allocates a table of n · C states.
 """
 
@@ -41,9 +42,11 @@ def candidate_scores(
     id_embeddings: Tensor | None,
     updates: ItemUpdates,
     arena: Tensor,
+    decay: Tensor | None = None,
 ) -> Tensor:
     """[n, C]; query [n, D], candidates int64[n, C], id_embeddings [I, d + 1] or None, arena [R, d]."""
     compute: Callable[..., Tensor] = BY_DEVICE.get(query.device.type, reference.candidate_scores)
     embeddings = None if id_embeddings is None else id_embeddings.detach()
     queries = query.detach().to(arena.dtype)
-    return compute(ScoreInputs(queries, candidates, table, embeddings, updates, arena.detach()))
+    decay = None if decay is None else decay.to(arena.dtype)
+    return compute(ScoreInputs(queries, candidates, table, embeddings, updates, arena.detach(), decay))

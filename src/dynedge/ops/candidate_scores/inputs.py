@@ -27,3 +27,4 @@ class ScoreInputs(NamedTuple):
     id_embeddings: Tensor | None  # [I, d + 1]
     updates: ItemUpdates
     arena: Tensor  # [R, d]
+    decay: Tensor | None = None  # [n, r]

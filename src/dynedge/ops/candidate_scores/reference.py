@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from dynedge.ops.candidate_scores.inputs import ItemUpdates, ScoreInputs
+from dynedge.ops.decaying_columns import as_powers
 from dynedge.ops.read_states.reference import read_states
 
 MAX_STATES = 1 << 18  # allocated at once
@@ -16,21 +17,25 @@ def candidate_scores(inputs: ScoreInputs) -> Tensor:
     step = max(1, MAX_STATES // max(scores.shape[1], 1))
     for first in range(0, len(scores), step):
         part = slice(first, first + step)
-        chunk = inputs._replace(query=inputs.query[part], candidates=inputs.candidates[part])
+        decay = None if inputs.decay is None else inputs.decay[part]
+        chunk = inputs._replace(query=inputs.query[part], candidates=inputs.candidates[part], decay=decay)
         scores[part] = _chunk_scores(chunk, first)
     return scores
 
 
 def _chunk_scores(inputs: ScoreInputs, first: int) -> Tensor:
-    query, candidates, table, id_embeddings, updates, arena = inputs
+    query, candidates, table, id_embeddings, updates, arena, decay = inputs
     d, items = arena.shape[1], candidates.flatten()
     events = torch.arange(first, first + len(query), device=query.device)
     rows = row_before(candidates, events, updates).flatten()
     states = read_states([(table, items)], None)
     if len(updates.events):
         states = torch.where((rows >= 0)[:, None], arena.index_select(0, rows.clamp_min(0)), states)
+    states = states.view(*candidates.shape, d)
+    if decay is not None:
+        states = as_powers(states, decay[:, None])
     with torch.autocast(query.device.type, enabled=False):  # scores in bfloat16 would tie
-        scores = torch.bmm(states.view(*candidates.shape, d), query[:, :d, None])
+        scores = torch.bmm(states, query[:, :d, None])
         if id_embeddings is not None:
             embeddings = id_embeddings.index_select(0, items).view(*candidates.shape, d + 1)
             scores = torch.baddbmm(scores + embeddings[..., d:], embeddings[..., :d], query[:, d:, None])

@@ -13,7 +13,7 @@ CANDIDATES = 32  # scored at once by a program
 
 
 def candidate_scores(inputs: ScoreInputs) -> Tensor:
-    query, candidates, table, id_embeddings, updates, arena = inputs
+    query, candidates, table, id_embeddings, updates, arena, decay = inputs
     (n, count), (items, d) = candidates.shape, table.stored.shape
     out = arena.new_empty(n, count)
     if not (n and count):
@@ -30,9 +30,11 @@ def candidate_scores(inputs: ScoreInputs) -> Tensor:
             updates.starts,
             updates.events,
             updates.row_after,
+            arena if decay is None else decay.contiguous(),
             count,
         ),
         d=d,
+        DECAYING=0 if decay is None else decay.shape[1],
         BC=CANDIDATES,
         BK=triton.next_power_of_2(d),
         HAS_IDS=id_embeddings is not None,

@@ -36,8 +36,10 @@ def score_candidates(
     starts,
     events,
     row_after,
+    decay,
     count,
     d: tl.constexpr,
+    DECAYING: tl.constexpr,
     BC: tl.constexpr,
     BK: tl.constexpr,
     HAS_IDS: tl.constexpr,
@@ -48,6 +50,8 @@ def score_candidates(
     col = tl.arange(0, BK)[None, :]
     q = tl.load(query + k * WIDTH + col, mask=col < d, other=0.0)
     q_id = tl.load(query + k * WIDTH + WIDTH - d + col, mask=col < d, other=0.0)
+    decays = (col >= d - DECAYING) & (col < d)
+    shift = tl.load(decay + k * DECAYING + col - (d - DECAYING), mask=decays, other=0.0)
     for low in range(0, count, BC):
         c = low + tl.arange(0, BC)
         valid = c < count
@@ -60,7 +64,9 @@ def score_candidates(
         start = tl.where(is_stored, stored + item * d, tl.where(psi_of >= 0, psi + psi_of * d, xi + 0 * item))
         vector = tl.where(event >= 0, arena + arena_row * d, start)
         mask = valid[:, None] & (col < d)
-        scores = tl.sum(q * tl.load(vector[:, None] + col, mask=mask, other=0.0), 1)
+        state = tl.load(vector[:, None] + col, mask=mask, other=0.0)
+        state = tl.where(decays & mask, tl.exp2(state - shift), state)
+        scores = tl.sum(q * state, 1)
         if HAS_IDS:
             vector = id_embeddings + item * (d + 1)
             scores += tl.sum(q_id * tl.load(vector[:, None] + col, mask=mask, other=0.0), 1)

@@ -8,6 +8,8 @@ A column is a candidate's state during some of the chunk's events: event k reads
 is a row of the pool [arena | outside] and, with ID embeddings, next to it the item's embedding, plus the item's bias.
 The loss of an event is −log softmax of its true item's score, among that score and those of the candidates it reads
 that are other items. With all items as candidates, in order, this is the full softmax; then scores may have a bonus.
+With `listed`, an event has candidates of its own besides those of its chunk, which `negative_weight` does not weight.
+With `decay` [n, r] the last r of a row's d columns decay (ops/decaying_columns.py); their gradient has no meaning.
 """
 
 from __future__ import annotations
@@ -18,9 +20,24 @@ from collections.abc import Callable
 from torch import Tensor
 
 from dynedge.ops.sampled_softmax import cpu, reference
-from dynedge.ops.sampled_softmax.inputs import CHUNK, CandidateColumns, ChunkCandidates, LossInputs, ScoreBonus
+from dynedge.ops.sampled_softmax.inputs import (
+    CHUNK,
+    CandidateColumns,
+    ChunkCandidates,
+    ListedScores,
+    LossInputs,
+    ScoreBonus,
+)
 
-__all__ = ["CHUNK", "CandidateColumns", "ChunkCandidates", "LossInputs", "ScoreBonus", "sampled_softmax"]
+__all__ = [
+    "CHUNK",
+    "CandidateColumns",
+    "ChunkCandidates",
+    "ListedScores",
+    "LossInputs",
+    "ScoreBonus",
+    "sampled_softmax",
+]
 
 BY_DEVICE: dict[str, Callable[..., Tensor]] = {"cpu": cpu.sampled_softmax}
 
@@ -36,6 +53,8 @@ def sampled_softmax(
     bonus: ScoreBonus | None = None,
     negative_weight: float = 1.0,
     item_row_after: Tensor | None = None,
+    decay: Tensor | None = None,
+    listed: ListedScores | None = None,
 ) -> Tensor:
     """Sum of the events' losses, a scalar; `item` and `row` int64[n] are the true items and their rows of the arena.
 
@@ -44,14 +63,16 @@ def sampled_softmax(
     item after the event, or −1.
 
     query [n, D], arena [R, d], outside [.., d], id_embeddings [I, d + 1] or None. Differentiable once in all four and
-    in the bonus values; the gradient of id_embeddings is sparse unless every item is a candidate.
+    in the values of bonus and listed; the gradient of id_embeddings is sparse unless every item is a candidate.
     """
     if isinstance(candidates, ChunkCandidates):
         from dynedge.ops.sampled_softmax.triton import sampled_softmax as triton_sampled_softmax
 
         assert item_row_after is not None
         tensors = query, arena, outside, id_embeddings
-        return triton_sampled_softmax(*tensors, candidates, item, row, item_row_after, bonus, negative_weight)
+        return triton_sampled_softmax(
+            *tensors, candidates, item, row, item_row_after, bonus, negative_weight, decay, listed
+        )
     compute = BY_DEVICE.get(query.device.type, reference.sampled_softmax)
-    inputs = LossInputs(query, arena, outside, id_embeddings, item, row)
-    return compute(inputs, candidates, bonus, math.log(negative_weight))
+    inputs = LossInputs(query, arena, outside, id_embeddings, item, row, decay)
+    return compute(inputs, candidates, bonus, math.log(negative_weight), listed)

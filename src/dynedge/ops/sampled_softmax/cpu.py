@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from dynedge.ops.decaying_columns import relative_to_chunks
 from dynedge.ops.gather_matmul import VECTOR_BYTES
 from dynedge.ops.sampled_softmax import cpu_kernels
-from dynedge.ops.sampled_softmax.inputs import CHUNK, CandidateColumns, LossInputs, ScoreBonus
+from dynedge.ops.sampled_softmax.inputs import CHUNK, CandidateColumns, ListedScores, LossInputs, ScoreBonus
 from dynedge.ops.thread_pool import run_in_parts
 from dynedge.utils.array_type import Array
 
@@ -22,13 +23,20 @@ BUFFER = 2**22  # numbers: the columns' gradients stored before they are added t
 
 
 def sampled_softmax(
-    inputs: LossInputs, columns: CandidateColumns, bonus: ScoreBonus | None, log_weight: float
+    inputs: LossInputs,
+    columns: CandidateColumns,
+    bonus: ScoreBonus | None,
+    log_weight: float,
+    listed: ListedScores | None = None,
 ) -> Tensor:
-    """As in the package; `log_weight` is subtracted from the true items' scores."""
-    query, arena, outside, id_embeddings, item, row = inputs
+    """As in the package; `log_weight` is subtracted from the scores of the true items and of the listed ones."""
+    query, arena, outside, id_embeddings, item, row, decay = inputs
+    query, shift = relative_to_chunks(query, arena, decay, CHUNK)
     value = None if bonus is None else bonus.value
-    tensors = query, arena, outside, id_embeddings, value
-    loss: Tensor = _SampledSoftmax.apply(*tensors, columns, item, row, bonus, log_weight)  # type: ignore[no-untyped-call]
+    if listed is None:
+        listed = ListedScores(query.new_zeros(len(query)), query.new_full((len(query),), -torch.inf))
+    tensors = query, arena, outside, id_embeddings, value, listed.true, listed.others
+    loss: Tensor = _SampledSoftmax.apply(*tensors, columns, item, row, bonus, log_weight, shift)  # type: ignore[no-untyped-call]
     return loss
 
 
@@ -41,17 +49,21 @@ class _SampledSoftmax(torch.autograd.Function):
         outside: Tensor,
         id_embeddings: Tensor | None,
         value: Tensor | None,
+        listed_true: Tensor,
+        listed_others: Tensor,
         columns: CandidateColumns,
         item: Tensor,
         row: Tensor,
         bonus: ScoreBonus | None,
         log_weight: float,
+        shift: Tensor,
     ) -> Tensor:
         rows, id_rows, embeddings = _read_embeddings(id_embeddings, columns, item)
         tables = *(_array(tensor) for tensor in (query, arena, outside)), embeddings
         bonuses = _bonus_arrays(bonus, value, query)
+        listed = _array(listed_true - log_weight), _array(listed_others - log_weight)
         backward = any(ctx.needs_input_grad)
-        loss, grads = _compute(tables, columns, item, row, id_rows, bonuses, log_weight, backward)
+        loss, grads = _compute(tables, columns, item, row, id_rows, bonuses, _array(shift), listed, backward)
         ctx.grads = [torch.from_numpy(grad) for grad in grads]
         if id_embeddings is not None and rows is not None and grads:
             ctx.grads[3] = torch.sparse_coo_tensor(
@@ -62,9 +74,9 @@ class _SampledSoftmax(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        needed = ctx.needs_input_grad[:5]
+        needed = ctx.needs_input_grad[:7]
         grads = (own * grad if need else None for own, need in zip(ctx.grads, needed, strict=True))
-        return *grads, None, None, None, None, None
+        return *grads, None, None, None, None, None, None
 
 
 def _bonus_arrays(bonus: ScoreBonus | None, value: Tensor | None, query: Tensor) -> tuple[Array, Array, Array]:
@@ -94,10 +106,12 @@ def _compute(
     row: Tensor,
     id_rows: tuple[Array, Array],
     bonuses: tuple[Array, Array, Array],
-    log_weight: float,
+    shift: Array,
+    listed: tuple[Array, Array],
     backward: bool,
 ) -> tuple[float, list[Array]]:
-    """(total loss, gradients of query, arena, outside, rows of id_embeddings and bonuses, or [] if not backward)."""
+    """(total loss, gradients of query, arena, outside, rows of id_embeddings, bonuses and both listed scores, or []
+    if not backward)."""
     query, arena, outside, embeddings = tables
     embeddings = embeddings.astype(query.dtype, copy=False)
     n, width = query.shape
@@ -108,6 +122,7 @@ def _compute(
     indices = columns.item.numpy(), columns.row.numpy(), columns.since.numpy(), columns.until.numpy()
     true = item.numpy(), row.numpy(), id_rows[1]
     loss, true_grad, bonus_grads = np.empty(n, np.float64), np.empty(n, query.dtype), np.zeros_like(bonuses[2])
+    others_grad = np.empty_like(true_grad)
     query_grad = np.empty_like(query) if backward else query[:0]
     column_grads = np.empty((at_once, padded, width) if backward else (0, padded, width), query.dtype)
     bias_grads = np.empty((len(column_grads), padded), query.dtype)
@@ -115,10 +130,10 @@ def _compute(
     for first in range(0, chunks, at_once):
         last = min(first + at_once, chunks)
         work = (last - first) * CHUNK * (1 + padded // 64)
-        results = loss, true_grad, query_grad, column_grads, bias_grads, bonus_grads
+        results = loss, true_grad, others_grad, query_grad, column_grads, bias_grads, bonus_grads
         run_in_parts(
-            *(cpu_kernels.compute_chunks, work, first, last, backward, log_weight, query, arena, outside, embeddings),
-            *(*indices, id_rows[0], *true, columns.count, *bonuses, *results),
+            *(cpu_kernels.compute_chunks, work, first, last, backward, *listed, query, arena, outside, embeddings),
+            *(*indices, id_rows[0], *true, columns.count, *bonuses, shift, *results),
         )
         if backward:
             lists = indices[1], id_rows[0], true[1], true[2]
@@ -127,7 +142,7 @@ def _compute(
                 *(cpu_kernels.scatter_gradients, work, first, last, query, *lists),
                 *(true_grad, column_grads, bias_grads, *grads),
             )
-    return float(loss.sum()), [query_grad, *grads, bonus_grads] if backward else []
+    return float(loss.sum()), [query_grad, *grads, bonus_grads, true_grad, others_grad] if backward else []
 
 
 def _array(tensor: Tensor) -> Array:

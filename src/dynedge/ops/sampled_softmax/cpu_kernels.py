@@ -26,7 +26,8 @@ def compute_chunks(
     first: int,
     last: int,
     backward: bool,
-    log_weight: float,
+    true_offset: Array,
+    others: Array,
     query: Array,
     arena: Array,
     outside: Array,
@@ -43,8 +44,10 @@ def compute_chunks(
     bonus_start: Array,
     bonus_item: Array,
     bonus: Array,
+    shift: Array,
     loss: Array,
     true_grad: Array,
+    others_grad: Array,
     query_grad: Array,
     column_grads: Array,
     bias_grads: Array,
@@ -54,19 +57,22 @@ def compute_chunks(
 
     true_grad [n] is ∂loss/∂score of the true item, query_grad [n, D] that of the query; column_grads [.., Ā, D] and
     bias_grads [.., Ā] are those of the columns, from chunk `first` on; bonus_grads [L] those of the bonuses.
-    id_embeddings has no rows where there are none. log_weight is subtracted from the true items' scores.
+    id_embeddings has no rows where there are none. true_offset [n] is added to the true items' scores, and others [n]
+    is one more score, with the gradient others_grad [n]. shift [m, r] is subtracted from the decaying columns of a
+    chunk's rows.
     """
     count, width = column_row.shape[1], query.shape[1]
     lanes = VECTOR_BYTES // query.itemsize
     padded = -(-count // lanes) * lanes
     vectors, transposed = np.zeros((padded, width), query.dtype), np.zeros((width, min(padded, TILE)), query.dtype)
     bias, block = np.zeros(padded, query.dtype), np.empty((CHUNK, padded), query.dtype)
+    true_vectors = np.empty((CHUNK, width), query.dtype)
     events, partial = np.arange(CHUNK), np.empty(lanes, query.dtype)
     bonus_at = np.full(num_candidates if len(bonus) else 0, -1, np.int64)
     for c in range(first + part, last, parts):
         low, size = c * CHUNK, min(CHUNK, len(query) - c * CHUNK)
         for a in range(count):
-            _gather_vector(vectors[a], arena, outside, id_embeddings, column_row[c, a], column_id[c, a])
+            _gather_vector(vectors[a], arena, outside, id_embeddings, column_row[c, a], column_id[c, a], shift[c])
             bias[a] = id_embeddings[column_id[c, a], id_embeddings.shape[1] - 1] if len(id_embeddings) else 0
         for k in range(size):
             block[k] = bias
@@ -78,30 +84,21 @@ def compute_chunks(
             add_matmul(block, left, events, query, 0, low + events, size, transposed)
         for i in range(size):
             k = low + i
-            score = _score(query[k], arena[true_row[k]], id_embeddings, true_id[k]) - query.dtype.type(log_weight)
+            _gather_vector(true_vectors[i], arena, outside, id_embeddings, true_row[k], true_id[k], shift[c])
+            score = _score(query[k], true_vectors[i], id_embeddings, true_id[k]) + true_offset[k]
             first_bonus, last_bonus = bonus_start[k], bonus_start[k + 1]
             where = bonus_item, first_bonus, last_bonus, bonus_at, column_item[c], num_candidates, true_item[k]
             if last_bonus > first_bonus:
                 score += _add_bonus(block[i], bonus, *where)
-            loss[k], true_grad[k] = _softmax(
-                block[i], partial, score, k, true_item[k], column_item[c], since[c], until[c]
+            loss[k], true_grad[k], others_grad[k] = _softmax(
+                block[i], partial, score, others[k], k, true_item[k], column_item[c], since[c], until[c]
             )
             if backward and last_bonus > first_bonus:
                 _bonus_gradients(block[i], true_grad[k], bonus_grads, *where)
             bonus_at[bonus_item[first_bonus:last_bonus]] = -1
         if backward:
             _score_gradients(
-                block[:size],
-                low,
-                query,
-                arena,
-                id_embeddings,
-                true_row,
-                true_id,
-                true_grad,
-                vectors,
-                query_grad,
-                column_grads[c - first],
+                *(block[:size], low, query, true_vectors, true_grad, vectors, query_grad, column_grads[c - first]),
             )
             for a in range(count):
                 total = query.dtype.type(0)
@@ -161,23 +158,17 @@ def _score_gradients(
     block: Array,
     low: int,
     query: Array,
-    arena: Array,
-    id_embeddings: Array,
-    true_row: Array,
-    true_id: Array,
+    true_vectors: Array,
     true_grad: Array,
     vectors: Array,
     query_grad: Array,
     column_grads: Array,
 ) -> None:
     """Gradients of the query vectors and of the columns; block holds ∂loss/∂score of the columns."""
-    d, events = arena.shape[1], np.arange(len(block))
+    events = np.arange(len(block))
     for i in range(len(block)):
-        k = low + i
-        for j in range(d):
-            query_grad[k, j] = true_grad[k] * arena[true_row[k], j]
-        for j in range(d, query.shape[1]):
-            query_grad[k, j] = true_grad[k] * id_embeddings[true_id[k], j - d]
+        for j in range(query.shape[1]):
+            query_grad[low + i, j] = true_grad[low + i] * true_vectors[i, j]
     for left in range(0, len(vectors), TILE):
         tile = vectors[left : left + TILE]
         add_matmul(query_grad, 0, low + events, block, left, events, len(block), tile)
@@ -195,24 +186,27 @@ def _transpose_into(rows: Array, transposed: Array) -> None:
 
 
 @compiled
-def _gather_vector(vector: Array, arena: Array, outside: Array, id_embeddings: Array, row: int, id_row: int) -> None:
-    """vector[:] = a row of the pool, followed by a row of id_embeddings without its bias."""
+def _gather_vector(
+    vector: Array, arena: Array, outside: Array, id_embeddings: Array, row: int, id_row: int, shift: Array
+) -> None:
+    """vector[:] = a row of the pool, with its decaying columns as powers of two relative to the chunk's start,
+    followed by a row of id_embeddings without its bias."""
     d = arena.shape[1]
     state = arena[row] if row < len(arena) else outside[row - len(arena)]
     for j in range(d):
         vector[j] = state[j]
+    for j in range(len(shift)):
+        vector[d - len(shift) + j] = np.exp2(np.float64(state[d - len(shift) + j] - shift[j]))
     for j in range(d, len(vector)):
         vector[j] = id_embeddings[id_row, j - d]
 
 
 @compiled(fastmath=ALLOW_FMA)
-def _score(query: Array, state: Array, id_embeddings: Array, id_row: int) -> Any:
+def _score(query: Array, vector: Array, id_embeddings: Array, id_row: int) -> Any:
     """The score of one vector, summed in the same order as those of columns, so that equal vectors tie."""
-    d, total = len(state), query.dtype.type(0)
-    for j in range(d):
-        total += query[j] * state[j]
-    for j in range(d, len(query)):
-        total += query[j] * id_embeddings[id_row, j - d]
+    total = query.dtype.type(0)
+    for j in range(len(query)):
+        total += query[j] * vector[j]
     return total + id_embeddings[id_row, id_embeddings.shape[1] - 1] if len(id_embeddings) else total
 
 
@@ -221,13 +215,16 @@ def _softmax(
     scores: Array,
     partial: Array,
     true_score: float,
+    other_score: float,
     k: int,
     true_item: int,
     column_item: Array,
     since: Array,
     until: Array,
-) -> tuple[float, float]:
-    """(the event's loss, ∂loss/∂true score); scores become ∂loss/∂score, 0 for columns that the event does not read.
+) -> tuple[float, float, float]:
+    """(the event's loss, ∂loss/∂true score, ∂loss/∂other score); scores become ∂loss/∂score.
+
+    That is 0 for columns that the event does not read.
 
     One loop per operation, so that each is vectorised.
     """
@@ -236,15 +233,16 @@ def _softmax(
         read = (since[a] < k) & (k <= until[a]) & (column_item[a] != true_item)
         scores[a] = scores[a] if read else kind(-np.inf)
     scores[len(column_item) :] = kind(-np.inf)
-    highest = _highest(scores, partial, kind(true_score))
+    highest = _highest(scores, partial, kind(true_score if other_score <= true_score else other_score))
     for a in range(len(scores)):
         scores[a] = exp(scores[a] - highest)
     true_exp = exp(kind(true_score) - highest)
-    total = _sum(scores, partial) + true_exp
+    other_exp = exp(kind(other_score) - highest)
+    total = _sum(scores, partial) + true_exp + other_exp
     scale = kind(1 / total)
     for a in range(len(scores)):
         scores[a] *= scale
-    return math.log(total) + (highest - true_score), true_exp / total - 1
+    return math.log(total) + (highest - true_score), true_exp / total - 1, other_exp / total
 
 
 @compiled

@@ -48,6 +48,13 @@ class ScoreBonus(NamedTuple):
     value: Tensor  # [L]
 
 
+class ListedScores(NamedTuple):
+    """Candidates of an event alone, such as those of ops/list_log_sum."""
+
+    true: Tensor  # [n]: what is added to the score of the true item
+    others: Tensor  # [n]: log of the sum of exponentials of the other ones' scores; −∞: none
+
+
 class LossInputs(NamedTuple):
     """The tensors that every implementation reads."""
 
@@ -57,3 +64,4 @@ class LossInputs(NamedTuple):
     id_embeddings: Tensor | None  # [I, d + 1]
     item: Tensor  # int64[n]: the true items
     row: Tensor  # int64[n]: the rows of the arena with their states
+    decay: Tensor | None = None  # [n, r]

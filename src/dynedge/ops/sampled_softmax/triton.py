@@ -15,8 +15,9 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from dynedge.ops.decaying_columns import relative_to_chunks
 from dynedge.ops.sampled_softmax import triton_kernels
-from dynedge.ops.sampled_softmax.inputs import CHUNK, ChunkCandidates, ScoreBonus
+from dynedge.ops.sampled_softmax.inputs import CHUNK, ChunkCandidates, ListedScores, ScoreBonus
 from dynedge.ops.segment_sum.triton import segment_sum, tail_width
 
 SHARED_BLOCK = 32  # candidates a program sums at once
@@ -33,6 +34,8 @@ def sampled_softmax(
     item_row_after: Tensor,
     bonus: ScoreBonus | None = None,
     negative_weight: float = 1.0,
+    decay: Tensor | None = None,
+    listed: ListedScores | None = None,
 ) -> Tensor:
     """As in the package, for `candidates`; item_row_after int[n]: row of event k's item after the event, or −1.
 
@@ -42,9 +45,10 @@ def sampled_softmax(
     if bonus is not None:
         bonus_table = arena.new_zeros(len(query), candidates.items.shape[1])
         bonus_table = bonus_table.index_put((bonus.event, bonus.item), bonus.value)
-    tensors = query, arena, outside, id_embeddings, bonus_table
+    query, shift = relative_to_chunks(query, arena, decay, CHUNK)
+    tensors = query, arena, outside, id_embeddings, bonus_table, *(listed or (None, None))
     loss: Tensor = _SampledSoftmax.apply(  # type: ignore[no-untyped-call]
-        *tensors, candidates, item, row, item_row_after, math.log(negative_weight)
+        *tensors, candidates, item, row, item_row_after, math.log(negative_weight), shift
     )
     return loss
 
@@ -58,11 +62,14 @@ class _SampledSoftmax(torch.autograd.Function):
         outside: Tensor,
         id_embeddings: Tensor | None,
         bonus_table: Tensor | None,
+        listed_true: Tensor | None,
+        listed_others: Tensor | None,
         candidates: ChunkCandidates,
         item: Tensor,
         row: Tensor,
         item_row_after: Tensor,
         log_weight: float,
+        shift: Tensor,
     ) -> Tensor:
         n, (rows, d), (chunks, count) = len(query), arena.shape, candidates.rows.shape
         is_bfloat16 = torch.is_autocast_enabled(arena.device.type)
@@ -79,14 +86,32 @@ class _SampledSoftmax(torch.autograd.Function):
         state_grads = arena.new_empty(entries, d)
         id_grads = arena.new_empty(entries if id_embeddings is not None else 0, d + 1)
         bonus_grad = arena.new_empty(0 if bonus_table is None else n, count)
+        has_listed = listed_true is not None and listed_others is not None
+        listed_grad = arena.new_empty(2, n if has_listed else 0)
+        listed = torch.stack([listed_true, listed_others]).float() if has_listed else arena  # type: ignore[list-item]
         tables = query.contiguous(), arena.contiguous(), outside.contiguous()
         for passes in () if not programs else ("both",) if splits == 1 else ("first", "second"):
             triton_kernels.compute_chunks[(programs, splits)](
                 *(*tables, arena if id_embeddings is None else id_embeddings),
                 *(arena if bonus_table is None else bonus_table, candidates.items, candidates.rows),
                 *(candidates.first_update, item, row, item_row_after),
-                *(losses, sums, query_grad, state_grads, id_grads, bonus_grad, n, count, rows, log_weight),
+                *(
+                    losses,
+                    sums,
+                    query_grad,
+                    state_grads,
+                    id_grads,
+                    bonus_grad,
+                    listed,
+                    listed_grad,
+                    shift,
+                    n,
+                    count,
+                    rows,
+                    log_weight,
+                ),
                 d=d,
+                DECAYING=shift.shape[1],
                 PASSES=passes,
                 ALL_ITEMS=candidates.all_items,
                 CHUNK=CHUNK,
@@ -95,13 +120,14 @@ class _SampledSoftmax(torch.autograd.Function):
                 BK=width,
                 HAS_IDS=id_embeddings is not None,
                 HAS_BONUS=bonus_table is not None,
+                HAS_LISTED=has_listed,
                 DTYPE=tl.bfloat16 if is_bfloat16 else tl.float32,
                 PRECISION="tf32x3" if not is_bfloat16 else "ieee" if arena.is_cuda else "rounded",
                 num_warps=8,
                 num_stages=1,
             )
         query_grad = query_grad[0] if splits == 1 else query_grad.sum(0).to(query.dtype)
-        ctx.save_for_backward(query_grad, state_grads, id_grads, bonus_grad, item, row, item_row_after)
+        ctx.save_for_backward(query_grad, state_grads, id_grads, bonus_grad, listed_grad, item, row, item_row_after)
         ctx.candidates, ctx.programs_per_chunk = candidates, CHUNK // block
         ctx.sizes = rows, len(outside), None if id_embeddings is None else len(id_embeddings)
         return losses.sum()
@@ -109,13 +135,14 @@ class _SampledSoftmax(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        query_grad, state_grads, id_grads, bonus_grad, item, row, item_row_after = ctx.saved_tensors
+        query_grad, state_grads, id_grads, bonus_grad, listed_grad, item, row, item_row_after = ctx.saved_tensors
         rows, outside, num_ids = ctx.sizes
         grads = _Gradients(ctx.candidates, ctx.programs_per_chunk, item_row_after, grad)
         pool_grads = grads.of_pool(state_grads, row, rows, outside)
         id_grad = None if num_ids is None else grads.of_ids(id_grads, item, num_ids)
         bonus_grad = bonus_grad.mul_(grad) if ctx.needs_input_grad[4] else None
-        return query_grad * grad.to(query_grad.dtype), *pool_grads, id_grad, bonus_grad, *[None] * 5
+        of_listed = (listed_grad * grad).unbind() if ctx.needs_input_grad[5] else (None, None)
+        return query_grad * grad.to(query_grad.dtype), *pool_grads, id_grad, bonus_grad, *of_listed, *[None] * 6
 
 
 class _Gradients:

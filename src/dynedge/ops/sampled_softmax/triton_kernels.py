@@ -26,13 +26,36 @@ def _dot(a, b, DTYPE: tl.constexpr, PRECISION: tl.constexpr):
 
 
 @triton.jit
+def _load_states(pointer, valid, shift, col, d: tl.constexpr, DECAYING: tl.constexpr):
+    """Rows of the pool, with their last DECAYING columns as powers of two relative to `shift` [DECAYING]."""
+    mask = valid[:, None] & (col < d)
+    state = tl.load(pointer[:, None] + col, mask=mask, other=0.0)
+    if DECAYING:
+        decays = (col >= d - DECAYING) & (col < d)
+        s = tl.load(shift + col - (d - DECAYING), mask=decays, other=0.0)
+        state = tl.where(decays & mask, tl.exp2(state - s), state)
+    return state
+
+
+@triton.jit
 def _load_candidates(
-    arena, outside, id_embeddings, item, row, valid, first_outside, col, d: tl.constexpr, HAS_IDS: tl.constexpr
+    arena,
+    outside,
+    id_embeddings,
+    item,
+    row,
+    valid,
+    first_outside,
+    shift,
+    col,
+    d: tl.constexpr,
+    DECAYING: tl.constexpr,
+    HAS_IDS: tl.constexpr,
 ):
     """(states, ID embeddings, biases) of candidates, by their rows of the pool [arena | outside] and their items."""
     mask = valid[:, None] & (col < d)
     pointer = tl.where(row >= first_outside, outside + (row - first_outside) * d, arena + row * d)
-    state = tl.load(pointer[:, None] + col, mask=mask, other=0.0)
+    state = _load_states(pointer, valid, shift, col, d, DECAYING)
     if HAS_IDS:
         vector = tl.load(id_embeddings + item[:, None] * (d + 1) + col, mask=mask, other=0.0)
         bias = tl.load(id_embeddings + item * (d + 1) + d, mask=valid, other=0.0)
@@ -69,8 +92,10 @@ def _initial_scores(
     low,
     count,
     first_outside,
+    shift,
     col,
     d: tl.constexpr,
+    DECAYING: tl.constexpr,
     BA: tl.constexpr,
     HAS_IDS: tl.constexpr,
     HAS_BONUS: tl.constexpr,
@@ -88,7 +113,7 @@ def _initial_scores(
     row = tl.load(rows + index, mask=valid, other=0).to(tl.int64)
     until = tl.load(first_update + index, mask=valid, other=2147483647)
     state, vector, bias = _load_candidates(
-        arena, outside, id_embeddings, item, row, valid, first_outside, col, d, HAS_IDS
+        arena, outside, id_embeddings, item, row, valid, first_outside, shift, col, d, DECAYING, HAS_IDS
     )
     scores = _scores(q, q_id, state, vector, bias, HAS_IDS, DTYPE, PRECISION)
     if HAS_BONUS:
@@ -115,8 +140,10 @@ def _updated_scores(
     multiplicity,
     count,
     first_outside,
+    shift,
     col,
     d: tl.constexpr,
+    DECAYING: tl.constexpr,
     HAS_IDS: tl.constexpr,
     HAS_BONUS: tl.constexpr,
     DTYPE: tl.constexpr,
@@ -126,7 +153,8 @@ def _updated_scores(
     that do not read them. A candidate sampled twice counts twice."""
     is_candidate = multiplicity > 0
     state, vector, bias = _load_candidates(
-        arena, outside, id_embeddings, e_item, e_row, is_candidate, first_outside, col, d, HAS_IDS
+        *(arena, outside, id_embeddings, e_item, e_row, is_candidate, first_outside),
+        *(shift, col, d, DECAYING, HAS_IDS),
     )
     scores = (
         _scores(q, q_id, state, vector, bias, HAS_IDS, DTYPE, PRECISION)
@@ -168,11 +196,15 @@ def compute_chunks(
     state_grads,
     id_grads,
     bonus_grad,
+    listed,
+    listed_grad,
+    shifts,
     n,
     count,
     first_outside,
     log_weight,
     d: tl.constexpr,
+    DECAYING: tl.constexpr,
     PASSES: tl.constexpr,
     ALL_ITEMS: tl.constexpr,
     CHUNK: tl.constexpr,
@@ -181,6 +213,7 @@ def compute_chunks(
     BK: tl.constexpr,
     HAS_IDS: tl.constexpr,
     HAS_BONUS: tl.constexpr,
+    HAS_LISTED: tl.constexpr,
     DTYPE: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
@@ -191,6 +224,8 @@ def compute_chunks(
     the states its chunk's events wrote. id_grads [.., d + 1]: the same of ID embeddings and biases. sums [S, 2,
     P · BQ]: maximum and sum of exponentials, from the first pass to the second. ALL_ITEMS: candidate c is item c, and
     there may be bonuses, bonus [n, C], with a gradient. log_weight is subtracted from the true items' scores.
+    listed [2, n] and its gradient: what is added to the true item's score, and one more score.
+    shifts [m, DECAYING]: what is subtracted from the decaying columns of a chunk's rows.
 
     PASSES: "both", "first" or "second". The first split computes the true items, the last the updated states.
     """
@@ -208,9 +243,9 @@ def compute_chunks(
     WIDTH: tl.constexpr = 2 * d if HAS_IDS else d
     true = tl.load(true_item + k, mask=valid_event, other=-1).to(tl.int64)
     row = tl.load(true_row + k, mask=valid_event, other=0).to(tl.int64)
-    q_address, true_address = query + k[:, None] * WIDTH + col, arena + row[:, None] * d + col
+    q_address, shift = query + k[:, None] * WIDTH + col, shifts + chunk * DECAYING
     q = tl.load(q_address, mask=mask, other=0.0)
-    true_score = tl.sum(q.to(tl.float32) * tl.load(true_address, mask=mask, other=0.0), 1)
+    true_score = tl.sum(q.to(tl.float32) * _load_states(arena + row * d, valid_event, shift, col, d, DECAYING), 1)
     q_id, true_id_address = q, id_embeddings + true[:, None] * (d + 1) + col
     if HAS_IDS:
         q_id = tl.load(q_address + d, mask=mask, other=0.0)
@@ -219,6 +254,10 @@ def compute_chunks(
     q, q_id = q.to(DTYPE), q_id.to(DTYPE)
     if HAS_BONUS:
         true_score += tl.load(bonus + k * count + true, mask=valid_event, other=0.0)
+    other_score = tl.full([BQ], LOWEST, tl.float32)
+    if HAS_LISTED:
+        true_score += tl.load(listed + k, mask=valid_event, other=0.0)
+        other_score = tl.maximum(tl.load(listed + n + k, mask=valid_event, other=LOWEST) - log_weight, LOWEST)
     true_score -= log_weight
 
     # The states that the chunk's events write: read from the next event on, until the item is updated again.
@@ -231,11 +270,14 @@ def compute_chunks(
         multiplicity += (e_row >= 0).to(tl.float32)
 
     highest, total = tl.where(is_first, true_score, LOWEST), tl.full([BQ], 0.0, tl.float32) + is_first
+    if HAS_LISTED and is_first:
+        highest, total = _add_exponentials(highest, total, other_score[:, None])
     if PASSES != "second":
         for low in range(start, stop, BA):
             valid, item, until, state, vector, scores = _initial_scores(
                 *(q, q_id, k, true, valid_event, arena, outside, id_embeddings, bonus, items, rows),
-                *(first_update, chunk, low, count, first_outside, col, d, BA, HAS_IDS, HAS_BONUS, DTYPE, PRECISION),
+                *(first_update, chunk, low, count, first_outside, shift, col, d, DECAYING, BA),
+                *(HAS_IDS, HAS_BONUS, DTYPE, PRECISION),
             )
             if not ALL_ITEMS and tl.min(until, 0) < end:
                 multiplicity += tl.sum(((e_item[:, None] == item[None, :]) & (e_row >= 0)[:, None]).to(tl.float32), 1)
@@ -244,7 +286,7 @@ def compute_chunks(
     if PASSES != "second" and any_updated:
         state, vector, scores = _updated_scores(
             *(q, q_id, k, true, valid_event, arena, outside, id_embeddings, bonus, e, e_item, e_row),
-            *(multiplicity, count, first_outside, col, d, HAS_IDS, HAS_BONUS, DTYPE, PRECISION),
+            *(multiplicity, count, first_outside, shift, col, d, DECAYING, HAS_IDS, HAS_BONUS, DTYPE, PRECISION),
         )
         highest, total = _add_exponentials(highest, total, scores)
     sums_address = sums + program * BQ + tl.arange(0, BQ)
@@ -263,7 +305,7 @@ def compute_chunks(
     log_sum = highest + tl.log(total)
 
     true_grad = tl.where(valid_event & is_first, tl.exp(true_score - log_sum) - 1, 0.0)[:, None]
-    grad_q = true_grad * tl.load(true_address, mask=mask, other=0.0)
+    grad_q = true_grad * _load_states(arena + row * d, valid_event, shift, col, d, DECAYING)
     grad_q_id = grad_q
     if HAS_IDS:
         grad_q_id = true_grad * tl.load(true_id_address, mask=mask, other=0.0)
@@ -276,10 +318,14 @@ def compute_chunks(
             tl.store(id_grads + k[:, None] * (d + 1) + d, true_grad, mask=valid_event[:, None])
         if HAS_BONUS:
             tl.store(bonus_grad + k * count + true, tl.exp(true_score - log_sum) - 1, mask=valid_event)
+        if HAS_LISTED:
+            tl.store(listed_grad + k, tl.exp(true_score - log_sum) - 1, mask=valid_event)
+            tl.store(listed_grad + n + k, tl.exp(other_score - log_sum), mask=valid_event)
     for low in range(start, stop, BA):
         valid, item, until, state, vector, scores = _initial_scores(
             *(q, q_id, k, true, valid_event, arena, outside, id_embeddings, bonus, items, rows),
-            *(first_update, chunk, low, count, first_outside, col, d, BA, HAS_IDS, HAS_BONUS, DTYPE, PRECISION),
+            *(first_update, chunk, low, count, first_outside, shift, col, d, DECAYING, BA),
+            *(HAS_IDS, HAS_BONUS, DTYPE, PRECISION),
         )
         probability = tl.exp(scores - log_sum[:, None])
         if HAS_BONUS:
@@ -300,7 +346,7 @@ def compute_chunks(
     if any_updated:
         state, vector, scores = _updated_scores(
             *(q, q_id, k, true, valid_event, arena, outside, id_embeddings, bonus, e, e_item, e_row),
-            *(multiplicity, count, first_outside, col, d, HAS_IDS, HAS_BONUS, DTYPE, PRECISION),
+            *(multiplicity, count, first_outside, shift, col, d, DECAYING, HAS_IDS, HAS_BONUS, DTYPE, PRECISION),
         )
         probability = tl.exp(scores - log_sum[:, None])
         if HAS_BONUS:

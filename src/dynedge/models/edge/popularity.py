@@ -1,0 +1,77 @@
+"""Popularity columns of an item: how often and how long ago it occurred, as numbers that a query can weight.
+
+Legend: d width of a state, F half-lives of counts, r half-lives of the age, q items.
+
+The F first columns are logarithms of exponentially decayed event counts, as of the item's last event; the r last ones
+are 2^(−age / half-life), the age being the number of events of the log since then. They replace the last columns of
+the item's state where candidates are scored, so that scoring is as wide as without them. All half-lives are powers of
+two: ages in half-lives are exact then (ops/decaying_columns.py).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from dynedge.models.base import State
+from dynedge.ops.decaying_columns import NEVER
+
+COUNTS, EVENT, CLOCK = "item_counts", "item_event", "clock"  # names in the state
+NO_EVENT = -1
+SHORTEST, LONGEST = 2, 16  # of the half-lives of the age: powers of two
+COUNT_HALF_LIVES = 6, 10, 14  # powers of two; the first count does not decay
+
+
+class Rates(NamedTuple):
+    """One over each half-life, in events."""
+
+    counts: Tensor  # float64[F]
+    ages: Tensor  # float64[r]
+
+    @property
+    def width(self) -> int:
+        """Number of columns."""
+        return len(self.counts) + len(self.ages)
+
+
+def rates(dim: int, device: torch.device | str = "cpu") -> Rates:
+    """Up to four columns for counts and eight for ages, fewer where states are narrow."""
+    counts, ages = min(4, dim // 5), min(8, dim // 4)
+    powers = torch.linspace(SHORTEST, LONGEST, ages, dtype=torch.float64).round()
+    of_counts = [0.0, *(2.0**-power for power in COUNT_HALF_LIVES)][:counts]
+    return Rates(torch.tensor(of_counts, dtype=torch.float64, device=device), torch.exp2(-powers).to(device))
+
+
+def empty(items: int, rate: Rates, like: Tensor) -> State:
+    """The state before the first event."""
+    device = like.device
+    return State(
+        {
+            COUNTS: like.new_zeros(items, len(rate.counts)),
+            EVENT: torch.full((items,), NO_EVENT, device=device),
+            CLOCK: torch.zeros(1, dtype=torch.int64, device=device),
+        }
+    )
+
+
+def columns(counts: Tensor, event: Tensor, clock: Tensor, rate: Rates) -> Tensor:
+    """[q, F + r] of items with these counts [q, F] at their last events, of number int64[q].
+
+    The ages are columns that decay: in half-lives, relative to the last whole half-life before `clock`.
+    """
+    exists = (event >= 0)[:, None]
+    fixed = torch.where(exists, 1 + counts.clamp_min(1).log(), 0.0)
+    ages = (event[:, None] - _origin(clock, rate)) * rate.ages
+    return torch.cat([fixed, torch.where(exists, ages.to(counts.dtype), NEVER)], 1)
+
+
+def decay(count: int, clock: Tensor, rate: Rates) -> Tensor:
+    """float64[count, r]: `decay` of ops/decaying_columns.py for the next `count` events."""
+    number = clock + torch.arange(count, device=clock.device)
+    return (number[:, None] - _origin(clock, rate)) * rate.ages
+
+
+def _origin(clock: Tensor, rate: Rates) -> Tensor:
+    return (clock * rate.ages).floor() / rate.ages
