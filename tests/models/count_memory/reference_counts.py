@@ -42,7 +42,7 @@ class Rules:
 
     def occurrences(self, r):
         """How many occurrences of the user's item number r, newest first, are read."""
-        return self.share(1 if r == 0 else 4 if r < 5 else 16)
+        return self.share(1 if r == 0 else 4)
 
     def near_occurrences(self, r):
         """The same by `near`, `similar` and `peers`: a quarter, half of that for items 2 and 3, and so on."""
@@ -162,7 +162,8 @@ class Expected:
             self.add("last_two", "log-decayed", follower, self.log_factor(follower))
 
     def add_similar(self):
-        weight_of = {item: c.NEAR_DECAY**r for r, item in enumerate(self.recent[1:])}
+        places = list(enumerate(self.recent[1:]))
+        weight_of = {item: c.NEAR_DECAY**r for r, item in reversed(places)}
         for j, follower in self.followers(0):
             if j not in self.read(0)[: self.rules.near_occurrences(0)]:
                 continue
@@ -241,7 +242,6 @@ class Expected:
             features[:6] = 1, 0.3 * log1p(age), 0.1 * log1p(max(elapsed, 0)), elapsed <= 0, age == 0, len(met) == 1
         events = self.occurrences(item)
         if not events:
-            features[13] = 1
             return features
         elapsed = self.time[self.k] - self.time[events[0]]
         features[6] = 0.2 * log1p(self.k - events[0])

@@ -1,7 +1,7 @@
 """Heuristics: the simplest recommenders, as models without parameters; and `counts`, a learned mixture of them.
 
-All of them are the count memory (models/count_memory/contexts.py) with fixed weights on a few of its sources; they
-count all earlier events.
+All of them are the count memory (models/count_memory/contexts.py) with fixed weights on a few of its sources. The
+heuristics count all earlier events, `counts` as many as the memory.
 
     popular       the most frequent items; with a half-life in events, the most frequent recently
     recent        the user's own items, most recent first, then all others by popularity

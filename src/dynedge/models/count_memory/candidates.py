@@ -46,7 +46,7 @@ from dynedge.utils.array_type import Array
 from dynedge.utils.numba_compile import compiled
 
 QUERY_FEATURES = 18  # sizes of the contexts, time since the user's last event, whether the last items are the same
-ITEM_FEATURES = 14  # of an item: how recently and how often the user and anyone met it
+ITEM_FEATURES = 13  # of an item: how recently and how often the user and anyone met it
 SEEN = 0  # the item feature that is 1 for the user's own items
 STALENESS = 6  # the first item feature that is not about the user
 
@@ -115,7 +115,7 @@ def collect_candidates(index: EventIndex, settings: CountSettings, query: Query,
     if query.place > 0:
         size = _read_history(index, settings, query, buffer, size)
         recent, count = _recent_items(index, query)
-        for r in range(1, count):
+        for r in range(count - 1, 0, -1):
             buffer.similarity[recent[r]] = NEAR_DECAY ** (r - 1)
         for r in range(count):
             if not _occurs(recent, r):
@@ -406,9 +406,6 @@ def set_staleness(index: EventIndex, query: Query, buffer: CandidateBuffer, slot
         stops[j] = first_from(index.occurrences, AT, starts[j], stops[j], query.clock)
     for j in range(len(slots)):
         features, start, stop = buffer.item_features[slots[j]], starts[j], stops[j]
-        if stop == start:
-            features[STALENESS + 7] = 1.0
-            continue
         other = index.occurrences[stop - 1, OF_USER]
         elapsed = (
             query.time - index.history_time[index.user_blocks[other, START] + index.occurrences[stop - 1, PLACE]]

@@ -79,7 +79,7 @@ def count_settings(config: MemoryConfig) -> CountSettings:
             raise UsageError(f"model.contexts: {name!r} is not a context; choose from {', '.join(CONTEXTS)}.")
     near = (NEAR_DECAY ** np.arange(NEAR_DISTANCE)).astype(np.float32)
     most = config.occurrences
-    quarter, sixteenth = max(most // 4, 1), max(most // 16, 1)
+    quarter = max(most // 4, 1)
     return CountSettings(
         contexts=np.array([name in config.contexts for name in CONTEXTS]),
         context_decay=decay_factors(CONTEXT_HALF_LIFE),
@@ -90,7 +90,7 @@ def count_settings(config: MemoryConfig) -> CountSettings:
         near_weights=near_weights(near, near),
         near_items=RECENT_ITEMS,
         history_events=config.history_events,
-        occurrences=np.array([most] + [quarter] * 4 + [sixteenth] * 5),
+        occurrences=np.array([most] + [quarter] * (RECENT_ITEMS - 1)),
         near_occurrences=np.maximum(quarter >> (np.arange(RECENT_ITEMS) // 2), 1),
         peers=max(most // 8, 1),
         rescaled_items=config.rescaled_items,
