@@ -34,6 +34,7 @@ from dynedge.config import override
 from dynedge.data.log import read_log
 from dynedge.evaluation.bootstrap import confidence_intervals
 from dynedge.models.baselines.heuristics import RECIPES
+from dynedge.models.count_memory.config import CONTEXTS
 from dynedge.runs.evaluate_run import evaluate_run
 from dynedge.runs.folder import RunFolder
 from dynedge.runs.run_config import recipe_config
@@ -57,6 +58,9 @@ ADDITIONS = {
     "+ time gaps": ["model.time_gaps=true"],
     "+ repeat bonus": ["model.history=true"],
     "+ dropout": ["model.dropout=0.3"],
+    "+ popularity and staleness of candidates": ["model.popularity=true"],
+    "+ copy path": ["model.copy_path=true"],
+    "+ successors": ["model.successors=true"],
 }
 ABLATIONS: dict[str, Variant] = {}
 for _name, _more in ADDITIONS.items():
@@ -65,9 +69,10 @@ for _name, _more in ADDITIONS.items():
 ABLATIONS |= {
     "memory, constant weights": ("memory", ["model.gating_hidden=0"]),
     "memory, no rescaling network": ("memory", ["model.rescaling_hidden=0"]),
-    "memory without last_two": ("memory", ["model.contexts=user,last,user_last,near"]),
-    "memory without user_last": ("memory", ["model.contexts=user,last,last_two,near"]),
-    "memory without near": ("memory", ["model.contexts=user,last,last_two,user_last"]),
+}
+ABLATIONS |= {
+    f"memory without {left_out}": ("memory", [f"model.contexts={','.join(c for c in CONTEXTS if c != left_out)}"])
+    for left_out in CONTEXTS
 }
 ABLATIONS["edge without repeat bonus"] = ("edge", ["model.recurrence.history=false"])
 DNODES: dict[str, Variant] = {
