@@ -77,7 +77,7 @@ def measure(name: str, log: EventLog, args: argparse.Namespace) -> None:
             pass
 
     seconds, _ = fastest(collect, args.repeats)
-    report("append and collect 60,000 examples", seconds, train_end - begin, "event")
+    report("append and collect examples", seconds, train_end - begin, "event")
     protocol = "full" if log.num_items <= MAX_RANKED_ITEMS else "sampled-499"
     ranked = range(train_end, min(train_end + args.events, len(log)))
     seconds, _ = fastest(lambda: rank_events(model, log, ranked, state.clone(), protocol=protocol), args.repeats)

@@ -45,8 +45,8 @@ class Rules:
         return self.share(1 if r == 0 else 4)
 
     def near_occurrences(self, r):
-        """The same by `near`, `similar` and `peers`: a quarter, half of that for items 2 and 3, and so on."""
-        return self.share(4 * 2 ** (r // 2))
+        """The same by `near`, `similar` and `peers`: a quarter, half of that for items 3 to 5, and so on."""
+        return self.share(4 * 2 ** (r // 3))
 
 
 def decayed(age, half_life):

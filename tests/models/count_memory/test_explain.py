@@ -33,7 +33,7 @@ def expected_nearest(counts, item):
             for x in (*counts.before(j)[: c.NEAR_DISTANCE], *counts.after(j)[: c.NEAR_DISTANCE])
         ]
         share = c.NEAR_DECAY**r * near.count(item) / len(occurrences)
-        if share > best * (1 + 1e-12) and other != item:
+        if share > best * (1 + 1e-9) and other != item:
             best, nearest = share, other
     return nearest
 

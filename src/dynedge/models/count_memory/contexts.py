@@ -91,7 +91,7 @@ def count_settings(config: MemoryConfig) -> CountSettings:
         near_items=RECENT_ITEMS,
         history_events=config.history_events,
         occurrences=np.array([most] + [quarter] * (RECENT_ITEMS - 1)),
-        near_occurrences=np.maximum(quarter >> (np.arange(RECENT_ITEMS) // 2), 1),
+        near_occurrences=np.maximum(quarter >> (np.arange(RECENT_ITEMS) // 3), 1),
         peers=max(most // 8, 1),
         rescaled_items=config.rescaled_items,
     )

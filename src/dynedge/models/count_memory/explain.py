@@ -81,7 +81,7 @@ def _nearest(index: EventIndex, settings: CountSettings, user: int, item: int) -
             for y in range(max(place - NEAR_DISTANCE, 0), min(place + NEAR_DISTANCE + 1, block[LENGTH])):
                 found += y != place and index.history[block[START] + y, ITEM] == item
         share = NEAR_DECAY**r * found / read
-        if share > best and other != item:
+        if share > best * (1 + 1e-9) and other != item:  # of equal ones the newest, whatever the rounding
             best, nearest = share, other
     return nearest
 
