@@ -25,9 +25,9 @@ from dynedge.data.log import EventLog
 from dynedge.data.windows import Window
 from dynedge.models import window_index
 from dynedge.models.base import Step
-from dynedge.models.edge import recurrence, repeat_bonus
+from dynedge.models.edge import recurrence
 from dynedge.models.edge.config import PAPER, RecurrenceConfig
-from dynedge.ops import adam, all_scores, candidate_scores, gather_linear, read_states
+from dynedge.ops import adam, all_scores, candidate_scores, decayed_counts, gather_linear, list_log_sum, read_states
 from dynedge.training.optimizer import Adam
 
 TARGET = GPUTarget("cuda", 90, 32)
@@ -79,6 +79,8 @@ CONFIGS = {
     "recurrence": RecurrenceConfig(windows=2, depth=20),
     "recurrence, candidates split": RecurrenceConfig(windows=20),
     "recurrence, sampled": RecurrenceConfig(windows=2, full_softmax_up_to=0, negatives=64),
+    "recurrence, ids": RecurrenceConfig(windows=2, candidate_id=True),
+    "recurrence, ids, sampled": RecurrenceConfig(windows=2, candidate_id=True, full_softmax_up_to=0, negatives=64),
 }
 
 
@@ -93,6 +95,8 @@ def main() -> None:
         (gather_linear, "ROWS_BY_DEVICE", "gather_rows"),
         (all_scores, "BY_DEVICE", "all_scores"),
         (candidate_scores, "BY_DEVICE", "candidate_scores"),
+        (decayed_counts, "BY_DEVICE", "decayed_counts"),
+        (list_log_sum, "BY_DEVICE", "list_log_sum"),
         (adam, "ROWS_BY_DEVICE", "row_step"),
         (adam, "DENSE_BY_DEVICE", "dense_step"),
         (adam, "COALESCE_BY_DEVICE", "coalesce"),
@@ -109,7 +113,7 @@ def main() -> None:
                 window = Window(log, planned.events)
                 lists = None
                 if model.bonus is not None:
-                    lists = repeat_bonus.lists_before_events(window, repeat_bonus.empty_lists(), model.xi.device)
+                    lists = model.lists.before_events(window, model.lists.start(*model.sizes))
                 ready = model._index(window, planned.schedule, model._past(window), number, lists)
                 loss = model.loss(ready, state, Step(0, 0, number))
                 optimiser.zero_grad()

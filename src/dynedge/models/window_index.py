@@ -65,6 +65,9 @@ class WindowIndex:
     last: tuple[LastEvents, LastEvents]
     lists: ScoreLists | ListedCandidates | None  # for training: the items whose scores get a bonus
 
+    def listed_tensors(self) -> tuple[Tensor, ...]:
+        return () if self.lists is None else self.lists.tensors()
+
     @property
     def uses_triton(self) -> bool:
         """Whether its indices are those of the Triton kernels."""

@@ -54,8 +54,9 @@ class GPUWindowCache:
         for window, ready in prefetch_map(copy, plan_from(number), threads=THREADS):
             torch.cuda.current_stream().wait_event(ready)
             self._full = self._full or not self._has_space()
-            if self._full:  # one buffer: its memory is free again when its readers are done
-                window.item.record_stream(torch.cuda.current_stream())
+            if self._full:  # their memory is free again when their readers are done
+                for tensor in (window.item, *window.listed_tensors()):  # all indices are one buffer
+                    tensor.record_stream(torch.cuda.current_stream())
             else:
                 self._cached[number] = window
             yield window

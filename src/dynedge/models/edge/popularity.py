@@ -10,6 +10,7 @@ two: ages in half-lives are exact then (ops/decaying_columns.py).
 
 from __future__ import annotations
 
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -36,7 +37,8 @@ class Rates(NamedTuple):
         return len(self.counts) + len(self.ages)
 
 
-def rates(dim: int, device: torch.device | str = "cpu") -> Rates:
+@cache
+def rates(dim: int, device: torch.device) -> Rates:
     """Up to four columns for counts and eight for ages, fewer where states are narrow."""
     counts, ages = min(4, dim // 5), min(8, dim // 4)
     powers = torch.linspace(SHORTEST, LONGEST, ages, dtype=torch.float64).round()

@@ -228,7 +228,7 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
 
     # ---- states
 
-    @cached_property
+    @property
     def popularity(self) -> popularity.Rates:
         """The half-lives of an item's popularity columns."""
         return popularity.rates(self.config.dim, self.xi.device)

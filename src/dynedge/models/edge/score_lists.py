@@ -63,6 +63,9 @@ class ScoreLists(NamedTuple):
         kept = (part[torch.from_numpy(drawn)] for part in (self.event, self.item, self.bucket))
         return ScoreLists(torch.from_numpy(start), *kept), torch.from_numpy(weight)
 
+    def tensors(self) -> tuple[Tensor, ...]:
+        return tuple(self)
+
     def to(self, device: torch.device) -> ScoreLists:
         return ScoreLists(*(part.to(device) for part in self))
 
@@ -74,6 +77,9 @@ class ListedCandidates(NamedTuple):
     log_weight: Tensor  # float32[L]
     row: Tensor  # int64[L]: of the pool [arena | outside], just before the event
     outside: Tensor  # int64: items without an event in the window
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        return *self.lists, self.log_weight, self.row, self.outside
 
     def to(self, device: torch.device) -> ListedCandidates:
         return ListedCandidates(self.lists.to(device), *(part.to(device) for part in self[1:]))

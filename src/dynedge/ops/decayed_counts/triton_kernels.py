@@ -18,7 +18,7 @@ def count_events(start, start_event, item_starts, item_events, clock, rate, out,
     now = tl.load(clock)
     for w in range(tl.load(item_starts + i), tl.load(item_starts + i + 1)):
         number = now + tl.load(item_events + w)
-        factor = tl.exp2((previous - number).to(tl.float64) * per_event)
-        count = (1 + count.to(tl.float64) * factor).to(count.dtype)
+        factor = tl.exp2(((previous - number).to(tl.float64) * per_event).to(tl.float32))
+        count = (1 + count * factor).to(count.dtype)
         tl.store(out + w * h + col, count, mask=mask)
         previous = number
