@@ -82,8 +82,8 @@ def measure(name: str, log: EventLog, args: argparse.Namespace) -> None:
     ranked = range(train_end, min(train_end + args.events, len(log)))
     seconds, _ = fastest(lambda: rank_events(model, log, ranked, state.clone(), protocol=protocol), args.repeats)
     report(f"rank, {protocol}", seconds, len(ranked), "event")
-    users = torch.from_numpy(log.user[train_end : train_end + 200].astype("int64"))
-    times = torch.from_numpy(log.time[train_end : train_end + 200])
+    users = torch.tensor(log.user[train_end : train_end + 200]).long()
+    times = torch.tensor(log.time[train_end : train_end + 200])
 
     def ask() -> None:
         for k in range(200):

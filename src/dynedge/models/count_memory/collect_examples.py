@@ -36,7 +36,7 @@ from dynedge.models.count_memory.scoring import (
 from dynedge.utils.array_type import Array
 from dynedge.utils.numba_compile import compiled
 
-TOP, SAMPLED = 26, 12
+TOP, SAMPLED = 38, 24
 CANDIDATES = 2 + TOP + SAMPLED  # K: the true item, the items no context has seen, the top, a sample of the rest
 NO_CANDIDATE = np.float32(-1e9)  # log weight of an unused place
 

@@ -30,7 +30,7 @@ class MemoryConfig:
     rescaling_hidden: int = option(
         64, "Hidden units of the network that rescales item probabilities; 0: one factor for seen items.", least=0
     )
-    training_examples: int = option(100_000, "Number of training events that the networks are fitted to.", least=0)
+    training_examples: int = option(80_000, "Number of training events that the networks are fitted to.", least=0)
 
 
 @dataclass(frozen=True)
