@@ -32,11 +32,12 @@ def trained(log, out, name, **settings):
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """A folder with a log, an EDGE trained on it, and a heuristic."""
+    """A folder with a log, an EDGE trained on it, a heuristic, and a recurrence."""
     place = tmp_path_factory.mktemp("place")
     log = synthesize("demo", place / "log", events=3000, quiet=True)
     trained(log, place / "run", "edge", epochs=1, windows=8, dim=8)
     trained(log, place / "popular", "popular")
+    trained(log, place / "recurrence", "recurrence", epochs=1, windows=8, dim=8)
     return place
 
 
@@ -122,9 +123,9 @@ def test_filter_seen_hides_exactly_the_items_of_the_user(cli_run, place, log, mo
 def test_filter_seen_needs_a_model_that_remembers_seen_items(cli_run, place, log, tmp_path):
     out = tmp_path / "all.parquet"
     for arguments in (["--users", names(log, [0])], ["--all-users", "--out", out]):
-        code, _, err = cli_run("recommend", place / "popular", *arguments, "--filter-seen")
+        code, _, err = cli_run("recommend", place / "recurrence", *arguments, "--filter-seen")
         assert code == 2
-        assert "the model popular does not remember which items a user has seen" in err
+        assert "the model recurrence does not remember which items a user has seen" in err
     assert list(tmp_path.iterdir()) == []
 
 
@@ -197,7 +198,7 @@ def test_a_failed_write_keeps_the_old_file(cli_run, place, tmp_path, monkeypatch
 def test_embed_writes_the_vectors_of_all_entities(cli_run, place, log, tmp_path):
     code, out, err = cli_run("embed", place / "run", "--out", tmp_path / "v.parquet")
     assert code == 0, err
-    assert f"{log.num_users} user vectors of width 8 and {log.num_items} item vectors of width 16" in out
+    assert f"{log.num_users} user vectors of width 8 and {log.num_items} item vectors of width 8" in out
     table = pq.read_table(tmp_path / "v.parquet").to_pylist()
     assert [row["user_id"] for row in table[: log.num_users]] == log.user_ids.take(range(log.num_users))
     assert [row["item_id"] for row in table[log.num_users :]] == log.item_ids.take(range(log.num_items))

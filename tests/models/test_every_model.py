@@ -87,7 +87,7 @@ def test_every_capability_has_a_check():
     assert declared == set(CHECKS)
     assert all(models_with(capability) for capability in CHECKS)
     assert {"jodie", "tgat", "gcmc", "ctdne"} <= set(models_with(capabilities.HasVectors))
-    assert "popular" not in models_with(capabilities.RemembersSeen)
+    assert "jodie" not in models_with(capabilities.RemembersSeen)
 
 
 def assert_chunks_change_nothing(model, state, log, protocol):
