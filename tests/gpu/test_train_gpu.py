@@ -31,6 +31,8 @@ DROPPING = RecurrenceConfig(windows=50, depth=20)
 CONFIGS = {
     "paper": replace(PAPER, active_users=50, active_items=200, dnodes=20, windows=50),
     "edge": RecurrenceConfig(windows=50, depth=20, dropout=0.0),
+    "edge, ids": RecurrenceConfig(windows=50, dropout=0.0, candidate_id=True, dim=40),
+    "edge, sampled": RecurrenceConfig(windows=50, dropout=0.0, full_softmax_up_to=0, active_items=200),
 }
 
 

@@ -365,9 +365,8 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
         users, entry, psi_users, psi = index.roots
         for first, items in ((len(users), entry), (len(users) + len(entry) + len(psi_users), psi)):
             own[first : first + len(items)] = self._popularity_now(items.long(), state)
-        own[index.after[events].long()] = popularity.columns(
-            self._counts(index, state), clock + events, clock, self.popularity
-        )
+        after = popularity.columns(self._counts(index, state), clock + events, clock, self.popularity)
+        own.index_copy_(0, index.after.index_select(0, events).long(), after)
         return torch.cat([arena[:, : self._state_width], own], 1)
 
     def _popularity_now(self, items: Tensor, state: State) -> Tensor:
