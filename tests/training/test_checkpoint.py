@@ -95,12 +95,12 @@ def test_a_malformed_manifest_counts_as_damaged(tmp_path, body):
 
 
 def test_another_format_version_is_reported(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("dynedge.training.checkpoint.VERSION", 3)
+    monkeypatch.setattr("dynedge.training.checkpoint.VERSION", 4)
     Checkpoints(tmp_path).save(checkpoint(1))
     monkeypatch.undo()
     with pytest.raises(DataError):
         Checkpoints(tmp_path).load()
-    assert "has format version 3; this dynedge reads version 2" in capsys.readouterr().err
+    assert "has format version 4; this dynedge reads version 3" in capsys.readouterr().err
 
 
 def system_calls_of_save(folder, monkeypatch):

@@ -40,7 +40,7 @@ from dynedge.utils.tensor_io import load_tensors, save_tensors, select_prefix
 CONFIG, MODEL, STATE, IDS = "config.toml", "model.safetensors", "state.safetensors", "ids"
 COVERAGE, CURRENT_STATE = "coverage.safetensors", "current_state.safetensors"
 RUN_INFO, ENV, README = "run_info.json", "env.json", "README.md"
-FORMAT, VERSION = "dynedge-run", 2
+FORMAT, VERSION = "dynedge-run", 3
 
 
 class RunFolder:

@@ -22,7 +22,7 @@ from dynedge.errors import DataError
 from dynedge.utils.atomic_io import PARTIAL, file_sha256, write_atomically, write_text
 from dynedge.utils.tensor_io import Tensors, load_tensors
 
-VERSION = 2
+VERSION = 3
 RETAINED = 2  # snapshots
 WRITE_BYTES = 1 << 22  # bytes written at once; other threads run in between
 DTYPES = {
