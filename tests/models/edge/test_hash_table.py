@@ -1,7 +1,6 @@
-"""The hash table of counts: growing, finding, pruning and undoing."""
+"""The hash table of counts: growing, finding and undoing."""
 
 import numpy as np
-import pytest
 import torch
 from models.every_model import make_log
 
@@ -10,10 +9,10 @@ from dynedge.models.base import State
 from dynedge.models.edge import hash_table, repeat_bonus
 from dynedge.models.edge.hash_table import (
     COUNT,
+    ENTRY_CLOCK,
     HEAD,
     ITEM,
     NEXT,
-    UNLISTED,
     add_count,
     find_entry,
     find_row,
@@ -24,56 +23,45 @@ from dynedge.models.edge.undo import restore_rows, save_rows
 
 def test_all_counts_are_found_after_growing():
     state, rng = State(hash_table.empty("t")), np.random.default_rng(0)
-    context_decay, log_decay = hash_table.decay_factors(2.0), hash_table.decay_factors(1000.0)
     expected: dict[tuple[int, int], float] = {}
     for event in range(6000):
         if event % 500 == 0:
             hash_table.reserve(state, "t", 500)
         key, item = int(rng.integers(0, 1500)) << 33, int(rng.integers(0, 4))
-        add_count(view_of(state, "t"), key, item, 1.0, event, 0.0, context_decay, log_decay, 0)
+        add_count(view_of(state, "t"), key, item, float(event))
         expected[key, item] = expected.get((key, item), 0) + 1
     table = view_of(state, "t")
     assert len(table.entries) > hash_table.INITIAL_CAPACITY
     assert len(table.rows) > hash_table.INITIAL_CAPACITY
     for (key, item), count in expected.items():
         entry = find_entry(table, find_row(table, key), item)
-        assert table.entry_counts[entry, COUNT] == count
+        assert table.entries[entry, COUNT] == count
     assert find_row(table, 1) == -1
     assert find_entry(table, 0, 77) == -1
 
 
-def test_a_full_list_is_pruned_to_its_most_important_half_and_no_count_is_lost():
+def test_a_row_lists_its_items_newest_first_with_their_counts():
     state = State(hash_table.empty("t"))
-    context_decay, log_decay = hash_table.decay_factors(2.0), hash_table.decay_factors(1000.0)
-    items = [0] * 5 + [1] * 4 + list(range(2, 9))  # nine items
-    for event, item in enumerate(items):
-        add_count(view_of(state, "t"), 7, item, 1.0, event, 0.0, context_decay, log_decay, 8)
-
-    def listed():
-        table, items = view_of(state, "t"), []
-        entry = table.rows[0, HEAD]
-        while entry != -1:
-            items.append(int(table.entries[entry, ITEM]))
-            entry = table.entries[entry, NEXT]
-        return items
-
-    assert sorted(listed()) == [0, 1, 6, 7, 8]  # the eighth item pruned it to four, with the two most frequent
-    add_count(view_of(state, "t"), 7, 3, 1.0, len(items), 0.0, context_decay, log_decay, 8)
-    table = view_of(state, "t")
-    assert 3 in listed()
-    assert table.entry_counts[find_entry(table, 0, 3), COUNT] == 2
-    assert table.used.tolist() == [1, 9]
+    for event, item in enumerate([4, 2, 4, 9, 2, 4]):
+        add_count(view_of(state, "t"), 7, item, float(event))
+    table, listed = view_of(state, "t"), []
+    entry = table.rows[0, HEAD]
+    while entry != -1:
+        record = table.entries[entry]
+        listed.append((int(record[ITEM]), int(record[COUNT]), int(record[ENTRY_CLOCK]), table.entry_times[entry]))
+        entry = record[NEXT]
+    assert listed == [(9, 1, 4, 3.0), (2, 2, 5, 4.0), (4, 3, 6, 5.0)]
+    assert table.rows[0].tolist() == [2, 3, 6]
+    assert table.used.tolist() == [1, 3]
 
 
-@pytest.mark.parametrize("max_length", [0, 4])
-def test_undo_restores_every_tensor(max_length):
-    """Also where the count is the first of its row, and where a list is pruned."""
+def test_undo_restores_every_tensor():
+    """Also where the count is the first of its row."""
     state, rng = State(hash_table.empty("t")), np.random.default_rng(0)
-    context_decay, log_decay = hash_table.decay_factors(2.0), hash_table.decay_factors(50.0)
     table = view_of(state, "t")
     for event in range(800):
         key, item = int(rng.integers(0, 30)) << 33, int(rng.integers(0, 12))
-        counted = table, key, item, 1.0, event, float(event), context_decay, log_decay, max_length
+        counted = table, key, item, float(event)
         before = state.clone()
         saved = save_rows(table, np.array([key]), np.array([item]))
         add_count(*counted)
@@ -83,7 +71,6 @@ def test_undo_restores_every_tensor(max_length):
         assert all(torch.equal(state[name], tensor) for name, tensor in before.items()), event
         add_count(*counted)
         assert all(torch.equal(state[name], tensor) for name, tensor in after.items()), event
-    assert (state["t.entries"][:, NEXT] == UNLISTED).any() == bool(max_length)
 
 
 def test_undo_of_repeat_lists_also_where_the_table_grows():

@@ -21,9 +21,9 @@ from dynedge.data.windows import Window
 from dynedge.models.base import State
 from dynedge.models.edge import hash_table
 from dynedge.models.edge.hash_table import (
-    CONTEXT_CLOCK,
+    CLOCK,
     COUNT,
-    ENTRY_CONTEXT_CLOCK,
+    ENTRY_CLOCK,
     HEAD,
     ITEM,
     NEXT,
@@ -44,7 +44,6 @@ EVENT_AGES, COUNTS, TIME_AGES = (
     8,
 )  # steps of 2/3 octave in the user's events; 1 to 4 or more; decades of seconds
 BUCKETS = EVENT_AGES * COUNTS * TIME_AGES
-NO_DECAY = np.ones(2, np.float32)
 
 
 class RepeatLists(NamedTuple):
@@ -99,7 +98,7 @@ def _lists(user: Array, item: Array, time: Array, state: State, device: torch.de
 @compiled
 def _count_events(table: CountTable, user: Array, item: Array, time: Array) -> None:
     for k in range(len(user)):
-        add_count(table, user[k], item[k], 1.0, 0, time[k], NO_DECAY, NO_DECAY, 0)
+        add_count(table, user[k], item[k], time[k])
 
 
 @compiled
@@ -115,15 +114,15 @@ def _list_and_count(table: CountTable, user: Array, item: Array, time: Array) ->
                 items = np.concatenate((items, np.empty_like(items)))
                 bucket = np.concatenate((bucket, np.empty_like(bucket)))
             of_item = table.entries[entry]
-            age = table.rows[row, CONTEXT_CLOCK] - of_item[ENTRY_CONTEXT_CLOCK]
-            count = int(table.entry_counts[entry, COUNT])
+            age = table.rows[row, CLOCK] - of_item[ENTRY_CLOCK]
+            count = of_item[COUNT]
             items[size] = of_item[ITEM]
             bucket[size] = _bucket(age, count, time[k] - table.entry_times[entry])
             size += 1
             entry = of_item[NEXT]
         start[k + 1] = size
         if len(item):
-            add_count(table, user[k], item[k], 1.0, 0, time[k], NO_DECAY, NO_DECAY, 0)
+            add_count(table, user[k], item[k], time[k])
     return start, items[:size].copy(), bucket[:size].copy()
 
 

@@ -1,6 +1,6 @@
 """Undoing an event: the rows and entries of a count table that it changes are saved first and restored after.
 
-Counting an item in a context changes the context's row and the entries listed in it, and appends at most one of each.
+Counting an item of a user changes the user's row and one entry listed in it, or appends one or both.
 All of that is small, and restoring it gives the table back to the bit.
 """
 
@@ -10,18 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dynedge.models.edge.hash_table import (
-    HEAD,
-    ITEM,
-    LENGTH,
-    NEXT,
-    NONE,
-    ROW,
-    CountTable,
-    find_entry,
-    find_row,
-    find_slot,
-)
+from dynedge.models.edge.hash_table import ITEM, NONE, ROW, CountTable, find_entry, find_row, find_slot
 from dynedge.utils.array_type import Array
 from dynedge.utils.numba_compile import compiled
 
@@ -31,35 +20,28 @@ class SavedRows(NamedTuple):
 
     used: Array  # int64[2]
     row_numbers: Array  # int64[r]
-    rows: Array  # int32[r, 8]
+    rows: Array  # int32[r, 3]
     entry_numbers: Array  # int64[e]
-    entries: Array  # int32[e, 8]
+    entries: Array  # int32[e, 5]
     entry_times: Array  # float64[e]
 
 
 @compiled
 def save_rows(table: CountTable, keys: Array, items: Array) -> SavedRows:
-    """Copies what counting items[k] in context keys[k], both int64, will change."""
-    rows, entries = np.empty(len(keys), np.int64), np.empty(0, np.int64)
-    num_rows = 0
+    """Copies what counting items[k] of user keys[k], both int64, will change."""
+    rows, entries = np.empty(len(keys), np.int64), np.empty(len(keys), np.int64)
+    num_rows, num_entries = 0, 0
     for k in range(len(keys)):
         row = find_row(table, keys[k])
         if row == NONE:
             continue
         rows[num_rows] = row
         num_rows += 1
-        listed, size = np.empty(table.rows[row, LENGTH] + 1, np.int64), 0
-        entry = table.rows[row, HEAD]
-        while entry != NONE:
-            listed[size] = entry
-            size += 1
-            entry = table.entries[entry, NEXT]
-        entry = find_entry(table, row, items[k])  # a pruned entry is in no list
+        entry = find_entry(table, row, items[k])
         if entry != NONE:
-            listed[size] = entry
-            size += 1
-        entries = np.concatenate((entries, listed[:size]))
-    rows = rows[:num_rows]
+            entries[num_entries] = entry
+            num_entries += 1
+    rows, entries = rows[:num_rows], entries[:num_entries]
     return SavedRows(
         table.used.copy(), rows, table.rows[rows], entries, table.entries[entries], table.entry_times[entries]
     )
