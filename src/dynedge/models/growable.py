@@ -32,3 +32,10 @@ def grown(table: Tensor, rows: int, fill: Tensor | float) -> Tensor:
 def padded_size(count: int) -> int:
     """Size of scratch for `count` entries: the next power of two, so that it seldom has to be reallocated."""
     return 1 << count.bit_length()
+
+
+def doubled_capacity(capacity: int, needed: int) -> int:
+    """Returns the capacity, doubled until it is at least `needed`."""
+    while capacity < needed:
+        capacity *= 2
+    return capacity

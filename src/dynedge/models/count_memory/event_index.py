@@ -23,7 +23,7 @@ import torch
 
 from dynedge.errors import DataError
 from dynedge.models.base import State
-from dynedge.models.growable import grown
+from dynedge.models.growable import doubled_capacity, grown
 from dynedge.utils.array_type import Array
 from dynedge.utils.numba_compile import compiled
 
@@ -125,9 +125,7 @@ def append(state: State, items: int, user: Array, item: Array, time: Array) -> A
 
 def _reserve(state: State, pool: int, names: tuple[str, ...], additional: int) -> None:
     used, before = int(state["used"][pool]), len(state[names[0]])
-    capacity = before
-    while capacity < used + additional:
-        capacity *= 2
+    capacity = doubled_capacity(before, used + additional)
     if capacity > before:
         for name in names:
             longer = state[name].new_zeros((capacity, *state[name].shape[1:]))

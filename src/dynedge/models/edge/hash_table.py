@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from dynedge.models.base import State
+from dynedge.models.growable import doubled_capacity
 from dynedge.utils.array_type import Array
 from dynedge.utils.numba_compile import compiled
 
@@ -72,13 +73,6 @@ def reserve(state: State, prefix: str, additional: int) -> None:
             state[f"{prefix}.{name}"] = grown
         state[f"{prefix}.{slots}"] = torch.full((2 * capacity,), NONE, dtype=torch.int32)
         rehash(view_of(state, prefix))
-
-
-def doubled_capacity(capacity: int, needed: int) -> int:
-    """Returns the capacity, doubled until it is at least `needed`."""
-    while capacity < needed:
-        capacity *= 2
-    return capacity
 
 
 @compiled(inline="always")

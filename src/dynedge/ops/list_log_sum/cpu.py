@@ -2,55 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from dynedge.ops.gather_matmul import ALLOW_FMA
-from dynedge.ops.list_log_sum.inputs import ListedRows, SumInputs
+from dynedge.ops.list_log_sum.differentiable import differentiable_sum
+from dynedge.ops.list_log_sum.inputs import SumInputs
 from dynedge.ops.thread_pool import run_in_parts
 from dynedge.utils.array_type import Array
 from dynedge.utils.numba_compile import compiled
 
 
 def list_log_sum(inputs: SumInputs) -> Tensor:
-    query, value, *rest = inputs
-    out: Tensor = _ListLogSum.apply(query, value, *rest)  # type: ignore[no-untyped-call]
-    return out
+    return differentiable_sum(_sums, inputs)
 
 
-class _ListLogSum(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        query: Tensor,
-        value: Tensor,
-        arena: Tensor,
-        outside: Tensor,
-        id_embeddings: Tensor | None,
-        lists: ListedRows,
-        item: Tensor,
-        decay: Tensor | None,
-    ) -> Tensor:
-        ids = arena.new_zeros(0, arena.shape[1] + 1) if id_embeddings is None else id_embeddings
-        of_events = arena.new_zeros(len(query), 0) if decay is None else decay
-        tables = [_array(tensor) for tensor in (query, arena, outside, ids, of_events)]
-        entries = lists.start.numpy(), lists.item.numpy(), lists.row.numpy(), item.numpy()
-        out, share = np.empty(len(query), tables[0].dtype), np.empty(len(value), tables[0].dtype)
-        query_grad = np.empty_like(tables[0])
-        work = len(value) // 8
-        run_in_parts(_sum_events, work, *tables, *entries, _array(value), out, share, query_grad)
-        ctx.save_for_backward(torch.from_numpy(share), torch.from_numpy(query_grad), lists.event)
-        return torch.from_numpy(out)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        share, query_grad, event = ctx.saved_tensors
-        return query_grad * grad[:, None], share * grad[event.long()], *[None] * 6
+def _sums(inputs: SumInputs) -> tuple[Tensor, Tensor, Tensor]:
+    query, value, arena, outside, id_embeddings, lists, item, decay = inputs
+    ids = arena.new_zeros(0, arena.shape[1] + 1) if id_embeddings is None else id_embeddings
+    of_events = arena.new_zeros(len(query), 0) if decay is None else decay
+    tables = [_array(tensor) for tensor in (query, arena, outside, ids, of_events)]
+    entries = lists.start.numpy(), lists.item.numpy(), lists.row.numpy(), item.numpy()
+    out, share = np.empty(len(query), tables[0].dtype), np.empty(len(value), tables[0].dtype)
+    query_grad = np.empty_like(tables[0])
+    work = len(value) // 8
+    run_in_parts(_sum_events, work, *tables, *entries, _array(value), out, share, query_grad)
+    return torch.from_numpy(out), torch.from_numpy(share), torch.from_numpy(query_grad)
 
 
 @compiled(fastmath=ALLOW_FMA)
