@@ -38,3 +38,13 @@ def test_search_matches_prefixes_and_ignores_case():
     assert len(index.search("", 10)) == 6
     assert index.search("x", 10) == []
     assert GrowableIdIndex(IdIndex.from_ids([10, 1, 2])).search("1", 10) == [1, 10]
+
+
+def test_ids_start_with_those_of_a_shorter_index():
+    """Also where integers became strings because a later id is one."""
+    ints, texts = IdIndex.from_ids([5, 6, 7]), IdIndex.from_ids([5, 6, "x"])
+    assert ints.starts_with(IdIndex.from_ids([5, 6])) and texts.starts_with(IdIndex.from_ids([5, 6]))
+    assert texts.starts_with(texts) and texts.starts_with(IdIndex.from_ids(["5", "6"]))
+    for other in ([6, 5], [5, 6, 7, 8], [5, 6, 8], ["5", "x"]):
+        assert not ints.starts_with(IdIndex.from_ids(other))
+        assert not texts.starts_with(IdIndex.from_ids(other))

@@ -12,8 +12,9 @@ from data.small_log import write
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dynedge.data import checksums
 from dynedge.data.id_index import IdIndex
-from dynedge.data.log import METADATA, EventLog, read_log
+from dynedge.data.log import METADATA, EventLog, npy_header, read_log
 from dynedge.data.log_writer import ColumnWriter, LogWriter
 from dynedge.errors import DataError
 
@@ -50,13 +51,56 @@ def test_a_row_out_of_range_is_an_index_error():
 def test_a_damaged_column_is_an_error_that_names_it(tmp_path, column):
     path = write(tmp_path / "log") / f"{column}.npy"
     good = path.read_bytes()
-    for damaged in (good[:-1], good + b"x", b"\x93NUMPX" + good[6:], b""):
+    for damaged in (good[:-1], b"\x93NUMPX" + good[6:], b""):
         path.write_bytes(damaged)
         with pytest.raises(DataError, match=f"column '{column}'"):
             read_log(tmp_path / "log")
     path.unlink()
     with pytest.raises(DataError, match=f"column '{column}' is missing"):
         read_log(tmp_path / "log")
+
+
+def test_a_file_that_is_longer_than_its_column_is_read_as_the_metadata_say(tmp_path):
+    """As a killed `append` leaves it: with and without a header of the new number of rows."""
+    path = write(tmp_path / "log") / "time.npy"
+    for rows in (2, 3):
+        path.write_bytes(npy_header(np.dtype(np.float64), [rows]) + np.array([0, 0.5, 9]).tobytes())
+        log = read_log(tmp_path / "log")
+        log.verify()
+        assert log.time.tolist() == [0, 0.5]
+    path.write_bytes(npy_header(np.dtype(np.float64), [1]) + np.array([0, 0.5, 9]).tobytes())
+    with pytest.raises(DataError, match="column 'time' has a damaged header"):
+        read_log(tmp_path / "log")
+
+
+@pytest.mark.parametrize("block_bytes", [16, 24, 1 << 20])
+def test_checksums_of_blocks(tmp_path, monkeypatch, block_bytes):
+    """Same checksum however the column was written; of a prefix, with or without the stored blocks; verified."""
+    monkeypatch.setattr(checksums, "BLOCK_BYTES", block_bytes)
+    for name, pieces in {"a": [7], "b": [3, 0, 4], "c": [1] * 7}.items():
+        with LogWriter(tmp_path / name) as writer:
+            for column, dtype in (("user", np.int32), ("item", np.int32), ("time", np.float64)):
+                values = np.split(np.arange(7), np.cumsum(pieces)[:-1])
+                for part in values:
+                    writer.column(column, dtype).append(part)
+            writer.ids("user_ids", IdIndex.from_ids(range(7)))
+            writer.ids("item_ids", IdIndex.from_ids(range(7)))
+            writer.finish(events=7, users=7, items=7, item_features=[])
+    logs = [read_log(tmp_path / name) for name in "abc"]
+    memory = EventLog.from_arrays(np.arange(7), np.arange(7), np.arange(7))
+    assert len({log.fingerprint for log in logs}) == 1
+    assert ("blocks" in logs[0].metadata["columns"]["time"]) == (block_bytes < 56)
+    for events in range(8):
+        assert len({log.prefix_checksum(events) for log in [*logs, memory]}) == 1
+        changed = EventLog.from_arrays(np.arange(7), np.arange(7), np.where(np.arange(7) < events - 1, 0, 9))
+        assert (changed.prefix_checksum(events) == memory.prefix_checksum(events)) == (events == 0)
+    assert len({memory.prefix_checksum(events) for events in range(8)}) == 8
+    data = bytearray((tmp_path / "a" / "time.npy").read_bytes())
+    data[-3] ^= 1
+    logs[0].verify()
+    (tmp_path / "a" / "time.npy").write_bytes(data)
+    with pytest.raises(DataError, match="column 'time' does not match"):
+        logs[0].verify()
 
 
 def test_verify_detects_one_flipped_bit(tmp_path):

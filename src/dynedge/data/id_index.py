@@ -59,6 +59,18 @@ class IdIndex:
             return self.offsets is other.offsets and np.array_equal(self.values, other.values)
         return np.array_equal(self.offsets, other.offsets) and np.array_equal(self.values, other.values)
 
+    def starts_with(self, other: IdIndex) -> bool:
+        """Whether the first ids are those of `other`, by their text: "42" in a column of strings is 42."""
+        count = len(other)
+        if count > len(self):
+            return False
+        if self.offsets is None or other.offsets is None:
+            if self.offsets is other.offsets:
+                return np.array_equal(self.values[:count], other.values)
+            return all(str(self[row]) == str(other[row]) for row in range(count))
+        same = np.array_equal(self.offsets[: count + 1], other.offsets)
+        return same and np.array_equal(self.values[: len(other.values)], other.values)
+
     def take(self, rows: Iterable[int]) -> list[ExternalId]:
         return [self[int(row)] for row in rows]
 

@@ -1,6 +1,8 @@
 """EventLog: a time-sorted interaction log as memory-mapped columns, and how its folder is read.
 
-On disk a log is a folder with one `.npy` file per column, the metadata in `log.json`, and `rejects.csv`.
+On disk a log is a folder with one `.npy` file per column, the metadata in `log.json`, and `rejects.csv`. A file may
+be longer than its column: `dynedge append` adds rows to the files first and then replaces the metadata, which say how
+many rows there are, so that readers of the old metadata are not disturbed.
 Legend: E events, F numeric features, C categorical item features.
 """
 
@@ -9,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -18,6 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dynedge.data.checksums import array_checksum, file_matches
 from dynedge.data.id_index import IdIndex
 from dynedge.data.splits import DEFAULT_SPLIT, Split
 from dynedge.errors import DataError, UsageError
@@ -107,19 +111,52 @@ class EventLog:
                 digest.update(np.ascontiguousarray(array).tobytes())
         return digest.hexdigest()
 
+    def prefix_checksum(self, events: int) -> str:
+        """SHA-256 of the first `events` events: dense ids, times, features and labels.
+
+        Equal for two logs of which one continues the other, or both a third, up to there, and different otherwise.
+        Reads at most one block of each column of a log on disk (data/checksums.py); the rest is in log.json.
+        External ids are not included: compare them with `IdIndex.starts_with`.
+        """
+        columns = {"user": self.user, "item": self.item, "time": self.time, "features": self.features}
+        if self.label is not None:
+            columns["label"] = self.label
+        entries, digest = self.metadata.get("columns", {}), hashlib.sha256(f"{events};".encode())
+        for name, column in columns.items():
+            digest.update(f"{name}:{array_checksum(column[:events], entries.get(name, {}))};".encode())
+        return digest.hexdigest()
+
     def verify(self) -> None:
         """Reads every column and compares its SHA-256; raises DataError naming the first that differs."""
         assert self.path is not None, "only a log on disk can be verified"
         for name, column in self.metadata["columns"].items():
             with open(self.path / f"{name}.npy", "rb") as file:
                 file.seek(HEADER_BYTES)
-                if hashlib.file_digest(file, "sha256").hexdigest() != column["sha256"]:
+                if not file_matches(file, _column_bytes(column), column):
                     raise DataError(f"{self.path}: column '{name}' does not match its sha256; prepare the log again.")
 
 
 def read_log(path: str | os.PathLike[str]) -> EventLog:
     """Opens a log folder with memory-mapped columns. Checks version and sizes without reading whole columns."""
     folder = Path(path)
+    while True:
+        before = _identity(folder)
+        try:
+            log = _open_log(folder)
+        except DataError:
+            if _identity(folder) == before:
+                raise
+        else:
+            if _identity(folder) == before:
+                return log
+
+
+def _identity(folder: Path) -> int | None:
+    """The folder's inode: another one while it is opened means that it was replaced, and some columns are newer."""
+    return folder.stat().st_ino if folder.exists() else None
+
+
+def _open_log(folder: Path) -> EventLog:
     metadata = _read_metadata(folder)
     columns = {name: _open_column(folder, name, spec) for name, spec in metadata["columns"].items()}
 
@@ -182,12 +219,12 @@ def _open_column(folder: Path, name: str, spec: dict[str, Any]) -> Array:
     path = folder / f"{name}.npy"
     try:
         shape, dtype = tuple(spec["shape"]), np.dtype(spec["dtype"])
-        expected = HEADER_BYTES + int(np.prod(shape)) * dtype.itemsize
+        expected = HEADER_BYTES + _column_bytes(spec)
         size = path.stat().st_size
-        if size != expected:
+        if size < expected:
             raise DataError(f"{folder}: column '{name}' has {size} bytes instead of {expected}; prepare it again.")
         with open(path, "rb") as file:
-            if file.read(HEADER_BYTES) != npy_header(dtype, shape):
+            if not _header_fits(file.read(HEADER_BYTES), dtype, shape):
                 raise DataError(f"{folder}: column '{name}' has a damaged header; prepare the log again.")
     except FileNotFoundError:
         raise DataError(f"{folder}: column '{name}' is missing; prepare the log again.") from None
@@ -198,6 +235,16 @@ def _open_column(folder: Path, name: str, spec: dict[str, Any]) -> Array:
     if 0 in shape:
         return np.zeros(shape, dtype)
     return np.memmap(path, dtype, "r", HEADER_BYTES, shape)
+
+
+def _column_bytes(spec: dict[str, Any]) -> int:
+    return int(np.prod(spec["shape"])) * np.dtype(spec["dtype"]).itemsize
+
+
+def _header_fits(header: bytes, dtype: np.dtype[Any], shape: Sequence[int]) -> bool:
+    """Whether a header is that of a column with at least as many rows."""
+    rows = re.search(rb"'shape': \((\d+),", header)
+    return rows is not None and int(rows[1]) >= shape[0] and header == npy_header(dtype, (int(rows[1]), *shape[1:]))
 
 
 def npy_header(dtype: np.dtype[Any], shape: Sequence[int]) -> bytes:

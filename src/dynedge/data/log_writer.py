@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from contextlib import ExitStack
@@ -12,6 +11,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
+from dynedge.data.checksums import BlockChecksum
 from dynedge.data.id_index import IdIndex
 from dynedge.data.log import FORMAT, HEADER_BYTES, METADATA, VERSION, npy_header
 from dynedge.utils.array_type import Array
@@ -24,7 +24,7 @@ class ColumnWriter:
     def __init__(self, path: Path, dtype: npt.DTypeLike, width: int | None = None) -> None:
         self.path, self.dtype, self.width = path, np.dtype(dtype), width
         self.rows = 0
-        self._sha = hashlib.sha256()
+        self._checksum = BlockChecksum()
         self._file: BinaryIO = open(path, "wb", buffering=0)  # noqa: SIM115
         self._write(bytes(HEADER_BYTES))
 
@@ -34,7 +34,7 @@ class ColumnWriter:
         self.rows += len(data)
         if data.size:
             raw = data.reshape(-1).view(np.uint8).data
-            self._sha.update(raw)
+            self._checksum.update(raw)
             self._write(raw)
 
     def _write(self, raw: bytes | memoryview) -> None:
@@ -49,7 +49,7 @@ class ColumnWriter:
         self._write(npy_header(self.dtype, shape))
         os.fsync(self._file.fileno())
         self._file.close()
-        return {"dtype": self.dtype.str, "shape": shape, "sha256": self._sha.hexdigest()}
+        return {"dtype": self.dtype.str, "shape": shape, **self._checksum.entry()}
 
     def discard(self) -> None:
         """Closes the file without finishing it."""

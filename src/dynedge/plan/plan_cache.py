@@ -2,7 +2,8 @@
 
 Only the d-nodes and the statistics of each window are stored. Choosing d-nodes is the slow part; links, levels and
 schedules are rebuilt from them at about 80 ns per event, faster than a disk reads their 64 bytes per event (70 M
-events take 0.2 MB here instead of 4 GB). KEY is a hash of the log's contents and of the plan's configuration. The
+events take 0.2 MB here instead of 4 GB). KEY is a hash of the training events and of the plan's configuration: rows
+that are appended to the log do not invalidate the plan of the same training events (`train_end`). The
 index carries a sha256 of the stored data; an entry that does not match is ignored and written again.
 """
 
@@ -22,7 +23,7 @@ from dynedge.errors import DataError
 from dynedge.utils.array_type import Array
 from dynedge.utils.atomic_io import atomic_folder
 
-VERSION = 2  # raise it when the format changes, or when a method selects other d-nodes than before
+VERSION = 3  # raise it when the format changes, or when a method selects other d-nodes than before
 FORMAT = "dynedge-plan"
 FOLDER, DNODES, INDEX = "plans", "dnodes.npy", "plan.json"
 
@@ -40,9 +41,9 @@ class PlanConfig:
     max_depth: int | None = None  # maximum length of a path
     parts: int | None = None  # per window, for cut-by-time
 
-    def key(self, fingerprint: str) -> str:
-        """The name of the cache entry for a log with this fingerprint."""
-        text = json.dumps([VERSION, fingerprint, asdict(self)], sort_keys=True)
+    def key(self, checksum: str) -> str:
+        """The name of the cache entry for training events with this checksum."""
+        text = json.dumps([VERSION, checksum, asdict(self)], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
@@ -67,8 +68,9 @@ class PlanCache:
 
     def __init__(self, log: EventLog, config: PlanConfig) -> None:
         assert log.path is not None
-        self.folder = log.path / FOLDER / config.key(log.fingerprint)
-        self._metadata = {"format": FORMAT, "version": VERSION, "log": log.fingerprint, "config": asdict(config)}
+        checksum = log.prefix_checksum(config.train_end)
+        self.folder = log.path / FOLDER / config.key(checksum)
+        self._metadata = {"format": FORMAT, "version": VERSION, "events": checksum, "config": asdict(config)}
 
     def read(self) -> DNodeChoice | None:
         """The stored choice, or None if there is no valid entry."""

@@ -256,7 +256,9 @@ def _write_ids(folder: Path, log: EventLog) -> None:
             users=log.num_users,
             items=log.num_items,
             item_features=log.metadata.get("item_features", []),
-            trained_on=_describe(log) | ({"path": os.path.abspath(log.path)} if log.path else {}),
+            trained_on=_describe(log)
+            | {"prefix_checksum": log.prefix_checksum(len(log))}
+            | ({"path": os.path.abspath(log.path)} if log.path else {}),
         )
 
 
