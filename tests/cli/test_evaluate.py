@@ -1,6 +1,7 @@
 """The commands evaluate and compare, with a toy model that trains in a moment."""
 
 import json
+import re
 import shutil
 
 import numpy as np
@@ -11,8 +12,13 @@ from dynedge.data.log import read_log
 from dynedge.evaluation.metrics import METRICS, mean
 from dynedge.evaluation.protocol import PROTOCOLS, rank_events
 from dynedge.runs.folder import load_run
+from dynedge.utils.tensor_io import load_tensors, save_tensors
 
 FAST = ["--epochs", "2", "--lr", "0.02"]
+TITLES = {
+    **{"mrr": "MRR", "recall@1": "Recall@1", "recall@5": "Recall@5", "recall@10": "Recall@10"},
+    **{"recall@20": "Recall@20", "ndcg@10": "NDCG@10", "mean_rank": "mean rank"},
+}
 pytestmark = pytest.mark.usefixtures("toy_models")
 
 
@@ -57,14 +63,46 @@ def test_metrics_are_those_of_the_ranks_from_the_end_of_training_on(cli_run, run
     )
 
 
-def test_table(cli_run, run):
+def cells(text):
+    """The tables in a command's output: rows of cells, which are two spaces or more apart."""
+    return [[re.split(r"\s{2,}", line) for line in part.splitlines()] for part in text.split("\n\n")]
+
+
+def cell(summary, name, sign="-"):
+    form = f"{sign},.1f" if name == "mean_rank" else f"{sign}.4f"
+    low, high = summary["intervals"][name]
+    return f"{summary[name]:{form}} [{low:{form}}, {high:{form}}]"
+
+
+def test_the_table_has_the_numbers_of_json_in_their_columns(cli_run, run, log):
+    found = evaluated(cli_run, run)
+    assert {name: found[name] for name in ("run", "model", "log", "protocol", "items")} == {
+        "run": str(run),
+        "model": "toy",
+        "log": str(log),
+        "protocol": "full",
+        "items": 15,
+    }
     code, out, _ = cli_run("evaluate", run)
     assert code == 0
-    for words in ("ranked among all 15 items", "MRR", "Recall@20", "mean rank", "repeat item", "decile 10 of 10"):
-        assert words in out
+    (heading,), metrics, groups = cells(out)
+    assert heading == [f"{run}: toy on {log}, items ranked among all 15 items"]
+    valid, test = found["valid"], found["test"]
+    assert metrics == [
+        ["metric", "validation, 95 % interval", "test, 95 % interval"],
+        ["events", "60", "120"],
+        ["users", str(valid["users"]), str(test["users"])],
+        *([title, cell(valid, name), cell(test, name)] for name, title in TITLES.items()),
+    ]
+    assert groups[0] == ["group of test events", "events", "MRR", "Recall@10"]
+    assert [row[0] for row in groups[1:]] == list(test["breakdown"])
+    for name, *shown in groups[1:]:
+        group = test["breakdown"][name]
+        values = [cell(group, metric) for metric in ("mrr", "recall@10")] if group["events"] else ["-", "-"]
+        assert shown == [str(group["events"]), *values]
 
 
-def test_ranks_are_cached_until_the_model_changes(cli_run, run, log, monkeypatch):
+def test_ranks_are_cached_until_model_or_state_change(cli_run, run, log, monkeypatch):
     from dynedge.runs import evaluate_run as evaluation
 
     first = evaluated(cli_run, run)
@@ -74,7 +112,12 @@ def test_ranks_are_cached_until_the_model_changes(cli_run, run, log, monkeypatch
     monkeypatch.undo()
     assert cli_run("train", log, "--out", run, "--epochs", "4", "--lr", "0.5", "--force")[0] == 0
     assert not (run / "ranks").exists()
-    assert evaluated(cli_run, run)["test"]["mrr"] != first["test"]["mrr"]
+    second = evaluated(cli_run, run)
+    assert second["test"]["mrr"] != first["test"]["mrr"]
+    state = load_tensors(run / "state.safetensors")
+    save_tensors(run / "state.safetensors", {**state, "seen": state["seen"].flip(0)})
+    assert evaluated(cli_run, run)["test"]["mrr"] != second["test"]["mrr"], "ranks of another state"
+    assert np.array_equal(np.load(run / "ranks" / "full.npy"), ranks_of(run, log))
 
 
 @pytest.mark.parametrize("harm", ["cut", "other", "gone", "old"])
@@ -171,13 +214,47 @@ def test_compare_ranks_runs_and_gives_paired_differences_to_the_best(cli_run, ru
     )
     assert less["ci95"][0] <= less["mrr"] <= less["ci95"][1]
     assert evaluated(cli_run, run)["test"] == next(one["test"] for one in found["runs"] if one["run"] == str(run))
+    assert {name: found[name] for name in ("log", "protocol", "items")} == {
+        "log": str(log),
+        "protocol": "full",
+        "items": 15,
+    }
+    assert (found["best"], found["second"]) == (found["runs"][0]["run"], found["runs"][1]["run"])
+    for one in found["runs"]:
+        assert one["valid"] == evaluated(cli_run, one["run"])["valid"]
+
+
+def test_the_tables_of_compare_have_the_numbers_of_json_and_mark_the_best(cli_run, run, log, tmp_path):
+    other = tmp_path / "other"
+    assert cli_run("train", log, "--out", other, "--epochs", "1", "--lr", "0", "--model", "toy-wide")[0] == 0
+    found = json.loads(cli_run("compare", other, run, "--json")[1])
     code, out, err = cli_run("compare", other, run, "--plot", tmp_path / "plot.png")
     assert code == 0, err
-    first, second = (line.split() for line in out.splitlines()[3:5])
-    assert first[0] == order[0]
-    assert first[2].endswith("*")
-    assert second[2].endswith("°")
     assert (tmp_path / "plot.png").read_bytes()[1:4] == b"PNG"
+    (heading,), means, intervals, _ = cells(out)
+    test = found["runs"][0]["test"]
+    assert heading == [f"{log}, 120 test events of {test['users']} users, items ranked among all 15 items"]
+    assert means[0] == ["run", "model", *TITLES.values()]
+    for one, rival, row in zip(found["runs"], found["runs"][::-1], means[1:], strict=True):
+        assert row[:2] == [one["run"], one["model"]]
+        for name, text in zip(TITLES, row[2:], strict=True):
+            mine, theirs = (f"{two['test'][name]:{',.1f' if name == 'mean_rank' else '.4f'}}" for two in (one, rival))
+            better = float(mine) < float(theirs) if name == "mean_rank" else float(mine) > float(theirs)
+            assert text == mine + ("*" if better or mine == theirs else "°"), name
+    assert any("°" in text for text in means[2]) and "°" in (means[1][-1] + means[2][-1])
+    best, last = found["runs"]
+    assert intervals == [
+        ["run, 95 % intervals", "MRR", "difference to best", "Recall@10", "difference to best"],
+        [best["run"], cell(best["test"], "mrr"), cell(best["test"], "recall@10")],
+        [
+            last["run"],
+            *(
+                text
+                for name in ("mrr", "recall@10")
+                for text in (cell(last["test"], name), cell(last["difference_to_best"], name, "+"))
+            ),
+        ],
+    ]
 
 
 def test_runs_with_different_test_events_are_not_compared(cli_run, run, log, tmp_path):

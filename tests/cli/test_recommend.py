@@ -70,7 +70,7 @@ def names(log, rows):
 def test_recommendations_are_the_best_items_by_their_original_ids(cli_run, place, log, more, end):
     more = [place / word if word == "log" else word for word in more]
     answer = recommended(cli_run, place / "run", "--users", names(log, [3, 0]), "--k", 4, *more)
-    assert answer["time"] == log.time[end - 1]
+    assert (answer["run"], answer["model"], answer["time"]) == (str(place / "run"), "edge", log.time[end - 1])
     scores = expected(place, log, end, [3, 0], log.time[end - 1])
     for one, row, row_scores in zip(answer["users"], (3, 0), scores, strict=True):
         best = np.argsort(-row_scores)[:4]
@@ -88,6 +88,7 @@ def test_scores_depend_on_the_time_of_the_request(cli_run, place, log):
         for time in (["--time", repr(later)], ["--time", moment], [])
     )
     assert by_number == by_date
+    assert (by_date["time"], now["time"]) == (later, log.time[TRAINED - 1])
     scores = expected(place, log, TRAINED, [3], later)[0]
     assert [item["score"] for item in by_date["users"][0]["items"]] == pytest.approx(
         np.sort(scores)[::-1][:3], abs=1e-4

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -93,16 +94,18 @@ def test_comparison_figure(tmp_path: Path, texts: list[str]) -> None:
         intervals = {"mrr": [mrr - 0.1, mrr + 0.1], "recall@10": [0.2, 0.4]}
         return {"events": 1200, "users": 44, "mrr": mrr, "recall@10": 0.3, "intervals": intervals}
 
-    runs = [
-        {"run": "a/run", "model": "edge", "test": summary(0.5)},
-        {"run": "b/run", "model": "jodie", "test": summary(0.4), "difference_to_best": summary(-0.1)},
-        {"run": "b/gru4rec", "model": "gru4rec", "test": summary(0.3), "difference_to_best": summary(-0.2)},
+    names = [("a/run", "edge", 0.5), ("b/run", "jodie", 0.4), ("b/gru4rec", "gru4rec", 0.3)]
+    runs: list[dict[str, Any]] = [
+        {"run": run, "model": model, "valid": summary(mrr + 0.07), "test": summary(mrr)} for run, model, mrr in names
     ]
+    for run in runs[1:]:
+        run["difference_to_best"] = summary(run["test"]["mrr"] - 0.5)
     draw_comparison({"protocol": "sampled-9999", "items": 20_000, "runs": runs}, tmp_path / "runs.png")
     assert_png(tmp_path / "runs.png")
     assert {"MRR", "Recall@10", "MRR, difference to best", "mean with 95 % confidence interval"} <= set(texts)
     assert {"a/run (edge)", "b/run (jodie)", "gru4rec"} <= set(texts)
-    assert {"0.500", "-0.100", "-0.200"} <= set(texts)
+    numbers = [text for text in texts if re.fullmatch(r"[+-]?0\.\d{3}", text)]
+    assert numbers == ["0.500", "0.400", "0.300", *["0.300"] * 3, "-0.100", "-0.200"], "of test events, in this order"
     assert any("1,200 test events of 44 users, items ranked among 10,000 items" in text for text in texts)
 
 

@@ -66,6 +66,31 @@ def test_the_page_has_plain_headings_and_the_numbers_of_each_row() -> None:
     assert "1,234 test events of 56 users" in text
 
 
+def test_every_number_is_in_its_column() -> None:
+    second = row("jodie", 0.8, seconds_per_epoch=1234.5, peak_mib=2048.4, parameters=12_345, seeds=[{"valid": [0.1]}])
+    second["recall@10"], second["intervals"]["recall@10"] = 0.75, [0.7, 0.79]
+    text = page(leaderboard(BEST, second))
+    tables = re.findall("<tr>(<td>.*?)</tr>", text, re.DOTALL)
+    columns = [dict(zip(HEADINGS, re.findall("<td>(.*?)</td>", cells), strict=True)) for cells in tables]
+    plain = [{name: re.sub("<svg.*</svg>|<.*?>", "", cell) for name, cell in one.items()} for one in columns]
+    picture = "MRR with 95&#8239;% confidence interval"
+    assert plain[1] == {
+        "model": "jodie",
+        "MRR": "0.8000 0.790 to 0.810",
+        picture: "",
+        "Recall@10": "0.7500 0.700 to 0.790",
+        "MRR, difference to best": "-0.1000 -0.150 to -0.050",
+        "s/epoch": "1.23e+03",
+        "memory (MiB)": "2,048",
+        "parameters": "12.3 k",
+        "seeds": "1",
+    }
+    assert (plain[0]["MRR, difference to best"], plain[0]["seeds"]) == ("–", "2")
+    assert '<title>MRR of jodie: 0.8000, 0.7900 to 0.8100</title>' in columns[1][picture]
+    marked = [re.findall('class="(first|second)">(.*?)<', one["Recall@10"]) for one in columns]
+    assert marked == [[("second", "0.5000")], [("first", "0.7500")]]
+
+
 def test_every_row_has_a_cell_for_every_heading() -> None:
     text = page(leaderboard(BEST, row("jodie", 0.8), FAILED))
     for cells in re.findall("<tr>(<td>.*?)</tr>", text):

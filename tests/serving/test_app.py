@@ -238,7 +238,8 @@ def test_refusals_say_when_to_retry(client, known, monkeypatch):
 def test_a_token_is_required(runs_folder, tmp_path):
     with serving(make_run(runs_folder, "edge"), tmp_path / "data", "secret") as client:
         assert client.get("/health").status_code == 200
-        for wrong in ({}, {"authorization": "Bearer secret2"}, {"authorization": "Bearer sécret".encode()}):
+        tokens = ("secret2", "secre", "s", "", "Secret", "sécret")
+        for wrong in ({}, *({"authorization": f"Bearer {token}".encode()} for token in tokens)):
             answer = client.get("/activity", headers=wrong)
             assert "secret" not in problem(answer, 401)
         assert client.get("/activity", headers={"authorization": "Bearer secret"}).status_code == 200

@@ -108,14 +108,17 @@ def test_a_snapshot_of_another_version_is_refused_with_a_sentence(start, runs_fo
 
 
 def test_a_snapshot_of_another_run_is_ignored(start, runs_folder):
-    engine = start()
-    send(engine, make_events(runs_folder, 30))
+    """Of the journal, that run takes in what is newer than its training; its newest training event is not."""
+    engine, other = start(), make_run(runs_folder, "memory")
+    expected = Session.open(other)
+    newest = expected.coverage.last_time
+    events = make_events(runs_folder, 30)
+    events[3:3] = [events[0]._replace(time=time, event_id=str(time)) for time in (newest - 1, newest, newest + 0.5)]
+    send(engine, events)
     snapshot(engine)
     stop(engine)
-    other = make_run(runs_folder, "memory")
     again = start(other)
-    expected = Session.open(other)
-    expected.observe([event for event in make_events(runs_folder, 30) if event.time > expected.coverage.last_time])
+    expected.observe([event for event in events if event.time > newest])
     assert state_bits(again.session) == state_bits(expected)
 
 

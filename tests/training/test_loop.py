@@ -14,6 +14,7 @@ from dynedge.evaluation.protocol import rank_events
 from dynedge.models.base import LogShape, Loss
 from dynedge.models.registry import use_only
 from dynedge.runs.run_config import RunConfig, build_model, recipe_config, resolve_config
+from dynedge.training.checkpoint import Checkpoints
 from dynedge.training.config import TrainingConfig
 from dynedge.training.logging import TrainingLogger
 from dynedge.training.loop import SMALL_WINDOW, fit, threads_for
@@ -164,6 +165,25 @@ def test_a_window_without_a_metric_does_not_count_in_its_mean():
     for _ in range(98):
         totals.add(1, 0, {"loss": 1.0})
     assert len(totals.loss_curve()) == 10
+
+
+def test_an_epoch_resumed_in_its_middle_has_the_record_of_an_uninterrupted_one(tmp_path):
+    log = log_in_memory()
+    config = dataclasses.replace(FAST, epochs=2, checkpoint_windows=2, device="cpu")
+    whole, interrupted, resumed = (build_model(RunConfig("toy", ToyConfig(), config), log) for _ in range(3))
+
+    def interrupt(batch, state):
+        if interrupted.ended == 1 and state["seen"].sum() > 240:
+            raise KeyboardInterrupt
+
+    interrupted.after_step = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        fit(interrupted, log, config, checkpoints=Checkpoints(tmp_path))
+    metadata = Checkpoints(tmp_path).load().metadata
+    assert (metadata["epoch"], metadata["window"]) == (1, 3)
+    history = fit(resumed, log, config, checkpoints=Checkpoints(tmp_path)).history
+    assert without_timings(history) == without_timings(fit(whole, log, config).history)
+    assert all(record["seconds"] > 0 for record in history)
 
 
 def test_recipe_configs_and_unknown_model_names():

@@ -48,6 +48,32 @@ def test_a_folder_is_replaced_with_and_without_an_atomic_exchange(tmp_path, monk
         assert os.listdir(tmp_path) == ["out"]
 
 
+def test_everything_is_on_the_disk_before_a_folder_or_file_gets_its_name(tmp_path, monkeypatch):
+    calls, fsync, rename, replace = [], os.fsync, os.rename, os.replace
+
+    def record(name, real):
+        def call(*arguments):
+            paths = [os.readlink(f"/proc/self/fd/{arguments[0]}")] if name == "fsync" else arguments
+            calls.append((name, *(os.path.relpath(path, tmp_path) for path in paths)))
+            return real(*arguments)
+
+        return call
+
+    for name, real in (("fsync", fsync), ("rename", rename), ("replace", replace)):
+        monkeypatch.setattr(os, name, record(name, real))
+    with atomic_folder(tmp_path / "out", force=False, is_ours=lambda _: True) as folder:
+        (folder / "a" / "b").mkdir(parents=True)
+        for path in ("one", "a/two", "a/b/three"):
+            (folder / path).write_text(path)
+    *syncs, renamed, last = calls
+    inside = (".", "one", "a", "a/two", "a/b", "a/b/three")
+    assert sorted(syncs) == sorted(("fsync", os.path.normpath(f"{folder.name}/{path}")) for path in inside)
+    assert (renamed, last) == (("rename", folder.name, "out"), ("fsync", "."))
+    calls.clear()
+    write_text(tmp_path / "t", "text")
+    assert calls == [("fsync", "t.partial"), ("replace", "t.partial", "t"), ("fsync", ".")]
+
+
 def test_the_next_writer_restores_or_removes_what_a_killed_writer_left(tmp_path):
     dead = 2**22 + 1  # beyond the largest process id
     for name, text in ((f".out.partial-{dead}-aa.old", "old"), (f".out.partial-{dead}-bb", "half")):

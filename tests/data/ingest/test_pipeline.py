@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dynedge.data.ingest import external_sort, pipeline, text_reader
+from dynedge.data.ingest import external_sort, pipeline, row_writer, text_reader
 from dynedge.data.ingest.pipeline import prepare
 from dynedge.data.ingest.schema import Schema
 from dynedge.data.log import read_log
@@ -162,6 +162,15 @@ def test_several_files_and_globs_are_read_in_order(tmp_path):
     assert events(prepare(swapped, tmp_path / "swapped")) == [IN_ORDER[1], IN_ORDER[0]], "ties in input order"
 
 
+def test_sorted_files_that_overlap_in_time_are_merged(tmp_path):
+    for k, times in enumerate(((1, 5), (3, 7))):
+        rows = "".join(f"u,i,{time}\n" for time in times)
+        (tmp_path / f"part-{k}.csv").write_text("user_id,item_id,timestamp\n" + rows)
+    log = prepare(str(tmp_path / "part-*.csv"), tmp_path / "log")
+    assert log.time.tolist() == [1, 3, 5, 7]
+    assert (log.metadata["first_time"], log.metadata["last_time"]) == (1, 7)
+
+
 def test_a_file_without_a_header_and_with_other_column_names(tmp_path):
     schema = Schema(user="who", item="what", time="when", names=("when", "x", "who", "what"))
     log = read(tmp_path, "3,?,a,b\n1,?,c,d\n", schema)
@@ -213,6 +222,19 @@ def test_features_label_categories_and_event_ids(tmp_path):
         "an item's category is the first in time, not in the file"
     )
     assert log.metadata["features"] == ["f", "g"]
+
+
+@pytest.mark.parametrize("times", [range(6), range(6, 0, -1)], ids=["sorted", "unsorted"])
+def test_the_first_category_is_kept_in_a_log_of_several_pieces(tmp_path, monkeypatch, times):
+    monkeypatch.setattr(row_writer, "CHUNK_ROWS", 2)
+    monkeypatch.setattr(external_sort, "CHUNK_ROWS", 2)
+    monkeypatch.setattr(external_sort, "BUCKET_BYTES", 64)
+    rows = zip("ijikij", times, ["", "blue", "red", "", "green", "black"], strict=True)
+    text = "user_id,item_id,timestamp,kind\n" + "".join(f"u,{i},{t},{kind}\n" for i, t, kind in rows)
+    log = read(tmp_path, text, Schema(item_features=("kind",)))
+    kinds = [log.category_ids[0][code] if code >= 0 else None for code in log.item_categories[:, 0]]
+    first = {"i": "red", "j": "blue", "k": None} if times[0] == 0 else {"j": "black", "i": "green", "k": None}
+    assert dict(zip(log.item_ids.take(range(3)), kinds, strict=True)) == first
 
 
 @pytest.mark.parametrize("packed", ["1,2.5,-3", "[1, 2.5, -3]", "1 2.5 -3", "[1.0;2.5;-3e0]"])

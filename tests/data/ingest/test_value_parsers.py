@@ -23,6 +23,14 @@ def test_any_float_is_parsed_within_two_units_in_the_last_place(x):
     assert abs(value - x) <= 2 * math.ulp(x)
 
 
+@given(st.text("0123456789", min_size=20, max_size=40), st.integers(0, 40), st.sampled_from(["", "-", "0", "00."]))
+def test_decimals_with_more_digits_than_fit_an_integer(digits, point, sign):
+    text = f"{sign}{digits}" if "." in sign else f"{sign}{digits[:point]}.{digits[point:]}"
+    value, status = number(text.encode())
+    assert status == row_checks.VALID
+    assert abs(value - float(text)) <= 2 * math.ulp(float(text))
+
+
 @given(st.integers(-(10**15) + 1, 10**15 - 1), st.integers(0, 15))
 def test_up_to_fifteen_digits_are_exact(digits, places):
     text = f"{digits:d}e-{places}"

@@ -226,8 +226,53 @@ def gru_gates(x, h, w, u, b, c):
     return r, z, new
 
 
+def cosine_scores(query, vectors, temperature):
+    return torch.stack([F.cosine_similarity(query, vector, 0) / temperature for vector in vectors])
+
+
 @torch.no_grad()
 @pytest.mark.parametrize("length", [3, 20])  # shorter and longer than the history
+def test_gru4rec_reads_the_state_after_the_newest_item(length):
+    log = make_log()
+    model = MODELS["gru4rec"].model.create(
+        replace(MODELS["gru4rec"].config(), dim=8, history_length=length), log, 90, 0
+    )
+    model.initial_state.normal_()
+    scores, items, vectors = last_scores(model, log)
+    gru, h = model.gru, model.initial_state[0, 0]
+    for item in items:
+        _, keep, new = gru_gates(item, h, gru.weight_ih_l0, gru.weight_hh_l0, gru.bias_ih_l0, gru.bias_hh_l0)
+        h = keep * h + (1 - keep) * new
+    assert torch.allclose(cosine_scores(model.out(h), vectors, model.config.temperature), scores)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("length", [3, 20])
+def test_sasrec_attends_to_the_same_item_and_older_ones(length):
+    log = make_log()
+    config = replace(MODELS["sasrec"].config(), dim=8, history_length=length, blocks=3, heads=2, temperature=0.0)
+    model = MODELS["sasrec"].model.create(config, log, 90, 0)
+    scores, items, vectors = last_scores(model, log)
+    assert len(items) > 2
+    x = [item + position for item, position in zip(items.flip(0), model.positions, strict=False)]  # newest first
+    for block in model.blocks:
+        normed = [block.attention_norm(one) for one in x]
+        output = []
+        for i, one in enumerate(x):
+            query, parts = block.query(normed[i]), [block.key_value(normed[j]) for j in range(i, len(x))]
+            attended = []
+            for head in (slice(0, 4), slice(4, 8)):
+                keys, values = [part[:8][head] for part in parts], [part[8:][head] for part in parts]
+                weights = torch.stack([query[head] @ key / 4**0.5 for key in keys]).softmax(0)
+                attended.append(sum(weight * value for weight, value in zip(weights, values, strict=True)))
+            hidden = one + block.out(torch.cat(attended))
+            output.append(hidden + block.feed_forward(block.feed_forward_norm(hidden)))
+        x = output
+    assert torch.allclose(vectors @ model.norm(x[0]), scores)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("length", [3, 20])
 def test_dien_follows_its_equations(length):
     log = make_log()
     config = replace(MODELS["dien"].config(), dim=8, history_length=length, interest_dim=5)

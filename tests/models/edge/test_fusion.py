@@ -82,6 +82,17 @@ def test_with_many_items_the_weight_is_chosen_by_sampled_ranks():
         assert epochs[0][name] == epochs[1][name], "with fewer than 9,999 other items all are sampled"
 
 
+def test_the_weight_with_the_best_mrr_is_chosen_not_the_one_with_the_best_mean_rank(monkeypatch):
+    log = make_log()
+    model = make_edge(log, 90)
+    by_option = np.array([[5.0, 5.0], [1.0, 100.0], [4.0, 3.0]])
+    monkeypatch.setattr(model, "calibration_options", lambda: (0.0, 0.25, 0.5))
+    monkeypatch.setattr(model, "calibration_ranks", lambda batch, *_: by_option[:, : len(batch.window)])
+    chosen, ranks = calibrate(model, log, range(90, 92), model.start(), protocol="full")
+    assert (chosen, ranks.tolist()) == ({"weight": 0.25}, [1.0, 100.0])
+    assert model.weight == 0.25
+
+
 def test_a_recurrence_that_only_hurts_gets_no_weight():
     log = make_log(events=400)
     model = make_edge(log, 300)
