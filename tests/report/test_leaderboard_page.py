@@ -86,7 +86,7 @@ def test_every_number_is_in_its_column() -> None:
         "seeds": "1",
     }
     assert (plain[0]["MRR, difference to best"], plain[0]["seeds"]) == ("–", "2")
-    assert '<title>MRR of jodie: 0.8000, 0.7900 to 0.8100</title>' in columns[1][picture]
+    assert "<title>MRR of jodie: 0.8000, 0.7900 to 0.8100</title>" in columns[1][picture]
     marked = [re.findall('class="(first|second)">(.*?)<', one["Recall@10"]) for one in columns]
     assert marked == [[("second", "0.5000")], [("first", "0.7500")]]
 
