@@ -21,6 +21,7 @@ from machine_info import describe_machine
 
 from dynedge.inference.session import Session
 from dynedge.serving.engine import Engine
+from dynedge.serving.journal import entries_after
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
@@ -53,7 +54,7 @@ def main() -> None:
             f"median start {starts[len(starts) // 2]:.2f} s, slowest {starts[-1]:.2f} s"
         )
         engine = Engine(run, data)
-        journaled = [event for batch in engine.journal.since(0) for event in batch]
+        journaled = [entry.event for entry in entries_after(engine.journal)]
         uninterrupted = Session.open(run)
         uninterrupted.observe(journaled)
         checks = {

@@ -17,6 +17,7 @@ from serving.small_run import make_run, state_bits
 from dynedge import cli
 from dynedge.inference.session import Session
 from dynedge.serving.engine import Engine
+from dynedge.serving.journal import entries_after
 
 CLIENT = Path(__file__).parents[2] / "examples" / "client.py"
 
@@ -52,7 +53,7 @@ def test_a_log_is_replayed_and_the_example_client_works(runs_folder, tmp_path):
         assert len(CLIENT.read_text().split('"""', 2)[2].strip().splitlines()) <= 15
         command = [sys.executable, str(CLIENT), address, "ann", "A New Song"]
         printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
-        assert printed[0] == "{'accepted': 1, 'duplicates': 0, 'late': 0}"
+        assert printed[0] == "{'accepted': 1, 'duplicates': 0, 'late': 0, 'position': '601'}"
         assert len(printed) == 6
         assert all(re.fullmatch(r" *-?\d+\.\d{3}  .+", line) for line in printed[1:])
         process.send_signal(signal.SIGHUP)  # opens the same run anew
@@ -60,7 +61,7 @@ def test_a_log_is_replayed_and_the_example_client_works(runs_folder, tmp_path):
     try:
         assert engine.snapshot_position == engine.journal.end == 601  # it left well
         expected = Session.open(run)
-        expected.observe([event for batch in engine.journal.since(0) for event in batch])
+        expected.observe([entry.event for entry in entries_after(engine.journal)])
         assert state_bits(engine.session) == state_bits(expected)
         assert engine.session.coverage.events == 3001
     finally:
@@ -86,6 +87,6 @@ def test_other_machines_need_a_token(runs_folder, tmp_path, capsys):
 def test_help_imports_no_optional_packages(cli_process):
     printed = cli_process("serve", "--help")
     assert printed.returncode == 0
-    assert "--source" in printed.stdout
+    assert "--replay" in printed.stdout
     code = "import sys; from dynedge.cli import serve; assert not {'fastapi', 'torch', 'uvicorn'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -62,9 +62,10 @@ def test_events_update_the_state_like_observe(client, runs_folder):
     for at in range(0, 60, 20):
         answer = client.post("/events", json=body(events[at : at + 20]))
         assert answer.status_code == 200
-        assert answer.json().keys() == {"accepted", "duplicates", "late"}
+        assert answer.json().keys() == {"accepted", "duplicates", "late", "position"}
         assert answer.json()["accepted"] == 20
-    assert client.post("/events", json=body(events[:5])).json() == {"accepted": 0, "duplicates": 5, "late": 0}
+    again = client.post("/events", json=body(events[:5])).json()
+    assert again == {"accepted": 0, "duplicates": 5, "late": 0, "position": "5"}
     expected = Session.open(client.engine.run)
     late = int(expected.observe(events).label.sum())
     assert state_bits(client.engine.session) == state_bits(expected)

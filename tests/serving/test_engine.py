@@ -130,7 +130,7 @@ def test_snapshots_are_written_in_the_background(start, runs_folder, monkeypatch
     while not engine.snapshot_position and time.monotonic() < deadline:
         time.sleep(0.01)
     assert 50 <= engine.snapshot_position <= 120
-    assert engine.snapshots.newest(engine._fingerprint)[0].position == engine.snapshot_position
+    assert engine.snapshots.newest(engine._registration.fingerprint)[0].position == engine.snapshot_position
 
 
 def test_a_failed_snapshot_does_not_stop_the_service(start, runs_folder, monkeypatch, capsys):
@@ -201,7 +201,7 @@ def test_reload_replaces_the_run_while_events_arrive(start, runs_folder, tmp_pat
     send(engine, events[400:])
     assert engine.session.config.name == "memory"
     expected = Session.open(link)
-    first, trained_until = engine.journal.register_run(engine._fingerprint, 0.0)
+    first, trained_until = engine.journal.register_run(engine._registration.fingerprint, 0.0)
     assert 200 <= first <= 400
     expected.observe([event for k, event in enumerate(events) if k >= first or event.time > trained_until])
     assert state_bits(engine.session) == state_bits(expected)

@@ -14,8 +14,8 @@ from dynedge.data.ingest.pipeline import prepare
 from dynedge.data.ingest.schema import Schema
 from dynedge.errors import DataError, UsageError
 from dynedge.inference.event_input import Event
-from dynedge.serving.journal import JOURNAL, Journal
 from dynedge.serving.journal_export import write_events
+from dynedge.serving.sqlite_journal import JOURNAL, SqliteJournal
 
 NAMES = "user_id", "item_id", "timestamp", "event_id"
 PLAIN = {"features": [], "item_features": []}
@@ -23,7 +23,7 @@ PLAIN = {"features": [], "item_features": []}
 
 @pytest.fixture
 def journal(tmp_path):
-    opened = Journal(tmp_path / JOURNAL)
+    opened = SqliteJournal(tmp_path / JOURNAL)
     yield opened
     opened.close()
 
@@ -31,7 +31,7 @@ def journal(tmp_path):
 def test_an_exported_journal_is_prepared_together_with_another_file(runs_folder, tmp_path, capsys):
     run, served = make_run(runs_folder, "memory"), tmp_path / "data"
     served.mkdir()
-    events, journal = make_events(runs_folder, 500, late=0.1), Journal(served / JOURNAL)
+    events, journal = make_events(runs_folder, 500, late=0.1), SqliteJournal(served / JOURNAL)
     journal.append(events)
     old = tmp_path / "old.csv"  # in milliseconds, with other column names
     old.write_text("who,what,when,genre\nann,tea,1704067200000,x\nbob,jam,1704067201500,y\n")

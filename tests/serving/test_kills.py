@@ -6,6 +6,7 @@ from serving.small_run import make_events, make_run, state_bits
 
 from dynedge.inference.session import Session
 from dynedge.serving.engine import Engine
+from dynedge.serving.journal import entries_after
 
 pytestmark = pytest.mark.slow
 
@@ -18,7 +19,7 @@ def test_killed_services_lose_no_acknowledged_event(runs_folder, tmp_path):
     assert outcome["acknowledged"] == {event.event_id for event in events}
     engine = Engine(run, tmp_path / "data")
     try:
-        journaled = [event for batch in engine.journal.since(0) for event in batch]
+        journaled = [entry.event for entry in entries_after(engine.journal)]
         assert sorted(journaled) == sorted(events)
         uninterrupted = Session.open(run)
         uninterrupted.observe(journaled)

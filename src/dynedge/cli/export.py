@@ -34,15 +34,15 @@ def export(
     from dynedge.data.log import read_log
     from dynedge.inference.parquet_export import check_target
     from dynedge.runs.folder import IDS, check_finished
-    from dynedge.serving.journal import JOURNAL, Journal
     from dynedge.serving.journal_export import write_events
+    from dynedge.serving.sqlite_journal import JOURNAL, SqliteJournal
 
     check_target(out)
     check_finished(run)
     path = service_folder(run, data) / JOURNAL
     if not path.is_file():
         raise DataError(f"{path} does not exist: no service has run there; pass its folder with --data DIR.")
-    journal = Journal(path)
+    journal = SqliteJournal(path)
     try:
         names = user_col, item_col, time_col, event_id_col
         count = write_events(journal, out, names, read_log(run / IDS).metadata, quiet=False)

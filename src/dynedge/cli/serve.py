@@ -38,10 +38,6 @@ def serve(
         Path | None,
         typer.Option(metavar="FILE", help=f"File with a token that requests must carry; or set {TOKEN}."),
     ] = None,
-    source: Annotated[
-        str | None,
-        typer.Option(metavar="URL", help="Redis Stream to consume: redis://HOST:PORT/DB?stream=events&group=dynedge"),
-    ] = None,
     replay: Annotated[
         Path | None, typer.Option(metavar="LOG", help="Log whose newer events are replayed into the service.")
     ] = None,
@@ -65,10 +61,6 @@ def serve(
     print(f"opening {run} with the events in {folder} …", file=sys.stderr)
     engine = Engine(run, folder)
     sources: list[Any] = []
-    if source is not None:
-        from dynedge.serving.redis_stream import RedisSource
-
-        sources.append(RedisSource(engine, source))
     if replay is not None:
         from dynedge.data.log import read_log
         from dynedge.serving.log_replay import LogReplay

@@ -1,8 +1,9 @@
 """The serving engine: events go to the journal and are then applied to the state; queries read the state in between.
 
-One writer thread takes all queued requests, commits their events to the journal in one transaction, applies the new
-ones in journal order and only then answers. One lock separates queries from state updates. Snapshots are copied under
-that lock, which is quick, and written by a background thread.
+One writer thread takes all queued requests, appends their events to the journal together, applies what the journal
+has after the state's position, in its order, and only then answers. Where replicas share the journal, another thread
+waits for entries of others and wakes the writer. One lock separates queries from state updates. Snapshots are copied
+under that lock, which is quick, and written by a background thread.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from enum import Enum, auto
 from pathlib import Path
 
 import numpy as np
 
-from dynedge.errors import DataError
+from dynedge.errors import DataError, DynedgeError
 from dynedge.inference.event_input import Event
 from dynedge.inference.late_events import LateEventPolicy
 from dynedge.inference.session import Session
@@ -27,8 +29,10 @@ from dynedge.models.base import State
 from dynedge.runs.event_coverage import Coverage
 from dynedge.runs.folder import CONFIG, CURRENT_STATE, MODEL, STATE
 from dynedge.serving.drift import DriftTracker
-from dynedge.serving.journal import JOURNAL, DiskFullError, Journal
+from dynedge.serving.journal import DiskFullError, Entry, Journal, JournalUnavailableError
 from dynedge.serving.snapshots import SnapshotInfo, Snapshots
+from dynedge.serving.sqlite_journal import JOURNAL, SqliteJournal
+from dynedge.serving.validation import entry_event
 from dynedge.utils.atomic_io import file_sha256
 from dynedge.utils.file_lock import FileLock
 from dynedge.utils.tensor_io import Tensors, select_prefix, with_prefixes
@@ -36,6 +40,8 @@ from dynedge.utils.tensor_io import Tensors, select_prefix, with_prefixes
 COMMIT_EVENTS = 4096  # a commit takes queued requests until it has this many events
 MAX_QUEUED_EVENTS = 20_000  # further requests are refused
 SNAPSHOT_EVENTS, SNAPSHOT_SECONDS = 100_000, 60.0  # a snapshot is due after either
+RELOAD_PASSES = 3  # replays of what has arrived meanwhile, each shorter, before events and queries have to wait
+FOLLOW_SECONDS = 0.5  # longest wait for entries of other replicas, and pause while the journal cannot be reached
 
 
 class BusyError(Exception):
@@ -48,85 +54,140 @@ class EngineFailedError(Exception):
 
 @dataclass(frozen=True)
 class Receipt:
-    """Outcome of one request: new events, duplicates, and how many of the new ones were late."""
+    """Outcome of one request: new events, duplicates, how many of the new ones were late, and the last position.
+
+    `late` is None if the events are durable and not applied yet.
+    """
 
     accepted: int
     duplicates: int
-    late: int
+    late: int | None
+    position: int
 
 
 @dataclass(frozen=True)
 class _Request:
     events: Sequence[Event]
-    source: tuple[str, str] | None
     receipt: Future[Receipt]
 
 
-class Engine:
-    """A run being served. `data` is the folder of its journal and snapshots, used by one process at a time."""
+class _Signal(Enum):
+    STOP = auto()
+    WAKE = auto()  # the journal has entries of another replica
 
-    def __init__(self, run: Path, data: Path) -> None:
+
+@dataclass(frozen=True)
+class _Registration:
+    """Which events of the journal a run applies: all after `first_position`, and earlier ones if they are newer."""
+
+    fingerprint: str
+    first_position: int
+    trained_until: float
+
+    def applies(self, position: int, event: Event) -> bool:
+        return position > self.first_position or event.time > self.trained_until
+
+
+class Engine:
+    """A run being served. `data` is the folder of its snapshots and, without another `journal`, of its journal.
+
+    A journal in the folder belongs to one process; with a shared journal, the replicas share the folder.
+    """
+
+    def __init__(self, run: Path, data: Path, journal: Journal | None = None) -> None:
         self.run, self.data = run, data
         self.lock = threading.Lock()
         data.mkdir(parents=True, exist_ok=True)
-        self._folder_lock = FileLock(data, "stop it, or choose another --data")
-        self.journal = Journal(data / JOURNAL)
-        self.snapshots = Snapshots(data / "snapshots")
+        self._folder_lock = FileLock(data, "stop it, or choose another --data") if journal is None else None
+        self.journal: Journal = journal or SqliteJournal(data / JOURNAL)
+        self.snapshots = Snapshots(data / "snapshots", exclusive=journal is None)
         self.drift = DriftTracker()
-        self.accepted = self.late = self.duplicates = 0
-        self.snapshot_error = self.failure = ""
-        self._applied = self.journal.end  # journal position of the state
-        self.session, self._fingerprint = self._open()
+        self.accepted = self.late = self.duplicates = self.applied = self.dead_lettered = 0
+        self.snapshot_error = self.failure = self.journal_error = ""
+        self.position = 0  # journal position of the state
+        self.snapshot_position = self._snapshot_events = 0  # of the newest snapshot
+        self.session, self._registration = self._open()
         self.drift.reset(self.session)
-        self._queue: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[_Request | _Signal] = queue.SimpleQueue()
         self._queued, self._queued_lock = 0, threading.Lock()
-        self._stopping = threading.Event()
+        self._stopping, self._read_all = threading.Event(), threading.Event()
         self._reload_lock = threading.Lock()
-        self.snapshot_position, self._snapshot_due = self._applied, time.monotonic() + SNAPSHOT_SECONDS
+        self._snapshot_due = time.monotonic() + SNAPSHOT_SECONDS
         self._snapshot_thread: threading.Thread | None = None
         self._writer = threading.Thread(target=self._write, name="dynedge-writer", daemon=True)
         self._writer.start()
+        self._follower = threading.Thread(target=self._follow, name="dynedge-follower", daemon=True)
+        if self.journal.shared:
+            self._follower.start()
 
     def close(self) -> None:
         """Finishes queued requests, writes a last snapshot and releases the folder."""
         self._stopping.set()
-        self._queue.put(None)
+        self._queue.put(_Signal.STOP)
         self._writer.join()
+        if self.journal.shared:
+            self._follower.join()
         if self._snapshot_thread:
             self._snapshot_thread.join()
-        if self._applied > self.snapshot_position:
+        if self.position > self.snapshot_position:
             self._write_snapshot(*self._copy_state())
         self.journal.close()
-        self._folder_lock.release()
+        if self._folder_lock:
+            self._folder_lock.release()
 
     # ---- opening a run
 
-    def _open(self) -> tuple[Session, str]:
+    def _open(self) -> tuple[Session, _Registration]:
         """Opens the run, restores its newest snapshot and replays the journal from there."""
-        session, fingerprint = Session.open(self.run), _fingerprint(self.run)
-        registered = self.journal.register_run(fingerprint, session.coverage.last_time)
-        snapshot = self.snapshots.newest(fingerprint)
-        position = 0
-        if snapshot is not None:
-            info, tensors = snapshot
-            position = info.position
-            _restore(session, info, tensors)
-        self._replay(session, registered, position, self.journal.end)
+        session, registration = self._open_run()
+        self.position = self._restore_newest(session, registration)
+        self.snapshot_position, self._snapshot_events = self.position, session.coverage.events
+        self.position = self._replay(session, registration, self.position)
         session.enable_quantized_search()
         _warm_up(session)
-        return session, fingerprint
+        return session, registration
 
-    def _replay(self, session: Session, registered: tuple[int, float], position: int, end: int) -> int:
-        """Applies the journal from `position` to `end`, except for events that the run was trained on."""
-        first_position, trained_until = registered
-        for batch in self.journal.since(position):
-            events = batch[: end - position]
-            if not events:
+    def _open_run(self) -> tuple[Session, _Registration]:
+        session, fingerprint = Session.open(self.run), _fingerprint(self.run)
+        registered = self.journal.register_run(fingerprint, session.coverage.last_time)
+        return session, _Registration(fingerprint, *registered)
+
+    def _restore_newest(self, session: Session, registration: _Registration) -> int:
+        """Restores the newest snapshot of the run; returns its position, 0 if there is none."""
+        snapshot = self.snapshots.newest(registration.fingerprint)
+        if snapshot is None:
+            return 0
+        info, tensors = snapshot
+        _restore(session, info, tensors)
+        return info.position
+
+    def _replay(self, session: Session, registration: _Registration, position: int, until: int | None = None) -> int:
+        """Applies the journal after `position`, up to `until` or to its end; returns the position reached."""
+        while entries := self.journal.read(position):
+            if until is not None:
+                entries = [entry for entry in entries if entry.position <= until]
+            if not entries:
                 break
-            earlier = max(0, min(first_position - position, len(events)))
-            position += len(events)
-            session.observe([event for k, event in enumerate(events) if k >= earlier or event.time > trained_until])
+            session.observe([event for _, event in self._applicable(session, registration, entries)])
+            position = entries[-1].position
         return position
+
+    def _applicable(
+        self, session: Session, registration: _Registration, entries: Sequence[Entry]
+    ) -> list[tuple[int, Event]]:
+        """Returns the entries that a run applies; one that cannot be applied becomes a dead letter."""
+        events = list[tuple[int, Event]]()
+        for entry in entries:
+            try:
+                event = entry_event(session, entry)
+            except DynedgeError as error:
+                self.journal.dead_letter(entry, str(error))
+                self.dead_lettered += 1
+                print(f"dynedge: {self.journal.text(entry.position)} is not applied: {error}", file=sys.stderr)
+                continue
+            if registration.applies(entry.position, event):
+                events.append((entry.position, event))
+        return events
 
     def reload(self) -> int:
         """Opens the run folder again, replays the journal and replaces the session; returns the journal position.
@@ -134,43 +195,44 @@ class Engine:
         Queries and events continue meanwhile; they wait only while the last few events are replayed.
         """
         with self._reload_lock:
-            session, fingerprint = Session.open(self.run), _fingerprint(self.run)
-            registered = self.journal.register_run(fingerprint, session.coverage.last_time)
+            session, registration = self._open_run()
             position = 0
-            while self.journal.end - position > COMMIT_EVENTS:
-                position = self._replay(session, registered, position, self.journal.end)
+            for _ in range(RELOAD_PASSES):
+                position = self._replay(session, registration, position, self.position)
             session.enable_quantized_search()
             with self.lock:
-                # The writer applies events under this lock, after its commit: `journal.end` may be one commit ahead
-                # of the state, so the new session has to reach the applied position, not the end.
-                position = self._replay(session, registered, position, self._applied)
-                self.session, self._fingerprint = session, fingerprint
-                self.snapshot_position = 0  # there is no snapshot of this run yet
+                self._replay(session, registration, position, self.position)
+                self.session, self._registration = session, registration
+                self.snapshot_position, self._snapshot_events = 0, session.coverage.events  # it has no snapshot yet
                 self.drift.reset(session)
-            return position
+                return self.position
 
     # ---- events
 
-    def submit(self, events: Sequence[Event], source: tuple[str, str] | None = None) -> Future[Receipt]:
+    def submit(self, events: Sequence[Event]) -> Future[Receipt]:
         """Queues events; the receipt is set once they are durable and applied. Raises BusyError on a full queue."""
         with self._queued_lock:
             if (self._queued and self._queued + len(events) > MAX_QUEUED_EVENTS) or self._stopping.is_set():
                 raise BusyError
             if self.failure:
                 raise EngineFailedError(self.failure)
+            if self.journal_error:
+                raise JournalUnavailableError(self.journal_error)
             self._queued += len(events)
-        request = _Request(events, source, Future())
+        request = _Request(events, Future())
         self._queue.put(request)
         return request.receipt
 
     def _write(self) -> None:
         """Loop of the writer thread."""
-        while batch := self._next_batch():
+        stopping = False
+        while not stopping:
+            batch, stopping = self._next_batch()
             running = [request for request in batch if request.receipt.set_running_or_notify_cancel()]
             try:
-                self._commit_and_apply(running)
+                self._append_and_apply(running)
             except Exception as error:
-                if not isinstance(error, DiskFullError):
+                if not isinstance(error, DiskFullError | JournalUnavailableError):
                     self.failure = f"{type(error).__name__}: {error}"
                 for request in running:
                     if not request.receipt.done():
@@ -179,49 +241,107 @@ class Engine:
                 self._queued -= sum(len(request.events) for request in batch)
             self._snapshot_if_due()
 
-    def _next_batch(self) -> list[_Request]:
-        """Waits for requests and returns all that are queued, up to a number of events; empty when stopping."""
+    def _next_batch(self) -> tuple[list[_Request], bool]:
+        """Waits for requests or a signal; returns queued requests, up to a number of events, and whether to stop."""
         batch, count = list[_Request](), 0
-        while count < COMMIT_EVENTS and not (batch and self._queue.empty()):
+        while count < COMMIT_EVENTS:
             request = self._queue.get()
-            if request is None:
-                if batch:
-                    self._queue.put(None)
+            if request is _Signal.STOP:
+                return batch, True
+            if isinstance(request, _Request):
+                batch.append(request)
+                count += len(request.events)
+            if self._queue.empty():
                 break
-            batch.append(request)
-            count += len(request.events)
-        return batch
+        return batch, False
 
-    def _commit_and_apply(self, batch: Sequence[_Request]) -> None:
+    def _append_and_apply(self, batch: Sequence[_Request]) -> None:
         events = [event for request in batch for event in request.events]
-        source = next((request.source for request in reversed(batch) if request.source), None)
-        is_new = self.journal.append(events, source)
-        with self.lock:
-            applied = self.session.observe([event for event, new in zip(events, is_new, strict=True) if new])
-            self._applied = self.journal.end
-            self.drift.record(self.session, applied)
-        assert applied.label is not None
-        late_flags, start = iter(applied.label.tolist()), 0
+        appended = self.journal.append(events) if events else None
+        late = self._apply_new()
+        if appended is None:
+            return
+        start = 0
         for request in batch:
-            flags = is_new[start : start + len(request.events)]
-            start += len(flags)
-            late = sum(int(next(late_flags)) for new in flags if new)
-            receipt = Receipt(sum(flags), len(flags) - sum(flags), late)
+            part = slice(start, start + len(request.events))
+            start = part.stop
+            flags = zip(appended.positions[part], appended.is_new[part], strict=True)
+            new = [position for position, is_new in flags if is_new]
+            last = max(appended.positions[part], default=self.position)
+            late_events = sum(late.get(position, False) for position in new) if last <= self.position else None
+            receipt = Receipt(len(new), len(request.events) - len(new), late_events, last)
             self.accepted += receipt.accepted
             self.duplicates += receipt.duplicates
-            self.late += receipt.late
             request.receipt.set_result(receipt)
+
+    def _apply_new(self) -> dict[int, bool]:
+        """Applies what the journal has after the state; returns which of the applied positions were late.
+
+        After a few thousand entries requests have priority: the rest waits for the next turn.
+        """
+        late = dict[int, bool]()
+        try:
+            while self.position < self.journal.end and (entries := self.journal.read(self.position)):
+                late |= self._apply(entries)
+                if len(late) >= COMMIT_EVENTS:
+                    self._queue.put(_Signal.WAKE)
+                    break
+        except JournalUnavailableError as error:  # what was appended is durable
+            self.journal_error = str(error)
+        self._read_all.set()
+        return late
+
+    def _apply(self, entries: Sequence[Entry]) -> dict[int, bool]:
+        with self.lock:
+            applicable = self._applicable(self.session, self._registration, entries)
+            applied = self.session.observe([event for _, event in applicable])
+            self.position = entries[-1].position
+            self.drift.record(self.session, applied)
+        assert applied.label is not None
+        late = dict(zip((position for position, _ in applicable), applied.label.astype(bool).tolist(), strict=True))
+        self.applied += len(late)
+        self.late += sum(late.values())
+        return late
+
+    def _follow(self) -> None:
+        """Loop of the thread that waits for entries of other replicas, and for a journal that cannot be reached."""
+        while not self._stopping.is_set():
+            try:
+                self._read_all.clear()
+                if self.journal_error:
+                    self.journal.check(self.position)
+                    self.journal_error = ""
+                if self.journal.wait(self.position, FOLLOW_SECONDS):
+                    self._queue.put(_Signal.WAKE)
+                    self._read_all.wait(FOLLOW_SECONDS)
+            except JournalUnavailableError as error:
+                self.journal_error = str(error)
+                self._stopping.wait(FOLLOW_SECONDS)
+            except DataError as error:
+                self.failure = str(error)
+                return
 
     @property
     def queued(self) -> int:
         """Events that are not durable yet."""
         return self._queued
 
+    @property
+    def lag(self) -> int:
+        """Entries of the journal after the state's position, as far as this process knows."""
+        return self.journal.lag(self.position)
+
     # ---- snapshots
 
+    @property
+    def snapshot_lag(self) -> int:
+        """Applied events that the newest snapshot does not have."""
+        return self.session.coverage.events - self._snapshot_events
+
     def _snapshot_if_due(self) -> None:
-        since = self._applied - self.snapshot_position
-        due = since >= SNAPSHOT_EVENTS or (since and time.monotonic() >= self._snapshot_due)
+        since = self.session.coverage.events - self._snapshot_events
+        overdue = time.monotonic() >= self._snapshot_due and self.position > self.snapshot_position
+        due = since >= SNAPSHOT_EVENTS or overdue
         if due and not (self._snapshot_thread and self._snapshot_thread.is_alive()):
             arguments = self._copy_state()
             self._snapshot_thread = threading.Thread(
@@ -233,7 +353,7 @@ class Engine:
         with self.lock:
             session = self.session
             added = list(session.users.added), list(session.items.added)
-            info = SnapshotInfo(self._applied, self._fingerprint, *added)
+            info = SnapshotInfo(self.position, self._registration.fingerprint, *added)
             tensors = with_prefixes(
                 state=dict(session.state),
                 coverage=session.coverage.tensors(),
@@ -246,6 +366,7 @@ class Engine:
         try:
             self.snapshots.write(info, tensors)
             self.snapshot_position, self.snapshot_error = info.position, ""
+            self._snapshot_events = int(tensors["coverage.events"])
         except (OSError, DataError) as error:  # nothing is lost: the journal has every event
             self.snapshot_error = str(error)
             print(f"dynedge: the snapshot could not be written: {error}", file=sys.stderr)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import pyarrow as pa
 from dynedge.errors import DataError, UsageError
 from dynedge.inference.event_input import Event
 from dynedge.inference.parquet_export import BATCH_ROWS, write_parquet
-from dynedge.serving.journal import Journal
+from dynedge.serving.journal import Journal, entries_after
 from dynedge.utils.array_type import Array
 from dynedge.utils.progress import Progress
 
@@ -38,28 +38,30 @@ def write_events(
         + [(name, pa.float32()) for name in features]
         + [(name, text) for name in item_features]
     )
-    count = journal.end  # events that arrive during the export are left for the next one
+    end, written = journal.end, 0  # events that arrive during the export are left for the next one
 
     def tables() -> Iterator[Any]:
-        with Progress("exporting", count, "events", quiet=quiet) as progress:
-            all_events = (event for batch in journal.since(0) for event in batch)
-            events, first = islice(all_events, count), 1
-            while batch := list(islice(events, BATCH_ROWS)):
+        nonlocal written
+        with Progress("exporting", journal.count, "events", quiet=quiet) as progress:
+            entries = takewhile(lambda entry: entry.position <= end, entries_after(journal))
+            while some := list(islice(entries, BATCH_ROWS)):
+                batch = [entry.event for entry in some if entry.event]
+                names = [f"journal {journal.text(entry.position)}" for entry in some if entry.event]
                 values = _features(journal, batch, len(features))
                 data = {
                     user: [event.user for event in batch],
                     item: [event.item for event in batch],
                     time: np.array([round(event.time * 1e6) for event in batch], "datetime64[us]"),
-                    event_id: [event.event_id or f"journal {first + row}" for row, event in enumerate(batch)],
+                    event_id: [event.event_id or name for event, name in zip(batch, names, strict=True)],
                     **dict(zip(features, values.T, strict=True)),
                     **{name: pa.nulls(len(batch), text) for name in item_features},
                 }
                 yield pa.table(data, schema=schema)
-                first += len(batch)
-                progress.advance(len(batch))
+                written += len(batch)
+                progress.advance(len(some))
 
     write_parquet(path, schema, tables())
-    return count
+    return written
 
 
 def _features(journal: Journal, events: Sequence[Event], width: int) -> Array:
@@ -67,6 +69,6 @@ def _features(journal: Journal, events: Sequence[Event], width: int) -> Array:
     for row, event in enumerate(events):
         if len(event.features) > width:
             counts = f"{len(event.features)} features, but the run's log has {width}"
-            raise DataError(f"{journal.path} has events with {counts}; it is the journal of another run.")
+            raise DataError(f"{journal.name} has events with {counts}; it is the journal of another run.")
         values[row, : len(event.features)] = event.features
     return values

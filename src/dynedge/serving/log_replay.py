@@ -12,7 +12,7 @@ from dynedge.inference.event_input import Event
 from dynedge.runs.event_coverage import Coverage
 from dynedge.runs.folder import COVERAGE
 from dynedge.serving.engine import BusyError, Engine
-from dynedge.serving.journal import DiskFullError
+from dynedge.serving.journal import DiskFullError, JournalUnavailableError
 from dynedge.utils.tensor_io import load_tensors
 
 INTERVAL = 0.1  # seconds between two batches
@@ -48,7 +48,7 @@ class LogReplay(threading.Thread):
             try:
                 self.engine.submit([self._event(k) for k in range(start, stop)]).result()
                 start = stop
-            except (BusyError, DiskFullError):
+            except (BusyError, DiskFullError, JournalUnavailableError):
                 continue
 
     def _event(self, k: int) -> Event:

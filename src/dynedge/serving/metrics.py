@@ -42,16 +42,22 @@ class _EngineCollector(Collector):
 
     def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
         engine, session = self.engine, self.engine.session
+        end, applied = engine.journal.count, engine.journal.count - engine.lag
         counters = {
             "events_accepted": ("Events accepted since the service started", engine.accepted),
             "events_duplicate": ("Events whose event id was already in the journal", engine.duplicates),
-            "events_late": ("Accepted events older than the last event of their user or item", engine.late),
+            "events_applied": ("Events applied since the service started, of all replicas", engine.applied),
+            "events_dead_lettered": ("Entries of the journal that could not be applied", engine.dead_lettered),
+            "events_late": ("Applied events older than the last event of their user or item", engine.late),
             "user_state_updates": ("Updates of user states", engine.drift.updates[0]),
             "item_state_updates": ("Updates of item states", engine.drift.updates[1]),
         }
         gauges = {
-            "journal_position": ("Events in the journal", engine.journal.end),
-            "snapshot_position": ("Journal position of the newest snapshot", engine.snapshot_position),
+            "journal_position": ("Events in the journal", end),
+            "applied_position": ("Events of the journal up to the position of the state", applied),
+            "snapshot_position": ("Events of the journal up to the newest snapshot", applied - engine.snapshot_lag),
+            "lag_events": ("Events in the journal that are not applied yet", end - applied),
+            "journal_failed": ("1 if the journal cannot be reached", int(bool(engine.journal_error))),
             "events_queued": ("Events not yet durable", engine.queued),
             "users": ("Number of users", len(session.users)),
             "items": ("Number of items", len(session.items)),

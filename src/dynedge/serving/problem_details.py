@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from dynedge.errors import DynedgeError
 from dynedge.serving.engine import BusyError, EngineFailedError
-from dynedge.serving.journal import DiskFullError
+from dynedge.serving.journal import DiskFullError, JournalUnavailableError
 from dynedge.serving.service_queries import UnknownIdError
 
 MEDIA_TYPE = "application/problem+json"
@@ -64,5 +64,6 @@ def add_exception_handlers(app: FastAPI) -> None:
     add(DynedgeError, lambda error: problem(422, str(error)))
     add(BusyError, lambda error: busy())
     add(EngineFailedError, lambda error: failed(str(error)))
+    add(JournalUnavailableError, lambda error: problem(503, f"{error}; retry with the same event ids.", RETRY))
     add(DiskFullError, lambda error: problem(507, f"{error}; free some space. Queries still work, nothing is lost."))
     add(Exception, lambda error: problem(500, f"this is a bug in dynedge ({type(error).__name__})."))

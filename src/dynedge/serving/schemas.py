@@ -21,6 +21,9 @@ ItemCount = Annotated[int, Field(ge=1, le=MAX_ITEMS, description="Number of item
 FilterSeen = Annotated[bool, Field(description="Hide items that the user has already seen.")]
 
 
+Position = Annotated[str, Field(description="Position in the journal; another request can ask for it: min_position.")]
+
+
 class RequestBody(BaseModel):
     """Base of request bodies: unknown keys are refused."""
 
@@ -62,7 +65,8 @@ class WhatIfBody(RequestBody):
 class EventsReceipt(BaseModel):
     accepted: int
     duplicates: int
-    late: int
+    late: Annotated[int | None, Field(description="Null: the events are durable, but not applied yet.")]
+    position: Position
 
 
 class Explanation(BaseModel):

@@ -28,7 +28,7 @@ def run_server(engine: Engine, host: str, port: int, token: str | None, sources:
     signal.signal(signal.SIGHUP, lambda *_: threading.Thread(target=_reload, args=(engine,), daemon=True).start())
     with _bind(host, port) as bound:
         address = f"{f'[{host}]' if ':' in host else host}:{bound.getsockname()[1]}"
-        print(f"http://{address}  {engine.session.folder.name}, {engine.journal.end:,} events", flush=True)
+        print(f"http://{address}  {engine.session.folder.name}, {engine.journal.count:,} events", flush=True)
         hosts = LOOPBACK if host in LOOPBACK else ()
         app = make_app(engine, token, hosts, sources)
         config = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="on")

@@ -48,10 +48,11 @@ class SnapshotInfo:
 class Snapshots:
     """The snapshot folder of a service."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, exclusive: bool = True) -> None:
+        """`exclusive`: no other process writes snapshots there, so that unfinished ones can be removed."""
         self.folder = folder
         folder.mkdir(exist_ok=True)
-        for partial in folder.glob(f"*{PARTIAL}"):
+        for partial in folder.glob(f"*{PARTIAL}") if exclusive else ():
             partial.unlink()
 
     def write(self, info: SnapshotInfo, tensors: Tensors) -> None:

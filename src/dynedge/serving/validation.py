@@ -2,34 +2,69 @@
 
 from __future__ import annotations
 
+import json
 import time as clock
+from typing import Any
+
+from pydantic import ValidationError
 
 from dynedge.data.timestamps import parse_timestamp
 from dynedge.errors import UsageError
 from dynedge.inference.event_input import Event
 from dynedge.inference.session import Session
 from dynedge.models.capabilities import Growable, capable
+from dynedge.serving.journal import Entry
 from dynedge.serving.schemas import EventBody
 
 MAX_AHEAD = 86400.0  # seconds that an event may be ahead of this machine's clock
 MAX_TIME = 7_258_118_400.0  # the year 2200, as in ingestion
 
 
-def validate_event(session: Session, event: EventBody) -> Event:
-    """Returns a valid event with its time in seconds, or raises UsageError."""
-    user, item = str(event.user_id), str(event.item_id)
+def validate_event(session: Session, event: EventBody, now: float | None = None) -> Event:
+    """Returns a valid event with its time in seconds, or raises UsageError; `now` is by default the clock's time."""
     time = parse_timestamp(event.timestamp, session.time_unit, "timestamp")
-    if not 0 <= time <= min(MAX_TIME, clock.time() + MAX_AHEAD):
+    if not 0 <= time <= min(MAX_TIME, (clock.time() if now is None else now) + MAX_AHEAD):
         raise UsageError(
             f"timestamp {event.timestamp!r} is before 1970 or in the future; is its unit {session.time_unit}?"
         )
+    valid = Event(str(event.user_id), str(event.item_id), time, tuple(event.features or ()), event.event_id)
+    _check_applicable(session, valid, has_features=event.features is not None)
+    return valid
+
+
+def entry_event(session: Session, entry: Entry) -> Event:
+    """Returns the event of a journal entry, or raises UsageError if the session cannot apply it.
+
+    The outcome depends on the entry and the run alone, so that all replicas agree.
+    """
+    if entry.event is None:
+        return validate_event(session, _body(entry), entry.arrived)
+    _check_applicable(session, entry.event, has_features=bool(entry.event.features))
+    return entry.event
+
+
+def _body(entry: Entry) -> EventBody:
+    """Returns the body of an entry that another program wrote."""
+    try:
+        values: dict[str, Any] = dict(entry.fields)
+        if "features" in values:
+            values["features"] = json.loads(values["features"])
+        return EventBody(**values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise UsageError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}.") from None
+    except (ValueError, TypeError) as error:
+        raise UsageError(f"{error}.") from None
+
+
+def _check_applicable(session: Session, event: Event, *, has_features: bool) -> None:
+    """Raises UsageError for features of another width, and for new ids where the model cannot add them."""
     width = session.run_log.features.shape[1]
-    if event.features is not None and len(event.features) != width:
+    if has_features and len(event.features) != width:
         raise UsageError(f"features: got {len(event.features)}, but the run was trained with {width}.")
     if capable(session.model, Growable) is None:
-        for ids, external_id, side in ((session.users, user, "user"), (session.items, item, "item")):
+        for ids, external_id, side in ((session.users, event.user, "user"), (session.items, event.item, "item")):
             if ids.find(external_id) < 0:
                 raise UsageError(
                     f"the {side} {external_id!r} is new, and the model {session.config.name} cannot add {side}s."
                 )
-    return Event(user, item, time, tuple(event.features or ()), event.event_id)

@@ -16,7 +16,8 @@ router = APIRouter(responses=ERRORS)
 async def post_reload(request: Request) -> Response:
     """Opens the run folder again, replays the journal and replaces the served run without dropping requests."""
     service = service_of(request)
-    return JSONResponse({"journal_position": await service.background(service.engine.reload)})
+    position = await service.background(service.engine.reload)
+    return JSONResponse({"position": service.engine.journal.text(position)})
 
 
 @router.get("/health")
@@ -31,8 +32,8 @@ async def get_ready(request: Request) -> Response:
     engine = service_of(request).engine
     if engine.failure:
         return failed(engine.failure)
-    position, run = engine.journal.end, engine.session.folder.name
-    return JSONResponse({"status": "ready", "journal_position": position, "run": run})
+    position, run = engine.journal.text(engine.position), engine.session.folder.name
+    return JSONResponse({"status": "ready", "position": position, "run": run})
 
 
 @router.get("/metrics", response_class=PlainTextResponse)

@@ -101,7 +101,7 @@ async def get_activity(request: Request) -> Response:
     session, newest = engine.session, engine.session.coverage.last_time
     return JSONResponse(
         {
-            "journal_events": engine.journal.end,
+            "journal_events": engine.journal.count,
             "accepted": engine.accepted,
             "duplicates": engine.duplicates,
             "late": engine.late,
