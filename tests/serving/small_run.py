@@ -1,5 +1,7 @@
 """A small log, runs of several models trained on it, and events to send: known and new entities, some late."""
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 
@@ -32,6 +34,21 @@ def make_run(folder, name):
         with RunFolder(folder / name) as run:
             train_run(run, config, read_log(folder / "log"), quiet=True)
     return folder / name
+
+
+def make_run_with_features(folder):
+    """Returns the run folder of a recurrence that was trained with two features per event."""
+    make_run(folder, "memory")
+    if not (folder / "features").exists():
+        log = read_log(folder / "log")
+        features = np.random.default_rng(0).normal(size=(len(log), 2)).astype(np.float32)
+        with_features = replace(log, features=features, metadata={**log.metadata, "features": ["a", "b"]})
+        config = recipe_config("recurrence")
+        for key, value in SMALL.items():
+            config = set_key(config, resolve_key(config, key, key), value)
+        with RunFolder(folder / "features") as run:
+            train_run(run, config, with_features, quiet=True)
+    return folder / "features"
 
 
 def make_events(folder, count, seed=0, new=0.1, late=0.05, repeated=0.0):

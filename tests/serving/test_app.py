@@ -2,11 +2,12 @@
 
 import math
 import shutil
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
-from serving.small_run import make_events, make_run, state_bits
+from serving.small_run import make_events, make_run, make_run_with_features, state_bits
 from starlette.testclient import TestClient
 
 from dynedge.errors import UsageError
@@ -185,6 +186,7 @@ INVALID = {
     "an invalid time": {"events": [{"user_id": "u", "item_id": "i", "timestamp": "soon"}]},
     "the far future": {"events": [{"user_id": "u", "item_id": "i", "timestamp": 7e9}]},
     "before 1970": {"events": [{"user_id": "u", "item_id": "i", "timestamp": -1}]},
+    "400 digits": f'{{"events": [{{"user_id": "u", "item_id": "i", "timestamp": {10**400}}}]}}',
     "unexpected features": {"events": [{"user_id": "u", "item_id": "i", "timestamp": 1, "features": [1.0]}]},
     "infinite features": '{"events": [{"user_id": "u", "item_id": "i", "timestamp": 1, "features": [NaN]}]}',
 }
@@ -215,6 +217,13 @@ def test_limits_on_parameters_bodies_hosts_and_origins(client, known):
     assert client.get("/activity", headers={"origin": "http://127.0.0.1:8000"}).status_code == 200
     problem(client.get("/nowhere"), 404)
     problem(client.get("/page/../server.py"), 404)
+    problem(client.get(f"/page/{'x' * 300}"), 404)
+    for path in ("/health", "/activity", "/", f"/users/{user}"):
+        answer = client.head(path)
+        assert (answer.status_code, answer.headers["content-type"]) == (200, client.get(path).headers["content-type"])
+    problem(client.put("/activity"), 405)
+    many_digits = '{"events": [{"user_id": "u", "item_id": "i", "timestamp": 1' + "0" * 9000 + "}]}"
+    problem(client.post("/events", content=many_digits, headers={"content-type": "application/json"}), 400)
 
 
 def test_refusals_say_when_to_retry(client, known, monkeypatch):
@@ -239,11 +248,13 @@ def test_refusals_say_when_to_retry(client, known, monkeypatch):
 def test_a_token_is_required(runs_folder, tmp_path):
     with serving(make_run(runs_folder, "edge"), tmp_path / "data", "secret") as client:
         assert client.get("/health").status_code == 200
-        tokens = ("secret2", "secre", "s", "", "Secret", "sécret")
-        for wrong in ({}, *({"authorization": f"Bearer {token}".encode()} for token in tokens)):
+        values = ("secret2", "secre", "s", "", "Secret", "sécret")
+        values = *(f"Bearer {value}".encode() for value in values), "secret", "Basic secret", "Bearer"
+        for wrong in ({}, *({"authorization": value} for value in values)):
             answer = client.get("/activity", headers=wrong)
             assert "secret" not in problem(answer, 401)
-        assert client.get("/activity", headers={"authorization": "Bearer secret"}).status_code == 200
+        for scheme in ("Bearer", "bearer", "BEARER "):
+            assert client.get("/activity", headers={"authorization": f"{scheme} secret"}).status_code == 200
 
 
 def test_a_model_without_states_or_vectors_says_so(runs_folder, tmp_path):
@@ -279,3 +290,28 @@ def test_concurrent_requests_are_scored_in_one_batch(runs_folder, tmp_path):
         scores = [item["score"] for item in single["items"]]
         assert [item["score"] for item in batched["items"]] == pytest.approx(scores, abs=1e-5)
     engine.close()
+
+
+@pytest.mark.parametrize("value", ["1e39", "-1e39", "1e400", "NaN", "Infinity"])
+def test_features_that_are_infinite_in_float32_are_refused(runs_folder, tmp_path, value):
+    with serving(make_run_with_features(runs_folder), tmp_path / "data") as client:
+        content = f'{{"events": [{{"user_id": "u", "item_id": "i", "timestamp": 1, "features": [1, {value}]}}]}}'
+        problem(client.post("/events", content=content, headers={"content-type": "application/json"}), 422)
+        assert client.engine.journal.end == 0
+
+
+def test_events_that_were_not_applied_are_reported(runs_folder, tmp_path):
+    with serving(make_run_with_features(runs_folder), tmp_path / "data") as client:
+        assert "events_not_applied" not in client.get("/ready").json()
+        client.engine.session.model.event.weight.data.fill_(10.0)
+        event = {"user_id": "u", "item_id": "i", "timestamp": TIME, "features": [3e38, 3e38]}
+        assert client.post("/events", json={"events": [event]}).json()["accepted"] == 1
+        assert client.get("/ready").json()["events_not_applied"] == 1
+        assert "dynedge_events_not_applied_total 1.0" in client.get("/metrics").text
+
+
+def test_an_event_far_ahead_of_the_clock_is_refused(client, known):
+    user, item = known
+    for ahead, status in ((60, 200), (82800, 422)):
+        event = {"user_id": user, "item_id": item, "timestamp": time.time() + ahead}
+        assert client.post("/events", json={"events": [event]}).status_code == status

@@ -6,9 +6,10 @@ import time
 
 import numpy as np
 import pytest
-from serving.small_run import make_events, make_run, state_bits
+from serving.small_run import make_events, make_run, make_run_with_features, state_bits
 
 from dynedge.errors import DataError
+from dynedge.inference.event_input import MAX_FEATURE
 from dynedge.inference.session import Session
 from dynedge.serving import engine as engines
 from dynedge.serving import snapshots
@@ -234,3 +235,124 @@ def test_a_data_folder_is_used_by_one_service_at_a_time(start, run, tmp_path):
     start()
     with pytest.raises(DataError, match="in use by another process"):
         Engine(run, tmp_path / "data")
+
+
+def test_an_event_that_would_make_a_state_infinite_is_left_out(start, runs_folder):
+    """In any batch: the state is that of the other events, bit for bit, also after a restart and without snapshot."""
+    run = make_run_with_features(runs_folder)
+    good = [event._replace(features=(0.5, -1.0)) for event in make_events(runs_folder, 40)]
+    huge = good[20]._replace(features=(MAX_FEATURE, MAX_FEATURE), event_id="huge")
+    engine = start(run)
+    assert engine.submit([*good[:20], huge, *good[20:]]).result().accepted == 41
+    assert engine.session.not_applied == 1
+    assert engine.session.coverage.events == Session.open(run).coverage.events + 40
+    bits = state_bits(engine.session)  # asserts that all numbers are finite
+    one_by_one = Session.open(run)
+    for event in (*good[:20], huge, *good[20:]):
+        one_by_one.observe([event])
+    assert state_bits(one_by_one) == bits
+    stop(engine)
+    again = start(run)
+    assert (state_bits(again.session), again.session.not_applied) == (bits, 1)
+
+
+def test_a_journal_and_a_snapshot_with_infinite_numbers_are_served_again(start, runs_folder, capsys):
+    run = make_run_with_features(runs_folder)
+    events = [event._replace(features=(0.5, -1.0)) for event in make_events(runs_folder, 20)]
+    engine = start(run)
+    send(engine, events[:10])
+    engine.journal._writer.execute(
+        "INSERT INTO events VALUES (11, NULL, ?, ?, ?, ?)",
+        (*events[0][:3], np.array([np.inf, 1.0], np.float32).tobytes()),
+    )
+    expected = state_bits(engine.session)
+    engine.session.state["user"][0] = np.nan
+    engine.journal.end = engine.position = 11
+    snapshot(engine)
+    stop(engine)
+    again = start(run)
+    assert "has an infinite number" in capsys.readouterr().err
+    assert (state_bits(again.session), again.dead_lettered) == (expected, 1)
+
+
+@pytest.mark.parametrize("lost", ["all", "some"])
+def test_a_snapshot_with_more_events_than_the_journal_is_refused(start, run, runs_folder, tmp_path, lost):
+    engine = start()
+    send(engine, make_events(runs_folder, 30))
+    snapshot(engine)
+    if lost == "some":
+        engine.journal._writer.execute("DELETE FROM events WHERE position > 12")
+    stop(engine)
+    if lost == "all":
+        for path in (tmp_path / "data").glob("journal.sqlite*"):
+            path.unlink()
+    with pytest.raises(DataError, match=r"position 30, but .* ends at (0|12): the journal was lost"):
+        Engine(run, tmp_path / "data")
+    assert len(list((tmp_path / "data" / "snapshots").glob("*.safetensors"))) == 1
+    (tmp_path / "data" / "snapshots").rename(tmp_path / "aside")
+    assert start().journal.end == (0 if lost == "all" else 12)
+
+
+def test_the_snapshot_position_is_that_of_the_newest_snapshot_after_a_restart_and_a_shutdown(start, runs_folder):
+    events = make_events(runs_folder, 30)
+    engine = start()
+    send(engine, events[:10])
+    snapshot(engine)
+    send(engine, events[10:20])
+    stop(engine)
+    again = start()
+    assert again.snapshot_position == 10
+    again.close()  # nothing new has arrived, but the newest snapshot is older than the state
+    assert [int(path.stem) for path in sorted(again.snapshots.folder.glob("*.json"))] == [10, 20]
+
+
+def test_a_reload_during_a_commit_applies_every_event_once(start, runs_folder, monkeypatch):
+    """The writer has committed events and not applied them yet when a reload opens the run and replaces it."""
+    engine, events = start(), make_events(runs_folder, 60)
+    send(engine, events[:40])
+    append, committed, reloaded = engine.journal.append, threading.Event(), threading.Event()
+
+    def append_and_wait(*arguments):
+        is_new = append(*arguments)
+        committed.set()
+        reloaded.wait(60)
+        return is_new
+
+    monkeypatch.setattr(engine.journal, "append", append_and_wait)
+    receipt = engine.submit(events[40:])
+    committed.wait(60)
+    assert engine.reload() == 40
+    assert engine.reload() == 40
+    reloaded.set()
+    assert receipt.result().accepted == 20
+    expected = Session.open(engine.run)
+    expected.observe(events)
+    assert state_bits(engine.session) == state_bits(expected)
+
+
+def test_a_run_that_joins_during_a_commit_has_the_same_state_after_a_restart(
+    start, runs_folder, tmp_path, monkeypatch
+):
+    link = tmp_path / "served"
+    link.symlink_to(make_run(runs_folder, "edge"))
+    engine, events = start(link), make_events(runs_folder, 40, late=0.5)
+    send(engine, events[:20])
+    append, committed, reloaded = engine.journal.append, threading.Event(), threading.Event()
+
+    def append_and_wait(*arguments):
+        is_new = append(*arguments)
+        committed.set()
+        reloaded.wait(60)
+        return is_new
+
+    monkeypatch.setattr(engine.journal, "append", append_and_wait)
+    receipt = engine.submit(events[20:])
+    committed.wait(60)
+    link.unlink()
+    link.symlink_to(make_run(runs_folder, "memory"))
+    engine.reload()
+    reloaded.set()
+    receipt.result()
+    bits = state_bits(engine.session)
+    stop(engine)
+    assert state_bits(start(link).session) == bits

@@ -10,6 +10,7 @@ from dynedge.errors import UsageError
 Timestamp = float | int | str | datetime
 PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 YEAR = 86400 * 365
+MAX_SHOWN = 40  # characters of a wrong value in a message
 
 
 def parse_timestamp(value: Timestamp, unit: str = "s", name: str = "time") -> float:
@@ -23,11 +24,11 @@ def parse_timestamp(value: Timestamp, unit: str = "s", name: str = "time") -> fl
         if isinstance(value, datetime):
             return (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp()
         seconds = float(value) / PER_SECOND.get(unit, 1)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         seconds = math.nan
     if not math.isfinite(seconds):
         raise UsageError(
-            f"{name} {str(value)!r} should be a number in {unit if unit in PER_SECOND else 's'}, "
+            f"{name} {_shortened(value)!r} should be a number in {unit if unit in PER_SECOND else 's'}, "
             "or an ISO 8601 time such as 2024-01-31T12:00:00Z."
         )
     return seconds
@@ -40,6 +41,14 @@ def format_timestamp(seconds: float) -> str:
     if seconds < YEAR:
         return f"{seconds:,.3f} s"
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _shortened(value: Timestamp) -> str:
+    try:
+        text = str(value)
+    except ValueError:  # an integer of thousands of digits
+        return "with too many digits"
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
 
 
 def _is_number(text: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -17,6 +18,9 @@ from dynedge.utils.array_type import Array
 COLUMNS = "user_id", "item_id", "timestamp"
 
 
+MAX_FEATURE = float(np.finfo(np.float32).max)  # features are stored in float32
+
+
 class Event(NamedTuple):
     """One event with external ids as texts and the time in seconds."""
 
@@ -25,6 +29,11 @@ class Event(NamedTuple):
     time: float
     features: tuple[float, ...] = ()
     event_id: str | None = None
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether its time and features are finite numbers, also in float32."""
+        return math.isfinite(self.time) and all(abs(value) <= MAX_FEATURE for value in self.features)
 
 
 def encode_events(
@@ -95,6 +104,8 @@ def _rows(ids: IdIndex, external_ids: Iterable[Any], side: str) -> Array:
 
 def _times(values: Any, unit: str) -> Array:
     if isinstance(values, np.ndarray) and values.dtype.kind == "M":
+        if np.isnat(values).any():
+            raise UsageError(f"event {int(np.argmax(np.isnat(values)))} has no time (NaT); remove it.")
         return values.astype("datetime64[ns]").astype(np.int64) / 1e9
     if isinstance(values, np.ndarray):
         values = values.tolist()
@@ -106,7 +117,8 @@ def _features(run_log: EventLog, events: Any) -> Array | None:
         return None
     names = [str(name) for name in run_log.metadata.get("features", [])]
     try:
-        features = np.stack([np.asarray(events[name], np.float32) for name in names], 1)
+        with np.errstate(over="ignore"):
+            features = np.stack([np.asarray(events[name], np.float32) for name in names], 1)
     except (KeyError, TypeError, IndexError, ValueError):
         features = np.empty((0, 0), np.float32)
     if features.shape[1] != run_log.features.shape[1]:
@@ -114,4 +126,7 @@ def _features(run_log: EventLog, events: Any) -> Array | None:
             f"the run was trained with {run_log.features.shape[1]} features per event ({', '.join(names[:8])}): pass "
             "a frame with these columns, or a log made by dynedge.prepare."
         )
+    if not np.isfinite(features).all():
+        row, column = np.argwhere(~np.isfinite(features))[0]
+        raise DataError(f"feature '{names[column]}' of event {row} is not a finite number; correct or remove it.")
     return features

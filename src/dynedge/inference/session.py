@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -28,7 +29,7 @@ from dynedge.errors import DataError, UsageError
 from dynedge.inference.event_input import Event
 from dynedge.inference.late_events import LateEventPolicy
 from dynedge.inference.quantized_search import QuantizedSearch
-from dynedge.models.base import State
+from dynedge.models.base import NonFiniteStateError, State
 from dynedge.models.capabilities import Growable, HasVectors, RemembersSeen, Searchable, apply_with_undo, capable
 from dynedge.models.registry import models_with
 from dynedge.runs.event_coverage import Coverage
@@ -69,6 +70,7 @@ class Session:
         self.users, self.items = GrowableIdIndex(trained.log.user_ids), GrowableIdIndex(trained.log.item_ids)
         self._size = len(self.users), len(self.items)  # rows that the model has
         self._search: QuantizedSearch | None = None
+        self.not_applied = 0  # events left out because they would have made a state infinite
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str]) -> Session:
@@ -122,10 +124,23 @@ class Session:
                 batch = range(start, min(start + OBSERVE_EVENTS, events.stop))
                 self._observe(log, batch)
                 progress.advance(len(batch))
+        if self.not_applied:
+            reason = f"{self.not_applied:,} events were not applied: they would have made states infinite"
+            print(f"dynedge: warning: {reason}.", file=sys.stderr)
 
     def _observe(self, log: EventLog, batch: range) -> None:
-        with autocast(self.config.training):
-            self.model.observe(Window(log, batch), self.state)
+        """Applies events; one that would make a state infinite is left out and counted in `not_applied`."""
+        try:
+            with autocast(self.config.training):
+                self.model.observe(Window(log, batch), self.state)
+        except NonFiniteStateError:
+            if len(batch) == 1:
+                self.not_applied += 1
+                return
+            middle = (batch.start + batch.stop) // 2
+            self._observe(log, range(batch.start, middle))
+            self._observe(log, range(middle, batch.stop))
+            return
         self.coverage.add(log, batch)
         self._update_search(log.item[batch.start : batch.stop])
 

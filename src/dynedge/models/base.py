@@ -11,6 +11,7 @@ Everything a model can do beyond this contract is a capability (capabilities.py)
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,10 +24,22 @@ from torch import Tensor, nn
 
 from dynedge.data.log import EventLog
 from dynedge.data.windows import Window, cut_windows
+from dynedge.errors import DataError
 from dynedge.utils.array_type import Array
 from dynedge.utils.prefetch import prefetch_map
 
 Tensors = Mapping[str, Tensor]
+
+
+class NonFiniteStateError(DataError):
+    """An event would make a state infinite or NaN; raised before anything of the `State` has changed."""
+
+
+def check_finite(*computed: Tensor) -> None:
+    """Raises NonFiniteStateError unless all numbers are finite. Their sum is read first: it is cheaper."""
+    for tensor in computed:
+        if not math.isfinite(float(tensor.sum())) and not bool(torch.isfinite(tensor).all()):
+            raise NonFiniteStateError("the event would make a state infinite, so it is not applied.")
 
 
 class State(dict[str, Tensor]):
@@ -188,6 +201,9 @@ class Model(nn.Module, ABC):
         """Scores as `score` gives them, for users at given times instead of events; the state does not change."""
 
     def observe(self, window: Window, state: State) -> None:
-        """Advances the state past a window without scoring."""
+        """Advances the state past a window without scoring.
+
+        Raises NonFiniteStateError, with the state unchanged, where a new state would not be finite.
+        """
         no_candidates = torch.empty((len(window), 0), dtype=torch.int64, device=self.device)
         self.score(self.prepare(window), no_candidates, state)

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from dynedge.data.windows import Window
-from dynedge.models.base import Loss, Model, State, Step, loggable
+from dynedge.models.base import Loss, Model, State, Step, check_finite, loggable
 from dynedge.models.candidate_states import candidates_of_chunks, num_chunks
 from dynedge.models.window_index import WindowIndex, index_window
 from dynedge.ops.all_scores import all_scores
@@ -129,7 +129,9 @@ class DynamicModel(Model):
     def observe(self, window: Window, state: State) -> None:
         batch = self.prepare(window)
         with self._precision():
-            self.advance(batch, self.forward_window(batch, state), state)
+            forward = self.forward_window(batch, state)
+            check_finite(forward.arena, *forward.extra)
+            self.advance(batch, forward, state)
 
     def score_query(self, users: Tensor, times: Tensor, candidates: Tensor | None, state: State) -> Tensor:
         with self._precision():

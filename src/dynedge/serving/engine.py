@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
+from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path
@@ -98,15 +99,20 @@ class Engine:
         self.run, self.data = run, data
         self.lock = threading.Lock()
         data.mkdir(parents=True, exist_ok=True)
-        self._folder_lock = FileLock(data, "stop it, or choose another --data") if journal is None else None
-        self.journal: Journal = journal or SqliteJournal(data / JOURNAL)
-        self.snapshots = Snapshots(data / "snapshots", exclusive=journal is None)
         self.drift = DriftTracker()
         self.accepted = self.late = self.duplicates = self.applied = self.dead_lettered = 0
         self.snapshot_error = self.failure = self.journal_error = ""
         self.position = 0  # journal position of the state
         self.snapshot_position = self._snapshot_events = 0  # of the newest snapshot
-        self.session, self._registration = self._open()
+        with ExitStack() as on_failure:
+            self._folder_lock = FileLock(data, "stop it, or choose another --data") if journal is None else None
+            if self._folder_lock:
+                on_failure.callback(self._folder_lock.release)
+            self.journal: Journal = journal or SqliteJournal(data / JOURNAL)
+            on_failure.callback(self.journal.close)
+            self.snapshots = Snapshots(data / "snapshots", exclusive=journal is None)
+            self.session, self._registration = self._open()
+            on_failure.pop_all()
         self.drift.reset(self.session)
         self._queue: queue.SimpleQueue[_Request | _Signal] = queue.SimpleQueue()
         self._queued, self._queued_lock = 0, threading.Lock()
@@ -139,6 +145,7 @@ class Engine:
 
     def _open(self) -> tuple[Session, _Registration]:
         """Opens the run, restores its newest snapshot and replays the journal from there."""
+        self._check_snapshots()
         session, registration = self._open_run()
         self.position = self._restore_newest(session, registration)
         self.snapshot_position, self._snapshot_events = self.position, session.coverage.events
@@ -146,6 +153,17 @@ class Engine:
         session.enable_quantized_search()
         _warm_up(session)
         return session, registration
+
+    def _check_snapshots(self) -> None:
+        """Raises DataError if a snapshot has events that the journal does not have: they would vanish silently."""
+        newest, end = self.snapshots.newest_position, self.journal.end
+        if newest > end:
+            positions = f"{self.journal.text(newest)}, but {self.journal.name} ends at {self.journal.text(end)}"
+            raise DataError(
+                f"{self.snapshots.folder} has a snapshot of position {positions}: the journal was lost or restored "
+                "from an older backup. Restore the newest journal, or move the folder of snapshots away to go on "
+                "without the missing events."
+            )
 
     def _open_run(self) -> tuple[Session, _Registration]:
         session, fingerprint = Session.open(self.run), _fingerprint(self.run)
@@ -365,8 +383,9 @@ class Engine:
         self._snapshot_due = time.monotonic() + SNAPSHOT_SECONDS
         try:
             self.snapshots.write(info, tensors)
-            self.snapshot_position, self.snapshot_error = info.position, ""
-            self._snapshot_events = int(tensors["coverage.events"])
+            self.snapshot_error = ""
+            if info.fingerprint == self._registration.fingerprint:  # else the run was replaced meanwhile
+                self.snapshot_position, self._snapshot_events = info.position, int(tensors["coverage.events"])
         except (OSError, DataError) as error:  # nothing is lost: the journal has every event
             self.snapshot_error = str(error)
             print(f"dynedge: the snapshot could not be written: {error}", file=sys.stderr)

@@ -48,6 +48,7 @@ class _EngineCollector(Collector):
             "events_duplicate": ("Events whose event id was already in the journal", engine.duplicates),
             "events_applied": ("Events applied since the service started, of all replicas", engine.applied),
             "events_dead_lettered": ("Entries of the journal that could not be applied", engine.dead_lettered),
+            "events_not_applied": ("Events left out because states would become infinite", session.not_applied),
             "events_late": ("Applied events older than the last event of their user or item", engine.late),
             "user_state_updates": ("Updates of user states", engine.drift.updates[0]),
             "item_state_updates": ("Updates of item states", engine.drift.updates[1]),

@@ -1,16 +1,17 @@
-"""Access control as ASGI middleware: concurrency limit, host and origin, bearer token, body size.
+"""Access control as ASGI middleware: concurrency limit, host and origin, bearer token, size and time of the body.
 
-It runs before everything else and reads no body, so that refusing a request is cheap.
+It runs before everything else and refuses a request, where it can, before reading its body. A request counts towards
+the concurrency limit once its body is complete, so that slow clients hold no places of others.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import time
 from collections.abc import Callable
 
 from starlette.datastructures import Headers
-from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -19,7 +20,11 @@ from dynedge.serving.problem_details import busy, problem
 MAX_BODY_BYTES = 1 << 20
 BODY_TOO_LARGE = f"the body has more than {MAX_BODY_BYTES:,} bytes; send fewer events per request."
 MAX_CONCURRENT_REQUESTS = 32
+MAX_BUFFERED_BYTES = 1 << 26  # of bodies that are not complete yet, all together
+BODY_SECONDS = 20.0  # within which a body must be complete
+BODY_TOO_SLOW = f"the body was not complete within {BODY_SECONDS:g} seconds; send it faster, or fewer events."
 HEALTH_PATHS = "/health", "/ready"  # need no token and are never refused as busy
+CLOSE = {"Connection": "close"}  # the rest of the body is not read
 LOOPBACK = "127.0.0.1", "localhost", "::1"
 
 
@@ -38,12 +43,15 @@ class AccessMiddleware:
     ) -> None:
         self.app, self.hosts, self.record = app, hosts, record
         self._token = token.encode() if token else None
-        self._active = 0
+        self._active = 0  # requests whose body is complete
+        self._buffered = 0  # bytes of the bodies that are not
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        if scope["method"] == "HEAD":  # answered like GET; the server leaves out the body
+            scope = {**scope, "method": "GET"}
         started, status = time.perf_counter(), 500
 
         async def send_and_note_status(message: Message) -> None:
@@ -52,22 +60,56 @@ class AccessMiddleware:
                 status = message["status"]
             await send(message)
 
-        self._active += 1
         try:
-            refusal = self._refusal(scope)
-            if refusal is not None:
-                await refusal(scope, receive, send_and_note_status)
-            else:
-                await self.app(scope, _LimitedBody(receive), send_and_note_status)
+            await self._respond(scope, receive, send_and_note_status)
         finally:
-            self._active -= 1
             path = getattr(scope.get("route"), "path", "other")
             self.record(path, status, time.perf_counter() - started)
 
+    async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body = self._refusal(scope) or await self._read_body(receive)
+        if not isinstance(body, Response | None):
+            body = self._refuse_if_busy(scope) or body
+        if isinstance(body, Response):
+            await body(scope, receive, send)
+        elif body is not None:
+            self._active += 1
+            try:
+                await self.app(scope, _CompleteBody(bytes(body), receive), send)
+            finally:
+                self._active -= 1
+
+    async def _read_body(self, receive: Receive) -> Response | bytearray | None:
+        """Returns the whole body, a refusal, or None if the client has left."""
+        body = bytearray()
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                while True:
+                    message = await receive()
+                    if message["type"] != "http.request":
+                        return None
+                    part = message.get("body", b"")
+                    body += part
+                    self._buffered += len(part)
+                    if len(body) > MAX_BODY_BYTES:
+                        return problem(413, BODY_TOO_LARGE, CLOSE)
+                    if not message.get("more_body", False):
+                        return body
+                    if self._buffered > MAX_BUFFERED_BYTES:
+                        return busy(CLOSE)
+        except TimeoutError:
+            return problem(408, BODY_TOO_SLOW, CLOSE)
+        finally:
+            self._buffered -= len(body)
+
+    def _refuse_if_busy(self, scope: Scope) -> Response | None:
+        full = self._active >= MAX_CONCURRENT_REQUESTS and scope["path"] not in HEALTH_PATHS
+        return busy() if full else None
+
     def _refusal(self, scope: Scope) -> Response | None:
         headers, path = Headers(scope=scope), scope["path"]
-        if self._active > MAX_CONCURRENT_REQUESTS and path not in HEALTH_PATHS:
-            return busy()
+        if (refusal := self._refuse_if_busy(scope)) is not None:
+            return refusal
         if self.hosts:
             host, origin = _host_name(headers.get("host", "")), headers.get("origin")
             if host not in self.hosts:
@@ -75,12 +117,12 @@ class AccessMiddleware:
             if origin is not None and _host_name(origin.partition("://")[2]) not in self.hosts:
                 return problem(403, "requests from pages of other sites are refused.")
         if self._token and not _is_public(path):
-            token = headers.get("authorization", "").removeprefix("Bearer ").encode()
-            if not hmac.compare_digest(token, self._token):
+            scheme, _, token = headers.get("authorization", "").partition(" ")
+            if scheme.lower() != "bearer" or not hmac.compare_digest(token.strip().encode(), self._token):
                 return problem(401, "send the token: Authorization: Bearer TOKEN.", {"WWW-Authenticate": "Bearer"})
         length = headers.get("content-length", "0")
-        if length.isdigit() and int(length) > MAX_BODY_BYTES:
-            return problem(413, BODY_TOO_LARGE)
+        if len(length) > 18 or (length.isdigit() and int(length) > MAX_BODY_BYTES):
+            return problem(413, BODY_TOO_LARGE, CLOSE)
         return None
 
 
@@ -94,16 +136,15 @@ def _host_name(host: str) -> str:
     return host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
 
 
-class _LimitedBody:
-    """Counts the bytes of a body that was sent without a Content-Length."""
+class _CompleteBody:
+    """The `receive` of a request whose body was read already."""
 
-    def __init__(self, receive: Receive) -> None:
-        self._receive, self._read = receive, 0
+    def __init__(self, body: bytes, receive: Receive) -> None:
+        self._body: bytes | None = body
+        self._receive = receive
 
     async def __call__(self) -> Message:
-        message = await self._receive()
-        if message["type"] == "http.request":
-            self._read += len(message.get("body", b""))
-            if self._read > MAX_BODY_BYTES:
-                raise HTTPException(413, BODY_TOO_LARGE)
-        return message
+        if self._body is None:
+            return await self._receive()
+        body, self._body = self._body, None
+        return {"type": "http.request", "body": body, "more_body": False}

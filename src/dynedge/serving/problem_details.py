@@ -27,8 +27,8 @@ def problem(status: int, detail: str, headers: dict[str, str] | None = None) -> 
     return Response(json.dumps(content), status, headers, media_type=MEDIA_TYPE)
 
 
-def busy() -> Response:
-    return problem(503, "too many requests are queued; retry in a second.", RETRY)
+def busy(headers: dict[str, str] | None = None) -> Response:
+    return problem(503, "too many requests are queued; retry in a second.", RETRY | (headers or {}))
 
 
 def failed(reason: str) -> Response:

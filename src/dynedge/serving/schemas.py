@@ -6,6 +6,8 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, StrictStr
 
+from dynedge.inference.event_input import MAX_FEATURE
+
 MAX_EVENTS, MAX_ITEMS, MAX_USERS = 1000, 1000, 1000
 
 IdBody = (
@@ -16,7 +18,7 @@ Timestamp = Annotated[
     StrictInt | StrictFloat | Annotated[StrictStr, Field(max_length=64)],
     Field(description="Number in the unit of the run's log, or ISO 8601."),
 ]
-FiniteFloat = Annotated[float, Field(allow_inf_nan=False)]
+Feature = Annotated[float, Field(allow_inf_nan=False, ge=-MAX_FEATURE, le=MAX_FEATURE)]
 ItemCount = Annotated[int, Field(ge=1, le=MAX_ITEMS, description="Number of items per user.")]
 FilterSeen = Annotated[bool, Field(description="Hide items that the user has already seen.")]
 
@@ -39,7 +41,7 @@ class EventBody(RequestBody):
         Field(min_length=1, max_length=256, description="Events with an id that was sent before are ignored."),
     ] = None
     features: Annotated[
-        list[FiniteFloat] | None,
+        list[Feature] | None,
         Field(max_length=4096, description="Event features of the run's log; zeros if missing."),
     ] = None
 

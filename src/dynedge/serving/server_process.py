@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import signal
 import socket
@@ -11,12 +12,14 @@ from collections.abc import Sequence
 
 import torch
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from dynedge.errors import UsageError
 from dynedge.serving.app import EventSource, make_app
 from dynedge.serving.engine import Engine
 from dynedge.serving.middleware import LOOPBACK
 
+HEADER_SECONDS = 20.0  # within which the headers of a request must be complete
 SWITCH_INTERVAL = 0.0005  # seconds; requests are short, so a thread should not wait long for its turn
 
 
@@ -31,8 +34,38 @@ def run_server(engine: Engine, host: str, port: int, token: str | None, sources:
         print(f"http://{address}  {engine.session.folder.name}, {engine.journal.count:,} events", flush=True)
         hosts = LOOPBACK if host in LOOPBACK else ()
         app = make_app(engine, token, hosts, sources)
-        config = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="on")
+        config = uvicorn.Config(app, http=TimedHttpProtocol, log_level="warning", access_log=False, lifespan="on")
         uvicorn.Server(config).run(sockets=[bound])
+
+
+class TimedHttpProtocol(HttpToolsProtocol):
+    """Closes a connection on which the headers of a request are not complete in time."""
+
+    _timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._restart_timer()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._restart_timer()
+
+    def on_headers_complete(self) -> None:
+        self._stop_timer()
+        super().on_headers_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def _restart_timer(self) -> None:
+        self._stop_timer()
+        self._timer = self.loop.call_later(HEADER_SECONDS, self.transport.close)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
 
 
 def _bind(host: str, port: int) -> socket.socket:

@@ -70,6 +70,11 @@ class Snapshots:
             self._path(position).with_suffix(".json").unlink()
             self._path(position).unlink(missing_ok=True)
 
+    @property
+    def newest_position(self) -> int:
+        """Position of the newest snapshot, of any run; 0 if there is none."""
+        return max(self._positions(), default=0)
+
     def newest(self, fingerprint: str) -> tuple[SnapshotInfo, Tensors] | None:
         """Returns the newest intact snapshot of a run; reports damaged ones on stderr."""
         for position in self._positions():
@@ -80,7 +85,11 @@ class Snapshots:
                     continue
                 if file_sha256(path) != info.sha256:
                     raise DataError(f"{path} does not match its checksum.")
-                return info, load_tensors(path)
+                tensors = load_tensors(path)
+                for name, tensor in tensors.items():
+                    if name.startswith("state.") and not torch.isfinite(tensor).all():
+                        raise DataError(f"{path} has an infinite number in {name}.")
+                return info, tensors
             except (DataError, OSError, ValueError, TypeError) as error:
                 print(f"dynedge: {error} An earlier snapshot is used instead.", file=sys.stderr)
         return None

@@ -16,7 +16,7 @@ from dynedge.models.capabilities import Growable, capable
 from dynedge.serving.journal import Entry
 from dynedge.serving.schemas import EventBody
 
-MAX_AHEAD = 86400.0  # seconds that an event may be ahead of this machine's clock
+MAX_AHEAD = 300.0  # seconds that an event may be ahead of this machine's clock: events until then would be late
 MAX_TIME = 7_258_118_400.0  # the year 2200, as in ingestion
 
 
@@ -24,9 +24,8 @@ def validate_event(session: Session, event: EventBody, now: float | None = None)
     """Returns a valid event with its time in seconds, or raises UsageError; `now` is by default the clock's time."""
     time = parse_timestamp(event.timestamp, session.time_unit, "timestamp")
     if not 0 <= time <= min(MAX_TIME, (clock.time() if now is None else now) + MAX_AHEAD):
-        raise UsageError(
-            f"timestamp {event.timestamp!r} is before 1970 or in the future; is its unit {session.time_unit}?"
-        )
+        shown = str(event.timestamp)[:40]
+        raise UsageError(f"timestamp {shown!r} is before 1970 or in the future; is its unit {session.time_unit}?")
     valid = Event(str(event.user_id), str(event.item_id), time, tuple(event.features or ()), event.event_id)
     _check_applicable(session, valid, has_features=event.features is not None)
     return valid
@@ -58,7 +57,9 @@ def _body(entry: Entry) -> EventBody:
 
 
 def _check_applicable(session: Session, event: Event, *, has_features: bool) -> None:
-    """Raises UsageError for features of another width, and for new ids where the model cannot add them."""
+    """Raises UsageError for infinite numbers, features of another width, and new ids if the model cannot add them."""
+    if not event.is_finite:
+        raise UsageError("the time or a feature is not a finite number.")
     width = session.run_log.features.shape[1]
     if has_features and len(event.features) != width:
         raise UsageError(f"features: got {len(event.features)}, but the run was trained with {width}.")

@@ -166,13 +166,13 @@ class Edge(
 
     def observe(self, window: Window, state: State) -> None:
         with _parts(state) as (counts, states):
+            self.recurrence.observe(window, states)  # first: it may refuse an event
             self.memory.observe(window, counts)
-            self.recurrence.observe(window, states)
 
     def apply_with_undo(self, window: Window, state: State) -> Callable[[], None]:
         with _parts(state) as (counts, states):
+            undo_recurrence = self.recurrence.apply_with_undo(window, states)  # first: it may refuse the event
             undo_memory = self.memory.apply_with_undo(window, counts)
-            undo_recurrence = self.recurrence.apply_with_undo(window, states)
 
         def undo() -> None:
             undo_memory()

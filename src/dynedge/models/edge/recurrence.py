@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from dynedge.data.log import EventLog
 from dynedge.data.windows import Window
 from dynedge.errors import UsageError
-from dynedge.models.base import LogShape, Loss, State, Step, Tensors, loggable, seeded
+from dynedge.models.base import LogShape, Loss, State, Step, Tensors, check_finite, loggable, seeded
 from dynedge.models.candidate_states import candidates_of_chunks, num_chunks, rows_before
 from dynedge.models.capabilities import GraphCapturable, Growable, Searchable, Undoable
 from dynedge.models.coevolving_base import CoevolvingModel, time_gap_features
@@ -511,6 +511,7 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
     def observe(self, window: Window, state: State) -> None:
         batch = self.prepare(window)
         arena, *_ = self._evolve(batch, state)
+        check_finite(arena)
         self.advance(batch, Forward(arena, arena), state)
         self.after_step(batch, state)
 

@@ -32,8 +32,9 @@ async def get_ready(request: Request) -> Response:
     engine = service_of(request).engine
     if engine.failure:
         return failed(engine.failure)
-    position, run = engine.journal.text(engine.position), engine.session.folder.name
-    return JSONResponse({"status": "ready", "position": position, "run": run})
+    session, position = engine.session, engine.journal.text(engine.position)
+    answer = {"status": "ready", "position": position, "run": session.folder.name}
+    return JSONResponse(answer | ({"events_not_applied": session.not_applied} if session.not_applied else {}))
 
 
 @router.get("/metrics", response_class=PlainTextResponse)

@@ -1,0 +1,102 @@
+"""Clients that are slow or stop in the middle of a request hold up nobody, and are told or disconnected."""
+
+import json
+import socket
+import threading
+import time
+
+import pytest
+import uvicorn
+from serving.small_run import make_run
+
+from dynedge.serving import middleware, server_process
+from dynedge.serving.app import make_app
+from dynedge.serving.engine import Engine
+
+BODY = json.dumps({"events": [{"user_id": "u", "item_id": "i", "timestamp": 1709300000}]}).encode()
+
+
+@pytest.fixture(scope="module")
+def port(runs_folder, tmp_path_factory):
+    engine = Engine(make_run(runs_folder, "edge"), tmp_path_factory.mktemp("slow") / "data")
+    with socket.create_server(("127.0.0.1", 0)) as opened:
+        config = uvicorn.Config(make_app(engine), http=server_process.TimedHttpProtocol, log_level="critical")
+        server = uvicorn.Server(config)
+        serving = threading.Thread(target=server.run, args=([opened],))
+        serving.start()
+        yield opened.getsockname()[1]
+        server.should_exit = True
+        serving.join()
+
+
+@pytest.fixture
+def connect(port):
+    opened = []
+
+    def connection(first=b""):
+        opened.append(socket.create_connection(("127.0.0.1", port), timeout=20))
+        opened[-1].sendall(first)
+        return opened[-1]
+
+    yield connection
+    for one in opened:
+        one.close()
+
+
+def post(length, content=b""):
+    head = f"POST /events HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n"
+    return head.encode() + content
+
+
+def answer(connection):
+    """Returns the status of the next answer, 0 if the connection was closed without one."""
+    received = connection.recv(65536)
+    return int(received.split()[1]) if received else 0
+
+
+def test_unfinished_bodies_hold_no_places(connect):
+    slow = [connect(post(len(BODY), BODY[:5])) for _ in range(2 * middleware.MAX_CONCURRENT_REQUESTS)]
+    assert answer(connect(post(len(BODY), BODY))) == 200
+    slow[0].sendall(BODY[5:])
+    assert answer(slow[0]) == 200
+
+
+def test_a_body_must_be_complete_in_time(connect, monkeypatch):
+    monkeypatch.setattr(middleware, "BODY_SECONDS", 0.3)
+    started = connect(post(len(BODY), BODY[:5]))
+    never_started = connect(post(len(BODY)))
+    chunked = connect(b"POST /events HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}")
+    assert [answer(one) for one in (started, never_started, chunked)] == [408] * 3
+    assert started.recv(100) == b""  # closed: the rest of the body would be taken for the next request
+
+
+def test_unfinished_bodies_may_use_limited_memory(connect, monkeypatch):
+    monkeypatch.setattr(middleware, "MAX_BUFFERED_BYTES", 5000)
+    slow = [connect(post(10**5, b" " * 2000)) for _ in range(2)]
+    time.sleep(0.2)
+    assert answer(connect(post(10**5, b" " * 2000))) == 503
+    for one in slow:
+        one.close()
+    time.sleep(0.2)
+    assert answer(connect(post(len(BODY), BODY))) == 200
+
+
+def test_headers_must_be_complete_in_time(connect, monkeypatch):
+    monkeypatch.setattr(server_process, "HEADER_SECONDS", 0.3)
+    silent, started = connect(), connect(b"GET /health HTTP/1.1\r\nhost")
+    used = connect(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+    assert answer(used) == 200
+    used.sendall(b"GET /hea")
+    assert [answer(one) for one in (silent, started, used)] == [0, 0, 0]
+
+
+def test_a_client_that_leaves_in_the_middle_of_a_body_is_forgotten(connect):
+    for _ in range(3):
+        connect(post(len(BODY), BODY[:5])).close()
+    assert answer(connect(post(len(BODY), BODY))) == 200
+
+
+def test_a_client_that_reads_nothing_holds_up_nobody(connect):
+    for _ in range(5):
+        connect(b"GET /openapi.json HTTP/1.1\r\nhost: x\r\n\r\n" * 200)
+    assert answer(connect(post(len(BODY), BODY))) == 200
