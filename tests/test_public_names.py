@@ -13,6 +13,7 @@ NAMES = [
     "Split",
     "UsageError",
     "__version__",
+    "append",
     "cut_windows",
     "prepare",
     "read_log",

@@ -6,6 +6,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from dynedge.api import Edge
+    from dynedge.data.ingest.append import append
     from dynedge.data.ingest.pipeline import prepare
     from dynedge.data.log import EventLog, read_log
     from dynedge.data.splits import Split
@@ -21,6 +22,7 @@ _HOME = {
     "EventLog": "dynedge.data.log",
     "Split": "dynedge.data.splits",
     "UsageError": "dynedge.errors",
+    "append": "dynedge.data.ingest.append",
     "prepare": "dynedge.data.ingest.pipeline",
     "read_log": "dynedge.data.log",
     "synthesize": "dynedge.data.synthetic",
@@ -34,6 +36,7 @@ __all__ = [  # noqa: RUF022
     "EventLog",
     "Split",
     "UsageError",
+    "append",
     "prepare",
     "read_log",
     "synthesize",

@@ -34,6 +34,23 @@ def test_prepare_and_info(cli_run, tmp_path, csv_file):
     assert (tmp_path / "log.svg").read_text().startswith("<?xml")
 
 
+def test_append(cli_run, tmp_path, csv_file):
+    cli_run("prepare", csv_file, "--out", tmp_path / "log")
+    before = json.loads(cli_run("info", tmp_path / "log", "--json")[1])
+    (tmp_path / "more.csv").write_text("who;what;when\nu1;new;99999999999\nu1;x;1\nnobody;new;99999999999\n")
+    columns = ["--user-col", "who", "--item-col", "what", "--time-col", "when", "--time-unit", "ms"]
+    code, _, err = cli_run("append", tmp_path / "log", tmp_path / "more.csv", *columns)
+    assert code == 3 and "--late merge" in err
+    code, out, err = cli_run("append", tmp_path / "log", tmp_path / "more.csv", *columns, "--late", "merge")
+    assert (code, err) == (0, "")
+    assert "read      3 rows, times in milliseconds\nadded     3 events, 1 of them older than the log's end" in out
+    assert f"log       {tmp_path / 'log'}: {before['events'] + 3:,} events" in out
+    code, out, _ = cli_run("append", tmp_path / "log", tmp_path / "more.csv", *columns, "--max-bad", "40%", "--json")
+    added = json.loads(out)
+    assert added["events"] == before["events"] + 5
+    assert added["added"]["events"] == 2 and added["added"]["rejected_why"] == {"older than the log's end": 1}
+
+
 def test_prepare_lists_rejected_rows_by_reason(cli_run, tmp_path, csv_file):
     csv_file.write_text(ROWS + "eve,,4\n")
     _, out, _ = cli_run("prepare", csv_file, "--out", tmp_path / "log", "--max-bad", "30%")

@@ -93,6 +93,7 @@ def _register_commands() -> None:
         evaluate,
         export,
         plan,
+        prepare,
         recommend,
         serve,
         train,

@@ -1,4 +1,4 @@
-"""Commands for logs: prepare, info, datasets, synth."""
+"""Commands for logs: info, datasets, synth."""
 
 from __future__ import annotations
 
@@ -12,109 +12,7 @@ import typer
 
 from dynedge.cli import app
 from dynedge.cli.options import Force, Json, LogFolder, NewLogFolder
-from dynedge.errors import UsageError
-
-
-@app.command()
-def prepare(
-    files: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="FILES",
-            help="CSV, TSV, JSON lines or Parquet files, plain or compressed (gzip, zstd); or a glob.",
-        ),
-    ],
-    out: NewLogFolder,
-    dataset: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Public data set that FILES are; see `dynedge datasets`.")
-    ] = None,
-    user_col: Annotated[str, typer.Option(metavar="COLUMN", help="Column of the user ids.")] = "user_id",
-    item_col: Annotated[str, typer.Option(metavar="COLUMN", help="Column of the item ids.")] = "item_id",
-    time_col: Annotated[str, typer.Option(metavar="COLUMN", help="Column of the timestamps.")] = "timestamp",
-    label_col: Annotated[str | None, typer.Option(metavar="COLUMN", help="Column of a numeric label.")] = None,
-    event_id_col: Annotated[
-        str | None,
-        typer.Option(metavar="COLUMN", help="Column of unique event ids; rows with a repeated id are dropped."),
-    ] = None,
-    features: Annotated[
-        str | None,
-        typer.Option(metavar="A,B,…", help="Numeric columns with event features; or one column of lists."),
-    ] = None,
-    item_features: Annotated[
-        str | None, typer.Option(metavar="A,B,…", help="Categorical columns that describe the item.")
-    ] = None,
-    columns: Annotated[
-        str | None, typer.Option(metavar="A,B,…", help="Names of all columns, for a file without a header.")
-    ] = None,
-    delimiter: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Delimiter, one or two characters; default: detected.")
-    ] = None,
-    time_unit: Annotated[
-        str, typer.Option(metavar="UNIT", help="Unit of the timestamps: s, ms, us, ns, iso; or auto (inferred).")
-    ] = "auto",
-    max_bad: Annotated[
-        str, typer.Option(metavar="SHARE", help="Largest share of invalid rows that is accepted: 0.001 or 0.1%.")
-    ] = "0.1%",
-    split: Annotated[
-        str | None,
-        typer.Option(
-            metavar="A,B,C",
-            help="Shares of training, validation and test events; default: 0.8,0.1,0.1 or the data set's.",
-        ),
-    ] = None,
-    force: Force = False,
-    as_json: Json = False,
-) -> None:
-    """Convert event files (CSV, JSON lines, Parquet) to a log.
-
-    The log is sorted by time, with users and items numbered. Invalid rows are listed in LOG/rejects.csv.
-    """
-    from dynedge.data import public_datasets
-    from dynedge.data.ingest import pipeline as ingest
-    from dynedge.data.ingest.schema import Schema
-    from dynedge.data.splits import DEFAULT_SPLIT, Split
-
-    max_bad_share = _parse_share(max_bad)
-    public = public_datasets.find_dataset(dataset) if dataset else None
-    if public:
-        paths = [str(public.find(Path(file))) for file in files]
-        schema = public.schema
-    else:
-        paths = files
-        schema = Schema(
-            user=user_col,
-            item=item_col,
-            time=time_col,
-            label=label_col,
-            event_id=event_id_col,
-            features=_parse_names(features),
-            item_features=_parse_names(item_features),
-            names=_parse_names(columns) or None,
-            delimiter=delimiter.replace("\\t", "\t") if delimiter else None,
-            time_unit=time_unit,
-        )
-    log = ingest.prepare(
-        paths,
-        out,
-        schema,
-        max_bad=max_bad_share,
-        split=Split.parse(split) if split else Split.parse(public.split) if public else DEFAULT_SPLIT,
-        source={"dataset": dataset} if dataset else {},
-        force=force,
-        quiet=False,
-    )
-    metadata = log.metadata
-    if public and (mismatch := public.mismatch(log)):
-        print(f"dynedge: warning: {mismatch}", file=sys.stderr)
-    if as_json:
-        print(json.dumps({key: value for key, value in metadata.items() if key != "columns"}))
-        return
-    how = "inferred; --time-unit overrides" if metadata["time"]["inferred"] else "as given"
-    print(f"read      {metadata['rows_read']:,} rows, times in {ingest.UNIT_NAMES[metadata['time']['unit']]} ({how})")
-    if metadata["rejected"]:
-        reasons = ", ".join(f"{count:,} {reason}" for reason, count in metadata["rejected_why"].items())
-        print(f"rejected  {metadata['rejected']:,}: {reasons}; listed in {out / 'rejects.csv'}")
-    print(_log_line(out, metadata["events"], metadata["users"], metadata["items"]))
+from dynedge.cli.prepare import log_line
 
 
 @app.command()
@@ -192,26 +90,7 @@ def synth(
     from dynedge.data.synthetic import synthesize
 
     log = synthesize(recipe, out, seed=seed, events=events, force=force, quiet=False)
-    print(_log_line(out, len(log), log.num_users, log.num_items))
-
-
-def _parse_names(text: str | None) -> tuple[str, ...]:
-    return tuple(name.strip() for name in text.split(",") if name.strip()) if text else ()
-
-
-def _parse_share(text: str) -> float:
-    """Returns a share given as a number or in percent: 0.001 and 0.1% are the same."""
-    try:
-        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except ValueError:
-        share = -1.0
-    if not 0 <= share <= 1:
-        raise UsageError(f"--max-bad {text!r} should be a share of the rows, for example 0.001 or 0.1%.")
-    return share
-
-
-def _log_line(folder: Path, events: int, users: int, items: int) -> str:
-    return f"log       {folder}: {events:,} events, {users:,} users, {items:,} items"
+    print(log_line(out, len(log), log.num_users, log.num_items))
 
 
 def _statistics_text(log: Path, statistics: dict[str, Any]) -> str:

@@ -27,7 +27,7 @@ class SectionedGroup(TyperGroup):
 
     SECTIONS = {  # noqa: RUF012
         "Getting started": ("demo",),
-        "Data": ("prepare", "info", "datasets", "synth"),
+        "Data": ("prepare", "append", "info", "datasets", "synth"),
         "Training": ("plan", "train", "tune"),
         "Evaluation": ("evaluate", "compare"),
         "Inference": ("recommend", "embed", "serve", "export"),

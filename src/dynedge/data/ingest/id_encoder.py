@@ -7,6 +7,7 @@ returned as integers, else all as strings, exactly as in the input.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,11 @@ from dynedge.data.ingest.row_checks import DUPLICATE_EVENT_ID, VALID
 from dynedge.errors import DataError
 from dynedge.utils.array_type import Array
 from dynedge.utils.numba_compile import compiled
+from dynedge.utils.prefetch import prefetch_map
 
 MAX_IDS = 2**31 - 1
+PART_IDS = 1 << 20  # read at a time from a log
+SCAN_THREADS = 2
 
 
 class IdEncoder:
@@ -29,8 +33,37 @@ class IdEncoder:
         self._heap = np.zeros(1 << 14, np.uint8)  # bytes of all texts
         self._used = np.zeros(2, np.int64)  # number of dense ids, number of heap bytes
 
+    @classmethod
+    def of(cls, ids: IdIndex | None) -> IdEncoder:
+        """Returns an encoder in which these external ids have their dense ids already."""
+        encoder = cls()
+        for part in _parts(ids):
+            status, bad_column = np.zeros(len(part), np.uint8), np.zeros(len(part), np.int32)
+            row = np.empty(len(part), np.int32)
+            if part.offsets is None:
+                encoder.encode_integers(part.values, status, bad_column, row)
+            else:
+                encoder.encode_texts(part.values, part.offsets[:-1], part.offsets[1:], status, bad_column, row)
+        if ids and len(encoder) != len(ids):
+            raise DataError("the log has an empty or a repeated id; prepare it again.")
+        return encoder
+
     def __len__(self) -> int:
         return int(self._used[0])
+
+    def are_in(self, ids: IdIndex | None) -> Array:
+        """bool[len(self)]: whether each id of this encoder is one of `ids`, which are read once, in order."""
+        found = np.zeros(len(self), bool)
+
+        def mark(part: IdIndex) -> None:
+            if part.offsets is None:
+                _mark_integers(part.values, self._slots, found)
+            else:
+                _mark_texts(part.values, part.offsets, self._slots, self._spans, self._heap, found)
+
+        for _ in prefetch_map(mark, _parts(ids), threads=SCAN_THREADS):
+            pass
+        return found
 
     def encode_texts(
         self, data: Array, start: Array, stop: Array, status: Array, bad_column: Array, out: Array, unique: int = -1
@@ -82,10 +115,10 @@ class IdEncoder:
             _rehash(self._slots, slots)
             self._slots = slots
 
-    def external_ids(self, order: Array | None = None) -> IdIndex:
-        """Returns the external ids by dense id, or in the given order of dense ids."""
+    def external_ids(self, order: Array | None = None, *, as_texts: bool = False) -> IdIndex:
+        """Returns the external ids by dense id, or in the given order; `as_texts`: also if all are integers."""
         spans = self._spans[: len(self)] if order is None else self._spans[order]
-        if not len(spans) or (spans[:, 1] == -1).all():
+        if not as_texts and (spans[:, 1] == -1).all():
             return IdIndex(spans[:, 0].copy())
         lengths = _text_lengths(spans)
         offsets = np.zeros(len(spans) + 1, np.int64)
@@ -93,6 +126,23 @@ class IdEncoder:
         heap = np.empty(int(offsets[-1]), np.uint8)
         _write_texts(spans, self._heap, offsets, heap)
         return IdIndex(heap, offsets)
+
+
+def texts_of(ids: IdIndex) -> Iterator[IdIndex]:
+    """Yields integer ids as strings, in parts."""
+    for part in _parts(ids):
+        yield IdEncoder.of(part).external_ids(as_texts=True)
+
+
+def _parts(ids: IdIndex | None) -> Iterator[IdIndex]:
+    """Yields the ids in parts of PART_IDS, copied: a file mapped for reading is another type to the compiled code."""
+    for start in range(0, len(ids) if ids else 0, PART_IDS):
+        assert ids is not None
+        if ids.offsets is None:
+            yield IdIndex(np.array(ids.values[start : start + PART_IDS]))
+        else:
+            offsets = np.array(ids.offsets[start : start + PART_IDS + 1])
+            yield IdIndex(np.array(ids.values[offsets[0] : offsets[-1]]), offsets - offsets[0])
 
 
 @compiled
@@ -254,6 +304,27 @@ def _encode_integers(
             out[row] = slots[at, 1] - 1
         row += 1
     return row
+
+
+@compiled
+def _mark_integers(values: Array, slots: Array, found: Array) -> None:
+    for value in values:
+        at = _find_integer(slots, value)
+        if slots[at, 1] != 0:
+            found[slots[at, 1] - 1] = True
+
+
+@compiled
+def _mark_texts(data: Array, offsets: Array, slots: Array, spans: Array, heap: Array, found: Array) -> None:
+    for row in range(len(offsets) - 1):
+        start, stop = offsets[row], offsets[row + 1]
+        whole, value = _parse_integer(data, start, stop)
+        if whole:
+            at = _find_integer(slots, value)
+        else:
+            at = _find_text(slots, spans, heap, data, start, stop, _hash_text(data, start, stop))
+        if slots[at, 1] != 0:
+            found[abs(slots[at, 1]) - 1] = True
 
 
 @compiled

@@ -4,25 +4,31 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from dynedge.data.ingest.id_encoder import IdEncoder
 from dynedge.data.ingest.readers import expand_paths, read_blocks
 from dynedge.data.ingest.rejects import RejectsFile
-from dynedge.data.ingest.row_checks import DUPLICATE_EVENT_ID, REASONS
+from dynedge.data.ingest.row_checks import LATE, REASONS, RowChecks
 from dynedge.data.ingest.row_writer import RowWriter
-from dynedge.data.ingest.schema import Schema
+from dynedge.data.ingest.schema import Block, Schema
 from dynedge.data.ingest.text_reader import with_feature_columns
 from dynedge.data.ingest.time_parser import TIME_UNITS
 from dynedge.data.log import EventLog, read_log
 from dynedge.data.log_writer import LogWriter
 from dynedge.data.splits import DEFAULT_SPLIT, Split
 from dynedge.errors import DataError, UsageError
+from dynedge.utils.array_type import Array
 from dynedge.utils.progress import Progress
 
 UNIT_NAMES = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds", "iso": "ISO 8601"}
 DEFAULT_MAX_BAD = 0.001
+BATCH_BLOCKS = 32  # of input, whose event ids are compared with those of the log
 GIVE_UP_ROWS = 1_000_000  # reading stops after this many rows if none of them is valid
 
 
@@ -43,22 +49,14 @@ def prepare(
     listed in OUT.rejects.csv, and no log is written.
     """
     paths = expand_paths([files] if isinstance(files, str | os.PathLike) else files)
-    schema = _checked(schema or Schema())
-    if schema.rest_are_features:
-        schema = with_feature_columns(paths[0], schema)
-    rejects_copy = Path(f"{os.fspath(out).rstrip('/')}.rejects.csv")
+    schema = checked_schema(schema or Schema(), paths)
+    rejects_copy = rejects_copy_path(out)
     with LogWriter(out, force=force) as writer:
         scratch = writer.folder / "scratch"
         scratch.mkdir()
         rows = RowWriter(writer, scratch, schema)
         with RejectsFile(writer.folder / "rejects.csv", schema) as rejects:
-            try:
-                _read_files(paths, rows, rejects, quiet)
-                _check_rejects(rows, rejects, paths, max_bad, rejects_copy)
-            except DataError:
-                if rejects.count:
-                    shutil.copyfile(rejects.path, rejects_copy)
-                raise
+            read_files(paths, rows, rejects, max_bad, rejects_copy, quiet)
         rows.sort(quiet)
         shutil.rmtree(scratch)
         counts = rows.finish()
@@ -77,26 +75,72 @@ def prepare(
     return read_log(out)
 
 
-def _checked(schema: Schema) -> Schema:
+def checked_schema(schema: Schema, paths: list[Path]) -> Schema:
+    """Returns the schema with all feature columns named; raises UsageError for a wrong flag."""
     if schema.time_unit not in ("auto", *TIME_UNITS):
         units = ", ".join(["auto", *TIME_UNITS])
         raise UsageError(f"--time-unit {schema.time_unit!r} is not one of {units}.")
     if schema.delimiter is not None and not 1 <= len(schema.delimiter.encode()) <= 2:
         raise UsageError(f"--delimiter {schema.delimiter!r} should be one or two characters.")
-    return schema
+    return with_feature_columns(paths[0], schema) if schema.rest_are_features else schema
 
 
-def _read_files(paths: list[Path], rows: RowWriter, rejects: RejectsFile, quiet: bool) -> None:
+def rejects_copy_path(log: str | os.PathLike[str]) -> Path:
+    """The file that lists the bad rows when there are too many of them to write a log."""
+    return Path(f"{os.fspath(log).rstrip('/')}.rejects.csv")
+
+
+def read_files(
+    paths: list[Path],
+    rows: RowWriter,
+    rejects: RejectsFile,
+    max_bad: float,
+    rejects_copy: Path,
+    quiet: bool,
+    earliest: float = -np.inf,
+) -> None:
+    """Reads all rows of the files; if too many are bad, raises DataError and lists them in `rejects_copy`."""
+    try:
+        _read_rows(paths, rows, rejects, quiet, earliest)
+        _check_rejects(rows, rejects, paths, max_bad, rejects_copy)
+    except DataError:
+        if rejects.count:
+            shutil.copyfile(rejects.path, rejects_copy)
+        raise
+
+
+def _read_rows(paths: list[Path], rows: RowWriter, rejects: RejectsFile, quiet: bool, earliest: float) -> None:
     with Progress("reading", sum(path.stat().st_size for path in paths), "rows", quiet=quiet) as progress:
         for path in paths:
             bytes_read = 0
-            for block in read_blocks(path, rows.schema):
-                rows.add(block)
+            for block, repeated in _with_repeated_events(read_blocks(path, rows.schema), rows):
+                rows.add(block, repeated, earliest)
                 rejects.add(block)
                 progress.advance(block.bytes_read - bytes_read, len(block))
                 bytes_read = block.bytes_read
-                if rows.rows_read >= GIVE_UP_ROWS and not rows.rows_written:
+                if rows.rows_read >= GIVE_UP_ROWS and rejects.bad == rows.rows_read:
                     return
+
+
+def _with_repeated_events(blocks: Iterator[Block], rows: RowWriter) -> Iterator[tuple[Block, Array | None]]:
+    """Yields blocks, each with a mask of the rows whose event id is in the log that rows are added to.
+
+    All event ids of the log are looked up in a table of the batch's: a table of the log's would be large.
+    """
+    known = rows.base.event_ids if rows.base else None
+    if known is None:
+        yield from ((block, None) for block in blocks)
+        return
+    number = rows.schema.columns.index(str(rows.schema.event_id))
+    while batch := list(islice(blocks, BATCH_BLOCKS)):
+        encoder, codes = IdEncoder(), []
+        for block in batch:
+            checks = RowChecks(block.checks.status.copy(), block.checks.bad_column.copy())
+            block.columns[number].check_ids(checks, number, True)
+            codes.append(np.full(len(block), -1, np.int32))
+            block.columns[number].encode_ids(encoder, checks, codes[-1])
+        in_log = np.append(encoder.are_in(known), False)  # the last is for code -1: a row without a valid event id
+        yield from ((block, in_log[code]) for block, code in zip(batch, codes, strict=True))
 
 
 def _check_rejects(
@@ -109,11 +153,11 @@ def _check_rejects(
     name = f"{paths[0]}" if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
     if not rows.rows_read:
         raise DataError(f"{name} is empty: there is no row to read.")
-    bad = rejects.count - rejects.reasons[REASONS[DUPLICATE_EVENT_ID]]
-    if rows.rows_written and bad <= max_bad * rows.rows_read:
+    if (rows.rows_written or not rejects.bad) and rejects.bad <= max_bad * rows.rows_read:
         return
     share = f"{rejects.count} of {rows.rows_read} rows are bad ({rejects.count / rows.rows_read:.2%}"
     limit = f", more than --max-bad {max_bad:.4g}" if rows.rows_written else ""
-    raise DataError(
-        f"{name}: {share}{limit}); first: {rejects.first}. All are listed in {rejects_copy}; no log was written."
-    )
+    outcome = "the log is unchanged" if rows.base else "no log was written"
+    if rejects.reasons[REASONS[LATE]]:
+        outcome += "; --late merge inserts rows that are older than the log's end"
+    raise DataError(f"{name}: {share}{limit}); first: {rejects.first}. All are listed in {rejects_copy}; {outcome}.")

@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from dynedge.data.ingest.row_checks import REASONS, WRONG_FIELD_COUNT
+from dynedge.data.ingest.row_checks import DUPLICATE_EVENT_ID, REASONS, WRONG_FIELD_COUNT
 from dynedge.data.ingest.schema import Block, Schema
 
 MAX_VALUE_CHARS = 200  # of a rejected value in the file
 
 
 class RejectsFile:
-    """Writes one line for each rejected row, with its first error."""
+    """Writes one line for each rejected row, with its first error; after those of an existing file."""
 
     def __init__(self, path: Path, schema: Schema) -> None:
         self.path, self.schema = path, schema
@@ -25,13 +25,20 @@ class RejectsFile:
         self.first = ""  # the first rejected row, for messages
 
     def __enter__(self) -> RejectsFile:
-        self._file = open(self.path, "w", newline="", encoding="utf-8")
+        exists = self.path.exists()
+        self._file = open(self.path, "a", newline="", encoding="utf-8")
         self._csv = csv.writer(self._file)
-        self._csv.writerow(["file", "line", "column", "value", "reason"])
+        if not exists:
+            self._csv.writerow(["file", "line", "column", "value", "reason"])
         return self
 
     def __exit__(self, *error: Any) -> None:
         self._file.close()
+
+    @property
+    def bad(self) -> int:
+        """Number of rejected rows without duplicate event ids: streams resend events."""
+        return self.count - self.reasons[REASONS[DUPLICATE_EVENT_ID]]
 
     def add(self, block: Block) -> None:
         """Writes the rejected rows of a block."""

@@ -9,7 +9,7 @@ import numpy as np
 from dynedge.utils.array_type import Array
 
 VALID, WRONG_FIELD_COUNT, UNCLOSED_QUOTE, TEXT_AFTER_QUOTE, NOT_JSON, MISSING, NOT_A_NUMBER, NOT_FINITE = range(8)
-NEGATIVE_TIME, TIME_TOO_LATE, NOT_UTF8, WRONG_LIST_LENGTH, DUPLICATE_EVENT_ID, NOT_AN_ID = range(8, 14)
+NEGATIVE_TIME, TIME_TOO_LATE, NOT_UTF8, WRONG_LIST_LENGTH, DUPLICATE_EVENT_ID, NOT_AN_ID, LATE = range(8, 15)
 
 REASONS = {
     WRONG_FIELD_COUNT: "wrong number of columns",
@@ -25,6 +25,7 @@ REASONS = {
     WRONG_LIST_LENGTH: "wrong number of values in the list",
     DUPLICATE_EVENT_ID: "duplicate event id",
     NOT_AN_ID: "neither text nor an integer",
+    LATE: "older than the log's end",
 }
 
 

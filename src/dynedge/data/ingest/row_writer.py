@@ -13,11 +13,11 @@ from dynedge.data.ingest.block_columns import TextColumn
 from dynedge.data.ingest.external_sort import CHUNK_ROWS, ColumnFile, sorted_chunks
 from dynedge.data.ingest.id_encoder import IdEncoder
 from dynedge.data.ingest.readers import infer_time_unit
-from dynedge.data.ingest.row_checks import NOT_FINITE, RowChecks
+from dynedge.data.ingest.row_checks import DUPLICATE_EVENT_ID, LATE, NOT_FINITE, RowChecks
 from dynedge.data.ingest.schema import Block, Schema
 from dynedge.data.ingest.time_parser import TIME_UNITS
-from dynedge.data.log import HEADER_BYTES
-from dynedge.data.log_writer import ColumnWriter, LogWriter
+from dynedge.data.log import HEADER_BYTES, EventLog
+from dynedge.data.log_writer import ColumnFiles, ColumnWriter
 from dynedge.utils.array_type import Array
 from dynedge.utils.numba_compile import compiled
 from dynedge.utils.prefetch import prefetch
@@ -25,21 +25,33 @@ from dynedge.utils.progress import Progress
 
 
 class RowWriter:
-    """Writes the valid rows of blocks in input order; `sort` then rewrites them in time order if they were not."""
+    """Writes the valid rows of blocks in input order; `sort` then rewrites them in time order if they were not.
 
-    def __init__(self, writer: LogWriter, scratch: Path, schema: Schema) -> None:
-        self.writer, self.scratch, self.schema = writer, scratch, schema
+    With `base`, the rows are an addition to that log: its ids keep their dense ids, new ones get the next.
+    """
+
+    def __init__(self, writer: ColumnFiles, scratch: Path, schema: Schema, base: EventLog | None = None) -> None:
+        self.writer, self.scratch, self.schema, self.base = writer, scratch, schema, base
         self.rows_read = self.rows_written = 0
         self.unit = schema.time_unit
         self.list_length = -1  # of the packed feature column; -1: no row read yet, 0: the column is not packed
-        self.users, self.items, self.event_ids = IdEncoder(), IdEncoder(), IdEncoder()
-        self.categories = [IdEncoder() for _ in schema.item_features]
+        self.event_ids = IdEncoder()  # of the rows written, not of the base
+        self._item_thread = ThreadPoolExecutor(1)  # encodes items while this thread encodes users
+        items = self._item_thread.submit(IdEncoder.of, base.item_ids if base else None)
+        self.users = IdEncoder.of(base.user_ids if base else None)
+        self.items = items.result()
+        names = base.category_ids if base else [None] * len(schema.item_features)
+        self.categories = [IdEncoder.of(ids) for ids in names]
+        if base and len(schema.features) == 1 != base.features.shape[1]:
+            self.list_length = base.features.shape[1]
         self.is_sorted, self._last_time = True, -np.inf
         self._category_writer: ColumnWriter | None = None
-        self._item_thread = ThreadPoolExecutor(1)  # encodes items while this thread encodes users
 
-    def add(self, block: Block) -> None:
-        """Checks a block, recording its errors, and writes its valid rows."""
+    def add(self, block: Block, repeated: Array | None = None, earliest: float = -np.inf) -> None:
+        """Checks a block, recording its errors, and writes its valid rows.
+
+        `repeated` (bool[rows]) marks rows whose event id the base has; rows before `earliest` are rejected.
+        """
         schema, checks, rows = self.schema, block.checks, len(block)
         columns = dict(zip(schema.columns, enumerate(block.columns), strict=True))
         chunk: dict[str, Array] = {}
@@ -64,10 +76,14 @@ class RowWriter:
             _reject_float32_overflow(checks, number, chunk["label"][:, None])
         if schema.features:
             chunk["features"] = self._features(block, columns)
+        if repeated is not None and schema.event_id:
+            checks.reject(repeated, DUPLICATE_EVENT_ID, columns[schema.event_id][0])
+        checks.reject(chunk["time"] < earliest, LATE, columns[schema.time][0])
         if schema.event_id:
             chunk["event_id"] = np.empty(rows, np.int32)
             number, column = columns[schema.event_id]
             column.encode_ids(self.event_ids, checks, chunk["event_id"], unique=number)
+            chunk["event_id"] += len(self.base.event_ids) if self.base and self.base.event_ids else 0
         self._encode(checks, columns, chunk)
         valid = checks.valid
         self.rows_read += rows
@@ -78,6 +94,8 @@ class RowWriter:
         number, column = columns[schema.features[0]]
         if self.list_length < 0 and (valid := np.flatnonzero(checks.valid)).size:
             self.list_length = (column.list_length(int(valid[0])) or 0) if len(schema.features) == 1 else 0
+            if self.base and self.list_length > 1:
+                self.list_length = self.base.features.shape[1]
         if self.list_length > 0:
             lists = np.zeros((len(block), self.list_length), np.float32)
             column.parse_lists(checks, number, lists)
@@ -132,7 +150,9 @@ class RowWriter:
         """Sorts the rows by time and renumbers the dense ids by first appearance in that order."""
         self.user_order: Array | None = None
         self.item_order: Array | None = None
-        self._item_categories = np.full((len(self.items), len(self.categories)), -1, np.int32)
+        self.item_categories = np.full((len(self.items), len(self.categories)), -1, np.int32)
+        if self.base:
+            self.item_categories[: self.base.num_items] = self.base.item_categories
         category = self._category_file()
         if self.is_sorted:
             for a in range(0, self.rows_written if category else 0, CHUNK_ROWS):
@@ -141,7 +161,8 @@ class RowWriter:
                 assert category is not None
                 self._set_categories(item, category.read(a, b))
             return
-        users, items = _Renumbering(len(self.users)), _Renumbering(len(self.items))
+        known = (self.base.num_users, self.base.num_items) if self.base else (0, 0)
+        users, items = _Renumbering(len(self.users), known[0]), _Renumbering(len(self.items), known[1])
         unsorted = self.writer.move_columns(self.scratch)
         columns = {name: ColumnFile(c.path, c.dtype, c.width, HEADER_BYTES) for name, c in unsorted.items()}
         if category:
@@ -164,7 +185,7 @@ class RowWriter:
     def _set_categories(self, item: Array, category: Array) -> None:
         """Sets the category of items without one to their first in time: a later one would leak the future."""
         for k in range(category.shape[1]):
-            column = self._item_categories[:, k]
+            column = self.item_categories[:, k]
             given = category[:, k] >= 0
             fresh, first = np.unique(item[given], return_index=True)
             unset = column[fresh] < 0
@@ -178,7 +199,7 @@ class RowWriter:
         if self.schema.event_id:
             writer.ids("event_ids", self.event_ids.external_ids())
         if self.categories:
-            writer.column("item_categories", np.int32, len(self.categories)).append(self._item_categories)
+            writer.column("item_categories", np.int32, len(self.categories)).append(self.item_categories)
             for k, encoder in enumerate(self.categories):
                 writer.ids(f"category_{k}_ids", encoder.external_ids())
         time = ColumnFile(writer.folder / "time.npy", np.dtype(np.float64), None, HEADER_BYTES)
@@ -197,12 +218,13 @@ def _reject_float32_overflow(checks: RowChecks, column: int, values: Array) -> N
 
 
 class _Renumbering:
-    """Assigns new dense ids by first appearance in the chunks applied so far."""
+    """Assigns new dense ids by first appearance in the chunks applied so far; the first `known` ids stay."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, known: int) -> None:
         self._new = np.full(count, -1, np.int32)
         self.order = np.empty(count, np.int32)  # new id -> old id
-        self._used = 0
+        self._new[:known] = self.order[:known] = np.arange(known)
+        self._used = known
 
     def apply(self, old: Array) -> Array:
         new = np.empty(len(old), np.int32)

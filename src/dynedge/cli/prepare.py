@@ -1,0 +1,234 @@
+"""Commands that read event files: prepare, append."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dynedge.cli import app
+from dynedge.cli.options import Force, Json, LogFolder, NewLogFolder
+from dynedge.errors import UsageError
+
+if TYPE_CHECKING:
+    from dynedge.data.ingest.schema import Schema
+
+Files = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="FILES",
+        help="CSV, TSV, JSON lines or Parquet files, plain or compressed (gzip, zstd); or a glob.",
+    ),
+]
+UserColumn = Annotated[str, typer.Option(metavar="COLUMN", help="Column of the user ids.")]
+ItemColumn = Annotated[str, typer.Option(metavar="COLUMN", help="Column of the item ids.")]
+TimeColumn = Annotated[str, typer.Option(metavar="COLUMN", help="Column of the timestamps.")]
+LabelColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="Column of a numeric label.")]
+EventIdColumn = Annotated[
+    str | None,
+    typer.Option(metavar="COLUMN", help="Column of unique event ids; rows with a repeated id are dropped."),
+]
+FeatureColumns = Annotated[
+    str | None,
+    typer.Option(metavar="A,B,…", help="Numeric columns with event features; or one column of lists."),
+]
+ItemFeatureColumns = Annotated[
+    str | None, typer.Option(metavar="A,B,…", help="Categorical columns that describe the item.")
+]
+ColumnNames = Annotated[
+    str | None, typer.Option(metavar="A,B,…", help="Names of all columns, for a file without a header.")
+]
+Delimiter = Annotated[
+    str | None, typer.Option(metavar="TEXT", help="Delimiter, one or two characters; default: detected.")
+]
+TimeUnit = Annotated[
+    str, typer.Option(metavar="UNIT", help="Unit of the timestamps: s, ms, us, ns, iso; or auto (inferred).")
+]
+MaxBad = Annotated[
+    str, typer.Option(metavar="SHARE", help="Largest share of invalid rows that is accepted: 0.001 or 0.1%.")
+]
+LateRule = Annotated[
+    str,
+    typer.Option(
+        metavar="RULE",
+        help="Rows older than the log's last event: reject (listed in rejects.csv), or merge (in time order, "
+        "which rewrites the log).",
+    ),
+]
+
+
+@app.command()
+def prepare(
+    files: Files,
+    out: NewLogFolder,
+    dataset: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Public data set that FILES are; see `dynedge datasets`.")
+    ] = None,
+    user_col: UserColumn = "user_id",
+    item_col: ItemColumn = "item_id",
+    time_col: TimeColumn = "timestamp",
+    label_col: LabelColumn = None,
+    event_id_col: EventIdColumn = None,
+    features: FeatureColumns = None,
+    item_features: ItemFeatureColumns = None,
+    columns: ColumnNames = None,
+    delimiter: Delimiter = None,
+    time_unit: TimeUnit = "auto",
+    max_bad: MaxBad = "0.1%",
+    split: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B,C",
+            help="Shares of training, validation and test events; default: 0.8,0.1,0.1 or the data set's.",
+        ),
+    ] = None,
+    force: Force = False,
+    as_json: Json = False,
+) -> None:
+    """Convert event files (CSV, JSON lines, Parquet) to a log.
+
+    The log is sorted by time, with users and items numbered. Invalid rows are listed in LOG/rejects.csv.
+    """
+    from dynedge.data import public_datasets
+    from dynedge.data.ingest import pipeline as ingest
+    from dynedge.data.splits import DEFAULT_SPLIT, Split
+
+    max_bad_share = _parse_share(max_bad)
+    public = public_datasets.find_dataset(dataset) if dataset else None
+    if public:
+        paths = [str(public.find(Path(file))) for file in files]
+        schema = public.schema
+    else:
+        paths = files
+        schema = _schema(
+            user_col,
+            item_col,
+            time_col,
+            label_col,
+            event_id_col,
+            features,
+            item_features,
+            columns,
+            delimiter,
+            time_unit,
+        )
+    log = ingest.prepare(
+        paths,
+        out,
+        schema,
+        max_bad=max_bad_share,
+        split=Split.parse(split) if split else Split.parse(public.split) if public else DEFAULT_SPLIT,
+        source={"dataset": dataset} if dataset else {},
+        force=force,
+        quiet=False,
+    )
+    metadata = log.metadata
+    if public and (mismatch := public.mismatch(log)):
+        print(f"dynedge: warning: {mismatch}", file=sys.stderr)
+    if as_json:
+        print(json.dumps({key: value for key, value in metadata.items() if key != "columns"}))
+        return
+    how = "inferred; --time-unit overrides" if metadata["time"]["inferred"] else "as given"
+    print(f"read      {metadata['rows_read']:,} rows, times in {ingest.UNIT_NAMES[metadata['time']['unit']]} ({how})")
+    if metadata["rejected"]:
+        print(_rejected_line(out, metadata["rejected"], metadata["rejected_why"]))
+    print(log_line(out, metadata["events"], metadata["users"], metadata["items"]))
+
+
+@app.command()
+def append(
+    log: LogFolder,
+    files: Files,
+    user_col: UserColumn = "user_id",
+    item_col: ItemColumn = "item_id",
+    time_col: TimeColumn = "timestamp",
+    label_col: LabelColumn = None,
+    event_id_col: EventIdColumn = None,
+    features: FeatureColumns = None,
+    item_features: ItemFeatureColumns = None,
+    columns: ColumnNames = None,
+    delimiter: Delimiter = None,
+    time_unit: TimeUnit = "auto",
+    max_bad: MaxBad = "0.1%",
+    late: LateRule = "reject",
+    as_json: Json = False,
+) -> None:
+    """Add the rows of event files to a log.
+
+    Users, items and events keep their numbers. Invalid rows are added to LOG/rejects.csv. The log changes completely
+    or not at all, and commands that are reading it are not disturbed.
+    """
+    from dynedge.data.ingest import append as ingest
+    from dynedge.data.ingest.pipeline import UNIT_NAMES
+
+    schema = _schema(
+        user_col, item_col, time_col, label_col, event_id_col, features, item_features, columns, delimiter, time_unit
+    )
+    added = ingest.append(log, files, schema, late=late, max_bad=_parse_share(max_bad), quiet=False)
+    metadata = added.log.metadata
+    if as_json:
+        counts = {key: value for key, value in vars(added).items() if key != "log"}
+        print(json.dumps({key: value for key, value in metadata.items() if key != "columns"} | {"added": counts}))
+        return
+    print(f"read      {added.rows_read:,} rows, times in {UNIT_NAMES[added.time_unit]}")
+    if added.rejected:
+        print(_rejected_line(log, added.rejected, added.rejected_why))
+    late_rows = f", {added.late:,} of them older than the log's end" if added.late else ""
+    print(f"added     {added.events:,} events{late_rows}, {added.users:,} users, {added.items:,} items")
+    print(log_line(log, metadata["events"], metadata["users"], metadata["items"]))
+
+
+def _schema(
+    user: str,
+    item: str,
+    time: str,
+    label: str | None,
+    event_id: str | None,
+    features: str | None,
+    item_features: str | None,
+    columns: str | None,
+    delimiter: str | None,
+    time_unit: str,
+) -> Schema:
+    from dynedge.data.ingest.schema import Schema
+
+    return Schema(
+        user=user,
+        item=item,
+        time=time,
+        label=label,
+        event_id=event_id,
+        features=_parse_names(features),
+        item_features=_parse_names(item_features),
+        names=_parse_names(columns) or None,
+        delimiter=delimiter.replace("\\t", "\t") if delimiter else None,
+        time_unit=time_unit,
+    )
+
+
+def _rejected_line(log: Path, count: int, why: dict[str, int]) -> str:
+    reasons = ", ".join(f"{number:,} {reason}" for reason, number in why.items())
+    return f"rejected  {count:,}: {reasons}; listed in {log / 'rejects.csv'}"
+
+
+def _parse_names(text: str | None) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip()) if text else ()
+
+
+def _parse_share(text: str) -> float:
+    """Returns a share given as a number or in percent: 0.001 and 0.1% are the same."""
+    try:
+        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share <= 1:
+        raise UsageError(f"--max-bad {text!r} should be a share of the rows, for example 0.001 or 0.1%.")
+    return share
+
+
+def log_line(folder: Path, events: int, users: int, items: int) -> str:
+    """Returns the last line of a command that writes a log."""
+    return f"log       {folder}: {events:,} events, {users:,} users, {items:,} items"
