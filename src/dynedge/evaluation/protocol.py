@@ -28,7 +28,7 @@ from dynedge.utils.array_type import Array
 from dynedge.utils.prefetch import prefetch_map
 
 # name -> negatives per event; None: all items
-PROTOCOLS: dict[str, int | None] = {"full": None, "sampled-499": 499, "sampled-9999": 9999}
+PROTOCOLS: dict[str, int | None] = {"full": None, "online": None, "sampled-499": 499, "sampled-9999": 9999}
 CHUNK = 5000  # maximum number of events scored at once
 CHUNK_SCORES = 1 << 25  # maximum number of scores held at once: events × items
 ALIGNED = 64  # chunks are a multiple of it where they can be: kernels prefer full vectors

@@ -29,6 +29,7 @@ from dynedge.utils.array_type import Array
 from dynedge.utils.prefetch import prefetch_map
 
 Tensors = Mapping[str, Tensor]
+REPLAYED = 50_000  # latest events of which some are learned again with a window after training, where models replay
 
 
 class NonFiniteStateError(DataError):
@@ -160,6 +161,14 @@ class Model(nn.Module, ABC):
         """Training batches, one per window, from window number `first` on: what `loss` takes."""
         return prefetch_map(lambda events: self.prepare(Window(log, events)), windows[first:], threads=1)
 
+    def continued_batch(self, window: Window, state: State) -> Any:
+        """A training batch, as `loss` takes it, of events that follow those the state has consumed.
+
+        For learning after training, from any position of a log. It may advance what of the state is kept on the host;
+        `loss` and `after_step` advance the rest.
+        """
+        return self.prepare(window)
+
     @abstractmethod
     def loss(self, batch: Any, state: State, step: Step) -> Loss:
         """The loss of a training batch; advances the state past it, without gradient."""
@@ -172,7 +181,7 @@ class Model(nn.Module, ABC):
         """
 
     def end_epoch(self, epoch: int) -> dict[str, float]:
-        """Work due between epochs; returns numbers to log."""
+        """Work due between epochs, and after learning from a window later on; returns numbers to log."""
         return {}
 
     def run_info(self) -> dict[str, Any]:

@@ -103,6 +103,11 @@ class GraphCapturable(ABC):
 class Calibrated(ABC):
     """Chooses one setting on validation events, by MRR, after each epoch."""
 
+    @property
+    @abstractmethod
+    def calibration(self) -> float:
+        """The option in use."""
+
     @abstractmethod
     def calibration_options(self) -> Sequence[float]:
         """The O values to choose from."""

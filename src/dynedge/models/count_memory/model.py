@@ -45,6 +45,7 @@ from dynedge.models.growable import padded_size
 from dynedge.ops.thread_pool import run_side_by_side
 
 MIN_PART = 4  # events for which another thread pays: scoring one takes some 100 µs, waking a thread 100 to 300
+CONTINUED_EXAMPLES = 512  # examples of a window that is learned from after training
 COPIED_PER_EVENT = 1 << 18  # bytes: a low estimate of what is copied in the time that scoring an event takes
 
 
@@ -113,6 +114,10 @@ class CountMemory(Model, Growable, Explainable, Undoable, RemembersSeen):
 
     def batches(self, log: EventLog, windows: Sequence[range], first: int = 0) -> Iterator[WindowExamples]:
         return self._examples.batches(log, windows, first)
+
+    def continued_batch(self, window: Window, state: State) -> WindowExamples:
+        examples = self._collect(window, window.events.start, CONTINUED_EXAMPLES, state)
+        return WindowExamples(window, examples, end_state=None)
 
     def _collect(self, window: Window, number: int, count: int, state: State) -> Examples:
         """Returns up to `count` examples of a window and appends its events.

@@ -103,6 +103,11 @@ class Edge(
                 self._captured[number] = batch
             yield batch
 
+    def continued_batch(self, window: Window, state: State) -> ExpertBatches:
+        with _parts(state) as (counts, states):
+            memory = self.memory.continued_batch(window, counts)
+            return ExpertBatches(self.recurrence.continued_batch(window, states), memory)
+
     def start(self) -> State:
         return _join(self.memory.start(), self.recurrence.start())
 
@@ -140,6 +145,10 @@ class Edge(
         memory, recurrence = self._scores(batch, candidates, state)
         weights = self.calibration_options()
         return ranks_of_weighted_sums(memory.to(recurrence).log_(), recurrence, weights, true.to(recurrence.device))
+
+    @property
+    def calibration(self) -> float:
+        return min(self.calibration_options(), key=lambda option: abs(option - float(self.weight)))
 
     def set_calibration(self, value: float) -> dict[str, float]:
         self.weight.fill_(value)

@@ -186,10 +186,14 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
         features = np.zeros((1, self.shape.features), np.float32)
         return self._prepare(Window(EventLog.from_arrays([0], [0], [0.0], features=features), range(1)))
 
-    def _prepare(self, window: Window) -> WindowIndex:
+    def continued_batch(self, window: Window, state: State) -> WindowIndex:
+        """Without d-nodes; the lists are counted here, so that `after_step` need not."""
+        return self._prepare(window, None if self.bonus is None else self.lists.before_events(window, state))
+
+    def _prepare(self, window: Window, lists: ScoreLists | None = None) -> WindowIndex:
         past = self._past(window)
         links = past if self.config.evolve_active else self._active_linker(window.user, window.item)
-        return self._index(window, build_schedule(window.user, window.item, links, NO_DNODES), past)
+        return self._index(window, build_schedule(window.user, window.item, links, NO_DNODES), past, lists=lists)
 
     def _index(
         self, window: Window, schedule: Schedule, past: Array, number: int = -1, lists: ScoreLists | None = None
@@ -478,7 +482,8 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
         return Loss(total / n, {"loss": loggable(window_loss.detach() / n), "residual": loggable(residual)})
 
     def after_step(self, batch: WindowIndex, state: State) -> None:
-        self.lists.count_events(batch.window, state)
+        if batch.number >= 0:
+            self.lists.count_events(batch.window, state)
 
     # ---- scores
 
@@ -513,7 +518,7 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
         arena, *_ = self._evolve(batch, state)
         check_finite(arena)
         self.advance(batch, Forward(arena, arena), state)
-        self.after_step(batch, state)
+        self.lists.count_events(window, state)
 
     def apply_with_undo(self, window: Window, state: State) -> Callable[[], None]:
         saved = []

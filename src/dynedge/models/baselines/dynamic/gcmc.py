@@ -169,6 +169,15 @@ class GCMC(NeighbourModel, HasVectors):
         """bool[U], bool[I]: the entities seen in training."""
         return [(x.detach() != 0).any(1).cpu().numpy() for x in self.x]
 
+    def continued_batch(self, window: Window, state: State) -> NeighbourIndex:
+        """Entities that training has not seen get an embedding."""
+        generator = torch.Generator().manual_seed(window.events.start)
+        for table, seen, ids in zip(self.x, self._seen, (window.user, window.item), strict=True):
+            new = np.unique(ids[~seen[ids]])
+            table.data[new] = 0.1 * torch.randn(len(new), table.shape[1], generator=generator).to(table)
+            seen[new] = True
+        return self.prepare(window)
+
     def stored_events(self, side: int, window: Window) -> Array | None:
         if self.config.encoder != "convolution":
             return None

@@ -24,7 +24,7 @@ from torch.nn import functional as F
 from dynedge.config import option
 from dynedge.data.log import EventLog
 from dynedge.data.windows import Window
-from dynedge.models.base import LogShape, Loss, Model, State, Step, loggable
+from dynedge.models.base import REPLAYED, LogShape, Loss, Model, State, Step, loggable
 from dynedge.models.layers import ItemFeatures
 from dynedge.models.ring_buffer import HistoryLookup, RingBuffers, RingIndex
 from dynedge.ops.gather_linear import gather_rows
@@ -60,12 +60,16 @@ VECTOR_SEARCH = SEARCH | {"model.temperature": (0.05, 0.07, 0.1, 0.2)}
 
 
 class SequenceBatch(NamedTuple):
-    """A training window: its events, their index for the ring buffers, and the lookup of any event's history."""
+    """A training window: its events, their index for the ring buffers, and the lookup of any event's history.
+
+    `shuffled`: the events that an epoch puts into a random order. None: a window after training, which is learned
+    together with as many events before it (replay).
+    """
 
     window: Window
     ring_index: RingIndex
     lookup: HistoryLookup
-    train_end: int
+    shuffled: range | None
 
 
 class SequenceModel(Model):
@@ -77,6 +81,7 @@ class SequenceModel(Model):
         self.items = ItemFeatures(shape, config.dim, ids=True, categories=config.categories)
         self.bias = nn.Parameter(torch.zeros(shape.items + 1, 1))
         self._order: tuple[tuple[int, int], Array] | None = None
+        self._lookup: tuple[EventLog, HistoryLookup] | None = None
 
     # ---- what a subclass computes
 
@@ -127,16 +132,26 @@ class SequenceModel(Model):
         lookup = HistoryLookup(log, train_end, 0, self.config.history_length)
         for events in windows[first:]:
             window = Window(log, events)
-            yield SequenceBatch(window, self.ring_buffers.index(window, self.bias.device), lookup, train_end)
+            yield SequenceBatch(window, self.prepare(window), lookup, range(train_end))
+
+    def continued_batch(self, window: Window, state: State) -> SequenceBatch:
+        log = window.log
+        if self._lookup is None or self._lookup[0] is not log:
+            self._lookup = log, HistoryLookup(log, len(log), 0, self.config.history_length)
+        return SequenceBatch(window, self.prepare(window), self._lookup[1], None)
 
     def _training_events(self, batch: SequenceBatch, step: Step) -> Array:
         """The events of a training step."""
         events = batch.window.events
+        if batch.shuffled is None:
+            first = max(0, events.start - REPLAYED)
+            rng, older = np.random.default_rng([step.seed, step.epoch, step.window]), min(events.start, len(events))
+            return np.concatenate([np.arange(events.start, events.stop), rng.integers(first, events.start, older)])
         if not self.config.shuffle:
             return np.arange(events.start, events.stop)
         epoch = step.seed, step.epoch
         if self._order is None or self._order[0] != epoch:
-            self._order = epoch, np.random.default_rng(epoch).permutation(batch.train_end)
+            self._order = epoch, np.random.default_rng(epoch).permutation(len(batch.shuffled))
         return self._order[1][events.start : events.stop]
 
     def sample_negatives(self, batch: SequenceBatch, step: Step) -> Tensor | None:

@@ -33,6 +33,7 @@ class StaticModel(Model, HasVectors):
 
     def __init__(self, config: Any, shape: LogShape) -> None:
         super().__init__(config, shape)
+        self.continued = False  # whether it learns after training
         self.register_buffer("users", torch.zeros(shape.users, config.dim))
         self.register_buffer("items", torch.zeros(shape.items, config.dim))
         self.weight, self.bias = nn.Parameter(torch.ones(config.dim)), nn.Parameter(torch.zeros(()))
@@ -46,6 +47,10 @@ class StaticModel(Model, HasVectors):
         """(loss of the window, x_u [n, d], x_i [n, d] of its events); None: the window trains nothing."""
 
     @abstractmethod
+    def set_training_events(self, log: EventLog, end: int) -> None:
+        """Sets the graph that vectors are learned from: the log's first `end` events."""
+
+    @abstractmethod
     def item_vectors(self, items: Tensor, window: Window) -> Tensor:
         """[q, d]: the vectors of items as the events of this training window see them."""
 
@@ -57,6 +62,11 @@ class StaticModel(Model, HasVectors):
 
     def batches(self, log: EventLog, windows: Sequence[range], first: int = 0) -> Iterator[Window]:
         return (Window(log, events) for events in windows[first:])
+
+    def continued_batch(self, window: Window, state: State) -> Window:
+        self.set_training_events(window.log, window.events.stop)
+        self.continued = True
+        return window
 
     def loss(self, batch: Window, state: State, step: Step) -> Loss:
         result = self.embedding_loss(batch, step) if len(batch) else None

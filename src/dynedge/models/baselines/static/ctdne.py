@@ -29,7 +29,7 @@ from torch.nn import functional as F
 from dynedge.config import option
 from dynedge.data.log import EventLog
 from dynedge.data.windows import Window
-from dynedge.models.base import LogShape, Step, Tensors, seeded
+from dynedge.models.base import REPLAYED, LogShape, Step
 from dynedge.models.baselines.static.base import StaticModel
 from dynedge.utils.array_type import Array
 from dynedge.utils.numba_compile import compiled
@@ -60,39 +60,35 @@ class EventsByEntity(NamedTuple):
 
 
 class Ctdne(StaticModel):
-    def __init__(self, config: CtdneConfig, shape: LogShape, degrees: Array) -> None:
+    def __init__(self, config: CtdneConfig, shape: LogShape) -> None:
         super().__init__(config, shape)
         entities = shape.users + shape.items
         self.x = nn.Parameter((torch.rand(entities, config.dim) - 0.5) / config.dim**0.5)
         self.y = nn.Parameter(torch.zeros(entities, config.dim))
         self.degree: Tensor
-        self.register_buffer("degree", torch.from_numpy(degrees.astype(np.float32)))
+        self.register_buffer("degree", torch.zeros(entities))
 
     @classmethod
     def create(cls, config: CtdneConfig, log: EventLog, train_end: int, seed: int) -> Self:
-        user, item = np.array(log.user[:train_end]), np.array(log.item[:train_end])
-        entity = np.concatenate([user, log.num_users + item])
-        degrees = np.bincount(entity, minlength=log.num_users + log.num_items)
+        model = super().create(config, log, train_end, seed)
+        model.set_training_events(log, train_end)
+        return model
+
+    def set_training_events(self, log: EventLog, end: int) -> None:
+        user, item = np.array(log.user[:end]), np.array(log.item[:end])
+        entity = np.concatenate([user, self.shape.users + item])
+        degrees = np.bincount(entity, minlength=self.shape.users + self.shape.items)
         starts, events = np.concatenate([[0], np.cumsum(degrees)]), np.argsort(entity, kind="stable")
-        with seeded(seed):
-            model = cls(config, LogShape.of(log), degrees)
-        model.set_events(EventsByEntity(user, item, starts, events % max(train_end, 1)))
-        return model
-
-    @classmethod
-    def restore(cls, config: CtdneConfig, shape: LogShape, tensors: Tensors) -> Self:
-        model = cls(config, shape, tensors["degree"].numpy())
-        model.load_state_dict(tensors)
-        return model
-
-    def set_events(self, events: EventsByEntity) -> None:
-        """Sets the events that walks follow."""
-        self.events = events
-        self._cumulative_noise = np.cumsum(np.diff(events.starts) ** 0.75)
+        self.events = EventsByEntity(user, item, starts, events % max(end, 1))
+        self._cumulative_noise = np.cumsum(degrees**0.75)
+        self.degree.copy_(torch.from_numpy(degrees))
 
     def embedding_loss(self, window: Window, step: Step) -> tuple[Tensor, Tensor, Tensor]:
         rng = np.random.default_rng([step.seed, step.epoch, step.window])
-        first = np.arange(window.events.start, window.events.stop)
+        first, end = np.arange(window.events.start, window.events.stop), window.events.start
+        if self.continued:  # walks also from events before the window, since those from its own end with it
+            older = rng.integers(max(0, end - REPLAYED), max(end, 1), min(end, len(first)))
+            first = np.concatenate([first, older])
         random = rng.random((len(first), self.config.walk_length), np.float32)
         sampled = _sample_walks(first, random, self.config.recency_bias, *self.events, self.shape.users)
         walks, cumulative = torch.from_numpy(sampled), self._cumulative_noise

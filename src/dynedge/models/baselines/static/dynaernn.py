@@ -119,12 +119,11 @@ class DynAERNN(StaticModel):
                 "events: use a longer log, or fewer snapshots (model.snapshots, at least 2)."
             )
         model = super().create(config, log, train_end, seed)
-        model.set_snapshots(Snapshots(log, train_end, config.snapshots))
+        model.set_training_events(log, train_end)
         return model
 
-    def set_snapshots(self, snapshots: Snapshots) -> None:
-        """Sets the adjacency rows to train on."""
-        self.snapshots = snapshots
+    def set_training_events(self, log: EventLog, end: int) -> None:
+        self.snapshots = Snapshots(log, end, self.config.snapshots)
 
     def _vectors(self, entities: Array, snapshot: int) -> Tensor:
         """x [q, d], from the snapshots before this one."""
