@@ -63,6 +63,17 @@ def test_metrics_are_those_of_the_ranks_from_the_end_of_training_on(cli_run, run
     )
 
 
+def test_online_learning_is_a_protocol_of_its_own(cli_run, run, monkeypatch):
+    monkeypatch.setattr("dynedge.runs.online_evaluation.WINDOW", 10)
+    frozen, online = evaluated(cli_run, run), evaluated(cli_run, run, "--protocol", "online")
+    assert online["protocol"] == "online"
+    assert online["rate"] > 0
+    assert online["valid"]["mrr"] > frozen["valid"]["mrr"]  # its rate was chosen on these events
+    assert evaluated(cli_run, run, "--protocol", "online") == online
+    assert evaluated(cli_run, run) == frozen
+    assert "learning online" in cli_run("evaluate", run, "--protocol", "online")[1]
+
+
 def cells(text):
     """The tables in a command's output: rows of cells, which are two spaces or more apart."""
     return [[re.split(r"\s{2,}", line) for line in part.splitlines()] for part in text.split("\n\n")]

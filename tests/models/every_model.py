@@ -140,12 +140,30 @@ def assert_batches_follow_windows(model, log):
         assert not isinstance(window, Window) or window.events == expected
 
 
+def assert_continued_batch_advances_like_observe(model, log):
+    """Learning from a window after training leaves the state that observing it leaves."""
+    at = len(log) * 3 // 4
+    learned, observed = state_after(model, log, at), state_after(model, log, at)
+    window = Window(log, range(at, at + 20))
+    batch = model.continued_batch(window, learned)
+    model.loss(batch, learned, Step(0, 0, at))
+    model.after_step(batch, learned)
+    with torch.no_grad():
+        model.observe(window, observed)
+    for name in observed:
+        if observed[name].is_floating_point():  # the reference kernels of training round differently
+            assert torch.allclose(learned[name], observed[name], atol=1e-5, rtol=1e-5), name
+        else:
+            assert torch.equal(learned[name], observed[name]), name
+
+
 CONTRACT = [
     assert_no_leak,
     assert_score_query_equals_score,
     assert_observe_advances_like_score,
     assert_candidates_are_columns,
     assert_batches_follow_windows,
+    assert_continued_batch_advances_like_observe,
 ]
 
 

@@ -7,13 +7,24 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-from models.every_model import CHECKS, CONTRACT, assert_same_state, capabilities_of, make_log
+from models.every_model import (
+    CHECKS,
+    CONTRACT,
+    assert_same_state,
+    capabilities_of,
+    changed_after,
+    make_log,
+    state_after,
+)
 
 from dynedge.evaluation.metrics import per_event
 from dynedge.evaluation.protocol import PROTOCOLS, rank_events
 from dynedge.models import capabilities
 from dynedge.models.base import Step
 from dynedge.models.registry import BUILT_IN, models_with
+from dynedge.training.config import TrainingConfig
+from dynedge.training.online import OnlineLearner, rank_online
+from dynedge.training.optimizer import Adam
 
 RECIPES = {recipe: entry for name, entry in BUILT_IN.items() for recipe in entry.names(name)}
 # On a longer log, of the heuristics one of each kind: the others differ in a constant.
@@ -56,6 +67,36 @@ def trained(recipe, log_name):
 def test_contract(recipe, check):
     model, _, log = trained(recipe, "short")
     check(model, log)
+
+
+def ranked_online(recipe, log, events):
+    """Ranks with online learning, and the names of the parameters that changed."""
+    model, _, trained_on = trained(recipe, "short")
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    config = TrainingConfig(device="cpu", precision="float32")
+    optimizer, state = Adam(model.named_parameters(), 1e-2, 1e-2), state_after(model, trained_on, events.start)
+    ranks = rank_online(OnlineLearner(model, optimizer, state, config, rate=1.0), log, events, window=3)
+    changed = [name for name, tensor in model.state_dict().items() if not torch.equal(before[name], tensor)]
+    model.load_state_dict(before)
+    model.__dict__.pop("_seen", None)  # which entities of `gcmc` have an embedding
+    model.eval()
+    return ranks, changed
+
+
+@pytest.mark.parametrize(
+    "recipe", [case for case, entry in zip(CASES, RECIPES.values(), strict=True) if not entry.heuristic]
+)
+def test_online_learning_changes_parameters_and_leaks_nothing(recipe):
+    log = LOGS["short"]
+    events = range(len(log) * 3 // 4, len(log))
+    expected, learned = ranked_online(recipe, log, events)
+    assert learned
+    again, _ = ranked_online(recipe, log, events)
+    assert np.array_equal(expected, again)
+    other_future = changed_after(log, events.start + 26, np.random.default_rng(0))  # after two replays
+    changed, _ = ranked_online(recipe, other_future, events)
+    assert np.array_equal(changed[:26], expected[:26])
+    assert not np.array_equal(changed[26:], expected[26:])
 
 
 DECLARED = [

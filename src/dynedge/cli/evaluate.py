@@ -34,6 +34,7 @@ def evaluate(
         "log": str(evaluated.log.path),
         "protocol": protocol,
         "items": evaluated.log.num_items,
+        **({} if evaluated.rate is None else {"rate": evaluated.rate}),
         **{part: evaluated.summary(part) for part in reversed(PARTS)},
     }
     print(json.dumps(summary) if as_json else _text(summary))
@@ -53,4 +54,6 @@ def _text(summary: dict[str, Any]) -> str:
         groups.append([name, f"{group['events']:,}", *(metric_cell(metric, group) for metric in BREAKDOWN_METRICS)])
     candidates = describe_candidates(summary["protocol"], summary["items"])
     title_line = f"{summary['run']}: {summary['model']} on {summary['log']}, items ranked among {candidates}"
+    if "rate" in summary:
+        title_line += f"; online learning, learning rates × {summary['rate']:g} (chosen on validation events)"
     return f"{title_line}\n\n{table(metrics)}\n\n{table(groups)}"

@@ -15,7 +15,8 @@ Protocol = Annotated[
     str,
     typer.Option(
         metavar="NAME",
-        help="Candidates of the ranking: full (all items), or sampled-499 and sampled-9999 (sampled negatives).",
+        help="full (all items), sampled-499 or sampled-9999 (sampled negatives), or online (all items; the model "
+        "learns from each event after ranking it).",
     ),
 ]
 NewerEvents = Annotated[

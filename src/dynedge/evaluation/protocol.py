@@ -2,7 +2,8 @@
 
 `full`: each event's item is ranked among all items. `sampled-499`, the paper's protocol: among 499 negatives that are
 the same for every model (negatives.py); `sampled-9999` likewise, for logs with so many items that ranking all of them
-takes too long. States advance in the same way under all protocols.
+takes too long. States advance in the same way under all protocols. `online`: among all items, and the model goes on
+learning from what it has ranked (training/online.py); its ranks are never compared with those of a frozen model.
 
 Legend: n events of a window, C candidates, O calibration options.
 """
@@ -28,7 +29,8 @@ from dynedge.utils.array_type import Array
 from dynedge.utils.prefetch import prefetch_map
 
 # name -> negatives per event; None: all items
-PROTOCOLS: dict[str, int | None] = {"full": None, "online": None, "sampled-499": 499, "sampled-9999": 9999}
+PROTOCOLS: dict[str, int | None] = {"full": None, "sampled-499": 499, "sampled-9999": 9999}
+ONLINE = "online"  # all items, and the model goes on learning
 CHUNK = 5000  # maximum number of events scored at once
 CHUNK_SCORES = 1 << 25  # maximum number of scores held at once: events × items
 ALIGNED = 64  # chunks are a multiple of it where they can be: kernels prefer full vectors

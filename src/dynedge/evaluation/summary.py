@@ -9,7 +9,7 @@ import numpy as np
 
 from dynedge.evaluation.bootstrap import confidence_intervals
 from dynedge.evaluation.metrics import METRICS, per_event
-from dynedge.evaluation.protocol import PROTOCOLS
+from dynedge.evaluation.protocol import ONLINE, PROTOCOLS
 from dynedge.utils.array_type import Array
 
 BREAKDOWN_METRICS = ("mrr", "recall@10")  # computed for each group of a breakdown
@@ -38,6 +38,8 @@ def difference(ranks: Array, baseline: Array, user: Array) -> dict[str, Any]:
 
 def describe_candidates(protocol: str, num_items: int) -> str:
     """Returns in words which items a protocol ranks: "all 15 items" or "500 items, …"."""
+    if protocol == ONLINE:
+        return f"all {num_items:,} items, learning online"
     negatives = PROTOCOLS[protocol]
     if negatives is None:
         return f"all {num_items:,} items"

@@ -22,9 +22,10 @@ from dynedge.data.log import EventLog, read_log
 from dynedge.errors import DataError, UsageError
 from dynedge.evaluation.breakdown import breakdown
 from dynedge.evaluation.negatives import SEED
-from dynedge.evaluation.protocol import PROTOCOLS, rank_events
+from dynedge.evaluation.protocol import ONLINE, PROTOCOLS, rank_events
 from dynedge.evaluation.summary import summarize
 from dynedge.runs.folder import IDS, MODEL, STATE, check_finished, load_run, read_config
+from dynedge.runs.online_evaluation import online_key, rank_run_online
 from dynedge.runs.run_config import RunConfig
 from dynedge.training.precision import autocast
 from dynedge.utils.array_type import Array
@@ -43,6 +44,7 @@ class RunRanks:
     log: EventLog
     protocol: str
     ranks: Array  # float64: of the validation events, then of the test events
+    rate: float | None = None  # protocol `online`: the factor of the learning rates chosen on validation events
 
     @cached_property
     def ranges(self) -> dict[str, range]:
@@ -65,32 +67,35 @@ def evaluate_run(folder: Path, log: Path | None = None, *, protocol: str = "full
     """Returns a run's ranks on `log`, by default the log it was trained on; cached ranks are used if they are valid.
 
     Evaluation starts from the state at the end of training and replays the validation and test events: each is
-    ranked, then the state is updated with it.
+    ranked, then the state is updated with it; under protocol `online` the parameters too.
     """
     check_protocol(protocol)
     check_finished(folder)
     config = read_config(folder)
     opened = _open_log(folder, log)
     key = _cache_key(folder, config, opened, protocol)
-    ranks = _read_cache(folder, protocol, key)
-    if ranks is None:
-        ranks = _rank_events(folder, opened, protocol, quiet)
-        _write_cache(folder, protocol, key, ranks)
-    return RunRanks(folder, config, opened, protocol, ranks)
+    cached = _read_cache(folder, protocol, key)
+    if cached is None:
+        cached = _rank_events(folder, opened, protocol, quiet)
+        _write_cache(folder, protocol, key, *cached)
+    return RunRanks(folder, config, opened, protocol, *cached)
 
 
 def cached_ranks(folder: Path, config: RunConfig, log: EventLog, protocol: str) -> RunRanks | None:
     """Returns the cached ranks of a finished run, or None if it has to be evaluated."""
-    ranks = _read_cache(folder, protocol, _cache_key(folder, config, log, protocol))
-    return None if ranks is None else RunRanks(folder, config, log, protocol, ranks)
+    cached = _read_cache(folder, protocol, _cache_key(folder, config, log, protocol))
+    return None if cached is None else RunRanks(folder, config, log, protocol, *cached)
 
 
 def check_protocol(protocol: str) -> None:
-    if protocol not in PROTOCOLS:
-        raise UsageError(f"--protocol {protocol!r} must be one of: {', '.join(PROTOCOLS)}.")
+    if protocol not in (known := (*PROTOCOLS, ONLINE)):
+        raise UsageError(f"--protocol {protocol!r} must be one of: {', '.join(known)}.")
 
 
-def _rank_events(folder: Path, log: EventLog, protocol: str, quiet: bool) -> Array:
+def _rank_events(folder: Path, log: EventLog, protocol: str, quiet: bool) -> tuple[Array, float | None]:
+    if protocol == ONLINE:
+        online = rank_run_online(folder, log, quiet=quiet)
+        return online.ranks, online.rate
     training = read_config(folder).training
     on_gpu = torch.device(training.device).type == "cuda" and torch.cuda.is_available()
     device = training.device if on_gpu else "cpu"
@@ -99,7 +104,7 @@ def _rank_events(folder: Path, log: EventLog, protocol: str, quiet: bool) -> Arr
     both = range(events["valid"].start, events["test"].stop)
     with Progress(f"ranking {folder.name}", total=len(both), quiet=quiet) as progress, autocast(training):
         model, state, advance = run.model, run.state, progress.advance
-        return rank_events(model, log, both, state, protocol=protocol, on_progress=advance)
+        return rank_events(model, log, both, state, protocol=protocol, on_progress=advance), None
 
 
 def _open_log(folder: Path, given: Path | None) -> EventLog:
@@ -143,33 +148,37 @@ def _cache_key(folder: Path, config: RunConfig, log: EventLog, protocol: str) ->
     return {
         "dynedge": __version__,
         "protocol": protocol,
-        "seed": None if PROTOCOLS[protocol] is None else SEED,
+        "seed": None if PROTOCOLS.get(protocol) is None else SEED,
         "log": log.fingerprint,
         "split": str(config.training.resolve_split(log)),
         "model": file_sha256(folder / MODEL),
         "state": file_sha256(folder / STATE),
         "settings": {key: str(value) for key, value in flatten(config.model).items()},
         "precision": config.training.precision,
+        **(online_key(folder) if protocol == ONLINE else {}),
     }
 
 
-def _read_cache(folder: Path, protocol: str, key: dict[str, Any]) -> Array | None:
+def _read_cache(folder: Path, protocol: str, key: dict[str, Any]) -> tuple[Array, float | None] | None:
     path = folder / "ranks" / f"{protocol}.npy"
     try:
-        if json.loads(path.with_suffix(".json").read_bytes()) == {**key, "sha256": file_sha256(path)}:
-            return np.load(path, allow_pickle=False)
-    except (OSError, ValueError):
+        stored = json.loads(path.with_suffix(".json").read_bytes())
+        rate = stored.pop("chosen_rate", None)
+        if stored == {**key, "sha256": file_sha256(path)}:
+            return np.load(path, allow_pickle=False), rate
+    except (OSError, ValueError, AttributeError):
         pass  # missing or damaged
     return None
 
 
-def _write_cache(folder: Path, protocol: str, key: dict[str, Any], ranks: Array) -> None:
+def _write_cache(folder: Path, protocol: str, key: dict[str, Any], ranks: Array, rate: float | None) -> None:
     """Writes the ranks, then the JSON file that makes them valid; a folder that is read-only gives a warning."""
     path = folder / "ranks" / f"{protocol}.npy"
     try:
         path.parent.mkdir(exist_ok=True)
         write_atomically(path, lambda temporary: _save(temporary, ranks))
-        write_text(path.with_suffix(".json"), json.dumps({**key, "sha256": file_sha256(path)}, indent=1) + "\n")
+        stored = {**key, "sha256": file_sha256(path)} | ({} if rate is None else {"chosen_rate": rate})
+        write_text(path.with_suffix(".json"), json.dumps(stored, indent=1) + "\n")
     except OSError as error:
         print(f"dynedge: warning: {path} could not be written ({error.strerror}).", file=sys.stderr)
 

@@ -32,6 +32,8 @@ from dynedge.runs.event_coverage import Coverage
 from dynedge.runs.readme import readme
 from dynedge.runs.run_config import RunConfig, parse_config
 from dynedge.training.checkpoint import Checkpoints
+from dynedge.training.config import TrainingConfig
+from dynedge.training.optimizer import Adam
 from dynedge.training.train_state import TrainState
 from dynedge.utils.atomic_io import atomic_folder, write_text
 from dynedge.utils.file_lock import FileLock
@@ -161,6 +163,21 @@ def load_run(folder: str | os.PathLike[str], device: str = "cpu") -> LoadedRun:
         raise DataError(f"{path / MODEL} does not fit the run's config.toml: {reason}.") from None
     state = State(load_tensors(path / STATE))
     return LoadedRun(model, state if device == "cpu" else state.placed_like(model.start()), log, config)
+
+
+def load_optimizer(folder: Path, model: Model, training: TrainingConfig) -> Adam:
+    """The run's optimizer as training left it; without moments if the run has no checkpoints, as a saved copy."""
+    optimizer = Adam(model.named_parameters(), training.lr, training.row_lr)
+    checkpoint = Checkpoints(folder / "checkpoints").load()
+    if checkpoint is not None:
+        optimizer.load(select_prefix(checkpoint.parts["current"], "optim"))
+    return optimizer
+
+
+def newest_checkpoint(folder: Path) -> dict[str, Any] | None:
+    """The manifest of the run's newest checkpoint; None if it has none."""
+    manifests = sorted((folder / "checkpoints").glob("*.json"))
+    return dict(json.loads(manifests[-1].read_bytes())) if manifests else None
 
 
 def check_finished(folder: Path) -> None:

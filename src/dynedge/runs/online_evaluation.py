@@ -1,0 +1,58 @@
+"""Ranks a run's validation and test events with online learning: protocol `online`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from dynedge.data.log import EventLog
+from dynedge.evaluation.metrics import mean
+from dynedge.runs.folder import load_optimizer, load_run, newest_checkpoint, read_config
+from dynedge.training.online import CALIBRATION_EVENTS, RATES, REPLAYED_WINDOWS, WINDOW, OnlineLearner, rank_online
+from dynedge.utils.array_type import Array
+from dynedge.utils.progress import Progress
+
+
+@dataclass(frozen=True, eq=False)
+class OnlineRanks:
+    ranks: Array  # float64: of the validation events, then of the test events
+    rate: float  # factor of the learning rates, chosen on validation events
+
+
+def rank_run_online(folder: Path, log: EventLog, *, quiet: bool = False) -> OnlineRanks:
+    """Ranks validation events under each factor of the learning rates; the best one goes on to the test events."""
+    training = read_config(folder).training
+    parts = training.resolve_split(log).ranges(len(log))
+    valid, test = parts["valid"], parts["test"]
+    best: tuple[float, Array, OnlineLearner] | None = None
+    total = len(valid) * len(RATES) + len(test)
+    with Progress(f"ranking {folder.name}, learning online", total=total, quiet=quiet) as progress:
+        for rate in RATES:
+            learner = open_learner(folder, rate)
+            ranks = rank_online(learner, log, valid, window=WINDOW, on_progress=progress.advance)
+            mrr = mean("mrr", ranks) or 0.0
+            if best is None or mrr > best[0]:
+                best = mrr, ranks, learner
+        assert best is not None
+        _, ranks, learner = best
+        later = rank_online(learner, log, test, window=WINDOW, on_progress=progress.advance)
+        return OnlineRanks(np.concatenate([ranks, later]), learner.rate)
+
+
+def open_learner(folder: Path, rate: float) -> OnlineLearner:
+    """A run's model at the end of its training, with its optimizer, as an online learner."""
+    training = read_config(folder).training
+    on_gpu = torch.device(training.device).type == "cuda" and torch.cuda.is_available()
+    run = load_run(folder, training.device if on_gpu else "cpu")
+    return OnlineLearner(run.model, load_optimizer(folder, run.model, training), run.state, training, rate)
+
+
+def online_key(folder: Path) -> dict[str, Any]:
+    """What ranks depend on under this protocol, beyond the others."""
+    settings = {"rates": list(RATES), "window": WINDOW, "replay": REPLAYED_WINDOWS, "calibration": CALIBRATION_EVENTS}
+    checkpoint = newest_checkpoint(folder)
+    return {**settings, "optimizer": None if checkpoint is None else checkpoint["sha256"]}
