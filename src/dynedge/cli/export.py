@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +11,7 @@ import typer
 
 from dynedge.cli import app
 from dynedge.cli.options import Json
-from dynedge.cli.serve import ServiceFolder, service_folder
+from dynedge.cli.serve import JournalUrl, ServiceFolder, open_redis_journal, service_folder
 from dynedge.errors import DataError
 
 
@@ -19,6 +20,7 @@ def export(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder that is or was served.")],
     out: Annotated[Path, typer.Option(metavar="FILE", help="Parquet file to write.")],
     data: ServiceFolder = None,
+    journal: JournalUrl = None,
     user_col: Annotated[str, typer.Option(metavar="COLUMN", help="Name of the user column.")] = "user_id",
     item_col: Annotated[str, typer.Option(metavar="COLUMN", help="Name of the item column.")] = "item_id",
     time_col: Annotated[str, typer.Option(metavar="COLUMN", help="Name of the timestamp column.")] = "timestamp",
@@ -31,22 +33,24 @@ def export(
     the original file and the new events. FILE has a column for each event feature of the run, and an empty one for
     each item feature: item features come from the original file. The service may keep running.
     """
-    from dynedge.data.log import read_log
     from dynedge.inference.parquet_export import check_target
-    from dynedge.runs.folder import IDS, check_finished
+    from dynedge.inference.session import Session
+    from dynedge.runs.folder import check_finished
     from dynedge.serving.journal_export import write_events
     from dynedge.serving.sqlite_journal import JOURNAL, SqliteJournal
+    from dynedge.serving.validation import applicable_events
 
     check_target(out)
     check_finished(run)
     path = service_folder(run, data) / JOURNAL
-    if not path.is_file():
+    if journal is None and not path.is_file():
         raise DataError(f"{path} does not exist: no service has run there; pass its folder with --data DIR.")
-    journal = SqliteJournal(path)
+    opened = SqliteJournal(path) if journal is None else open_redis_journal(journal)
     try:
-        names = user_col, item_col, time_col, event_id_col
-        count = write_events(journal, out, names, read_log(run / IDS).metadata, quiet=False)
+        names, session = (user_col, item_col, time_col, event_id_col), Session.open(run)
+        events_of = partial(applicable_events, session)
+        count = write_events(opened, out, names, session.run_log.metadata, events_of=events_of, quiet=False)
     finally:
-        journal.close()
+        opened.close()
     summary = {"out": str(out), "events": count}
     print(json.dumps(summary) if as_json else f"{out}: {count:,} events received by {run}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,9 +13,19 @@ from dynedge.cli import app
 from dynedge.cli.options import RunFolder
 from dynedge.errors import DataError, UsageError
 
+if TYPE_CHECKING:
+    from dynedge.serving.redis_journal import RedisJournal
+
 TOKEN = "DYNEDGE_TOKEN"
 ServiceFolder = Annotated[
     Path | None, typer.Option(metavar="DIR", help="Folder for the journal and snapshots. [default: RUN.data]")
+]
+
+JournalUrl = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL", help="Redis Stream that replicas share: redis://HOST:PORT/STREAM. [default: a file in --data]"
+    ),
 ]
 
 
@@ -34,6 +44,13 @@ def serve(
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(metavar="N", help="Port; 0: any free port.", min=0, max=65535)] = 8000,
     data: ServiceFolder = None,
+    journal: JournalUrl = None,
+    keep_days: Annotated[
+        float | None,
+        typer.Option(
+            metavar="X", help="Days after which events leave the stream. [default: never]", min=0
+        ),
+    ] = None,
     token_file: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help=f"File with a token that requests must carry; or set {TOKEN}."),
@@ -46,8 +63,11 @@ def serve(
     """Serve recommendations over HTTP, updated by incoming events.
 
     Events are written to a journal before they are acknowledged, so none is lost. The page at / shows the service
-    live. SIGHUP or POST /reload loads a retrained RUN without downtime.
+    live. SIGHUP or POST /reload loads a retrained RUN without downtime. With --journal, any number of replicas serve
+    the same events.
     """
+    if keep_days is not None and journal is None:
+        raise UsageError("--keep-days is for a Redis Stream; pass --journal URL with it.")
     token = _read_token(token_file)
     from dynedge.serving.middleware import LOOPBACK
 
@@ -59,7 +79,11 @@ def serve(
     run = Path(os.path.abspath(run))
     folder = service_folder(run, data)
     print(f"opening {run} with the events in {folder} …", file=sys.stderr)
-    engine = Engine(run, folder)
+    stream = None
+    if journal is not None:
+        stream = open_redis_journal(journal, None if keep_days is None else keep_days * 86400)
+        print(stream.durability(), file=sys.stderr)
+    engine = Engine(run, folder, stream)
     sources: list[Any] = []
     if replay is not None:
         from dynedge.data.log import read_log
@@ -67,6 +91,14 @@ def serve(
 
         sources.append(LogReplay(engine, read_log(replay), rate))
     run_server(engine, host, port, token, sources)
+
+
+def open_redis_journal(url: str, keep_seconds: float | None = None) -> RedisJournal:
+    try:
+        from dynedge.serving.redis_journal import RedisJournal
+    except ImportError:
+        raise UsageError("--journal needs the package redis; install it with: pip install 'dynedge[redis]'") from None
+    return RedisJournal(url, keep_seconds)
 
 
 def _read_token(file: Path | None) -> str | None:

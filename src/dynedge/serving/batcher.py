@@ -23,7 +23,12 @@ class QueryOptions(NamedTuple):
     filter_seen: bool
 
 
-Request = tuple[str, Future[UserRecommendations]]
+class Answer(NamedTuple):
+    recommendations: UserRecommendations
+    position: int  # of the journal, at which it was given
+
+
+Request = tuple[str, Future[Answer]]
 
 
 class RequestBatcher:
@@ -34,9 +39,9 @@ class RequestBatcher:
         self._pending: list[tuple[QueryOptions, Request]] = []
         self._lock = threading.Lock()
 
-    def submit(self, user: str, options: QueryOptions) -> Future[UserRecommendations]:
+    def submit(self, user: str, options: QueryOptions) -> Future[Answer]:
         """Returns a future of the user's recommendations; the first pending request schedules the batch."""
-        answer: Future[UserRecommendations] = Future()
+        answer: Future[Answer] = Future()
         with self._lock:
             self._pending.append((options, (user, answer)))
             if len(self._pending) == 1:
@@ -64,4 +69,4 @@ class RequestBatcher:
                 future.set_exception(error)
         else:
             for (_, future), answer in zip(batch, answers, strict=True):
-                future.set_result(answer)
+                future.set_result(Answer(answer, self._engine.position))

@@ -49,6 +49,10 @@ class BusyError(Exception):
     """The queue of events is full; retry later."""
 
 
+class BehindError(Exception):
+    """The state has not reached a position that a request asks for; retry later or elsewhere."""
+
+
 class EngineFailedError(Exception):
     """The journal has events that could not be applied to the state; a restart replays them."""
 
@@ -196,6 +200,8 @@ class Engine:
         """Returns the entries that a run applies; one that cannot be applied becomes a dead letter."""
         events = list[tuple[int, Event]]()
         for entry in entries:
+            if entry.repeated:
+                continue
             try:
                 event = entry_event(session, entry)
             except DynedgeError as error:

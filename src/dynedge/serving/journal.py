@@ -27,6 +27,7 @@ class Entry(NamedTuple):
     event: Event | None  # None: written by another program, not validated yet
     fields: Mapping[str, str] = {}  # of an entry without an event
     arrived: float = 0.0  # seconds since 1970, of an entry without an event
+    repeated: bool = False  # an earlier entry has the same event id
 
 
 class Appended(NamedTuple):
@@ -37,7 +38,7 @@ class Appended(NamedTuple):
 
 
 class Journal(Protocol):
-    """Appended to and read by one thread; `of_user` and the properties are read from any."""
+    """Appended to by one thread, read from any."""
 
     name: str  # in messages
     shared: bool  # whether other processes append to it
@@ -65,8 +66,8 @@ class Journal(Protocol):
     def check(self, position: int) -> None:
         """Raises DataError if the journal does not have all entries after a position, or ends before it."""
 
-    def of_user(self, user: str, limit: int) -> list[Event]:
-        """Returns a user's latest events, newest first."""
+    def of_user(self, user: str, limit: int) -> list[Entry]:
+        """Returns a user's latest entries, newest first."""
 
     def register_run(self, fingerprint: str, trained_until: float) -> tuple[int, float]:
         """Registers a run on first use; returns its first position and the time of its newest training event.
@@ -77,6 +78,10 @@ class Journal(Protocol):
 
     def dead_letter(self, entry: Entry, reason: str) -> None:
         """Stores an entry that cannot be applied, with the reason, apart from the others; once per entry."""
+
+    @property
+    def trimmed(self) -> tuple[int, float]:
+        """Position up to which entries were removed, 0 if none were, and the time of the newest of them."""
 
     def trim(self, before: int) -> None:
         """Removes entries before a position that are older than the retention time, where there is one."""

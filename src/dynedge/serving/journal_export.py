@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any
@@ -13,19 +13,25 @@ import pyarrow as pa
 from dynedge.errors import DataError, UsageError
 from dynedge.inference.event_input import Event
 from dynedge.inference.parquet_export import BATCH_ROWS, write_parquet
-from dynedge.serving.journal import Journal, entries_after
+from dynedge.serving.journal import Entry, Journal, entries_after
 from dynedge.utils.array_type import Array
 from dynedge.utils.progress import Progress
 
 
 def write_events(
-    journal: Journal, path: Path, names: tuple[str, str, str, str], metadata: Mapping[str, Any], *, quiet: bool = True
+    journal: Journal,
+    path: Path,
+    names: tuple[str, str, str, str],
+    metadata: Mapping[str, Any],
+    *,
+    events_of: Callable[[list[Entry]], list[Event]] = lambda entries: [one.event for one in entries if one.event],
+    quiet: bool = True,
 ) -> int:
     """Writes all events of a journal, in its order; returns their number.
 
     `names` are the columns of user, item, time and event id; an event without an id gets one from its position. They
     are followed by a column for each event feature of the run's log and an empty column for each item feature, so
-    that `prepare` finds the same columns in every file.
+    that `prepare` finds the same columns in every file. `events_of` validates entries of other programs.
     """
     user, item, time, event_id = names
     features, item_features = list(metadata["features"]), list(metadata["item_features"])
@@ -45,14 +51,13 @@ def write_events(
         with Progress("exporting", journal.count, "events", quiet=quiet) as progress:
             entries = takewhile(lambda entry: entry.position <= end, entries_after(journal))
             while some := list(islice(entries, BATCH_ROWS)):
-                batch = [entry.event for entry in some if entry.event]
-                names = [f"journal {journal.text(entry.position)}" for entry in some if entry.event]
+                batch = events_of([_named(journal, entry) for entry in some if not entry.repeated])
                 values = _features(journal, batch, len(features))
                 data = {
                     user: [event.user for event in batch],
                     item: [event.item for event in batch],
                     time: np.array([round(event.time * 1e6) for event in batch], "datetime64[us]"),
-                    event_id: [event.event_id or name for event, name in zip(batch, names, strict=True)],
+                    event_id: [event.event_id for event in batch],
                     **dict(zip(features, values.T, strict=True)),
                     **{name: pa.nulls(len(batch), text) for name in item_features},
                 }
@@ -62,6 +67,14 @@ def write_events(
 
     write_parquet(path, schema, tables())
     return written
+
+
+def _named(journal: Journal, entry: Entry) -> Entry:
+    """Returns an entry with an event id."""
+    name = f"journal {journal.text(entry.position)}"
+    if entry.event is None:
+        return entry._replace(fields={"event_id": name, **entry.fields})
+    return entry._replace(event=entry.event._replace(event_id=entry.event.event_id or name))
 
 
 def _features(journal: Journal, events: Sequence[Event], width: int) -> Array:

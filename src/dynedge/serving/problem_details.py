@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from dynedge.errors import DynedgeError
-from dynedge.serving.engine import BusyError, EngineFailedError
+from dynedge.serving.engine import BehindError, BusyError, EngineFailedError
 from dynedge.serving.journal import DiskFullError, JournalUnavailableError
 from dynedge.serving.service_queries import UnknownIdError
 
@@ -62,6 +62,7 @@ def add_exception_handlers(app: FastAPI) -> None:
     add(HTTPException, lambda error: problem(error.status_code, _http_detail(error), error.headers))
     add(UnknownIdError, lambda error: problem(404, str(error)))
     add(DynedgeError, lambda error: problem(422, str(error)))
+    add(BehindError, lambda error: problem(503, f"{error}; retry in a second.", RETRY))
     add(BusyError, lambda error: busy())
     add(EngineFailedError, lambda error: failed(str(error)))
     add(JournalUnavailableError, lambda error: problem(503, f"{error}; retry with the same event ids.", RETRY))

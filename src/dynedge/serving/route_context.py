@@ -7,19 +7,23 @@ files) runs in another. The event loop never waits for either.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 
 from dynedge.data.timestamps import Timestamp, parse_timestamp
 from dynedge.inference.session import Session
 from dynedge.serving.batcher import RequestBatcher
-from dynedge.serving.engine import Engine
+from dynedge.serving.engine import BehindError, Engine
 from dynedge.serving.metrics import Metrics
 from dynedge.serving.run_info import run_info
+from dynedge.serving.service_queries import Record
 
+REACH_SECONDS, REACH_PAUSE = 1.0, 0.002  # longest wait for a position, and pause between two looks
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -47,12 +51,36 @@ class Service:
 
         return await asyncio.get_running_loop().run_in_executor(self._query_thread, locked)
 
+    async def answer(
+        self, function: Callable[Concatenate[Session, P], Record], *arguments: P.args, **options: P.kwargs
+    ) -> Response:
+        """Returns the record of a query as a response, with the position of the state that it was read from."""
+
+        def record(session: Session) -> Record:
+            return function(session, *arguments, **options) | {"position": self.position_text()}
+
+        return JSONResponse(await self.query(record))
+
+    def position_text(self, position: int | None = None) -> str:
+        """Returns a position as clients see it, by default that of the state."""
+        return self.engine.journal.text(self.engine.position if position is None else position)
+
+    async def reach(self, min_position: str | None) -> None:
+        """Waits until the state has reached a position; raises BehindError if that takes long."""
+        if min_position is None:
+            return
+        position, deadline = self.engine.journal.parse(min_position), time.monotonic() + REACH_SECONDS
+        while self.engine.position < position:
+            if time.monotonic() > deadline:
+                raise BehindError(f"this replica is at {self.position_text()} and has not reached {min_position} yet")
+            await asyncio.sleep(REACH_PAUSE)
+
     async def background(self, function: Callable[..., T], *arguments: Any) -> T:
         """Calls a function that needs no lock in the I/O thread."""
         return await asyncio.get_running_loop().run_in_executor(self._io_thread, function, *arguments)
 
-    def parse_time(self, time: Timestamp | None) -> float | None:
-        return None if time is None else parse_timestamp(time, self.session.time_unit, "time")
+    def parse_time(self, value: Timestamp | None) -> float | None:
+        return None if value is None else parse_timestamp(value, self.session.time_unit, "time")
 
     async def run_info(self) -> dict[str, Any]:
         """Returns information about the served run, read once per session."""

@@ -88,13 +88,19 @@ class UserRecommendations(BaseModel):
     items: list[ScoredItem]
 
 
+class PositionedRecommendations(UserRecommendations):
+    position: Position
+
+
 class ManyRecommendations(BaseModel):
     users: list[UserRecommendations]
+    position: Position
 
 
 class SimilarItems(BaseModel):
     item_id: str | int
     items: list[ScoredItem]
+    position: Position
 
 
 class ProblemDetails(BaseModel):

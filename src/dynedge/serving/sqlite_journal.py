@@ -119,10 +119,9 @@ class SqliteJournal:
         if position > self.end:
             raise DataError(f"{self.path} ends at position {self.end}, before position {position}.")
 
-    def of_user(self, user: str, limit: int) -> list[Event]:
-        """Returns a user's latest events, newest first."""
+    def of_user(self, user: str, limit: int) -> list[Entry]:
         rows = self._rows("user_id = ? ORDER BY position DESC LIMIT ?", user, limit)
-        return [_event(row) for row in rows]
+        return [_entry(row) for row in rows]
 
     def register_run(self, fingerprint: str, trained_until: float) -> tuple[int, float]:
         with self._lock:
@@ -135,6 +134,10 @@ class SqliteJournal:
     def dead_letter(self, entry: Entry, reason: str) -> None:
         with self._lock:
             self._writer.execute("INSERT OR IGNORE INTO dead_letters VALUES (?, ?)", (entry.position, reason))
+
+    @property
+    def trimmed(self) -> tuple[int, float]:
+        return 0, -np.inf
 
     def trim(self, before: int) -> None:
         """Nothing is removed: a journal on a disk may grow."""
@@ -172,9 +175,6 @@ def _row(entry: Entry) -> tuple[Any, ...]:
 
 
 def _entry(row: tuple[Any, ...]) -> Entry:
-    return Entry(row[0], _event(row))
-
-
-def _event(row: tuple[Any, ...]) -> Event:
-    _, event_id, user, item, time, features = row
-    return Event(user, item, time, tuple(np.frombuffer(features, np.float32).tolist()) if features else (), event_id)
+    position, event_id, user, item, time, blob = row
+    features = tuple(np.frombuffer(blob, np.float32).tolist()) if blob else ()
+    return Entry(position, Event(user, item, time, features, event_id))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import time as clock
+from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 from pydantic import ValidationError
@@ -40,6 +42,15 @@ def entry_event(session: Session, entry: Entry) -> Event:
         return validate_event(session, _body(entry), entry.arrived)
     _check_applicable(session, entry.event, has_features=bool(entry.event.features))
     return entry.event
+
+
+def applicable_events(session: Session, entries: Iterable[Entry]) -> list[Event]:
+    """Returns the events of those entries that the session can apply."""
+    events = list[Event]()
+    for entry in entries:
+        with suppress(UsageError):
+            events.append(entry_event(session, entry))
+    return events
 
 
 def _body(entry: Entry) -> EventBody:

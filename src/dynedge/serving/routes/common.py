@@ -16,6 +16,10 @@ Limit = Annotated[int, Query(ge=1, le=MAX_LISTED, description="Maximum number of
 QueryTime = Annotated[
     str | None, Query(max_length=64, description="Number in the unit of the run's log, or ISO 8601.")
 ]
+MinPosition = Annotated[
+    str | None,
+    Query(max_length=64, description="Answer from this position of the journal or a later one, else 503."),
+]
 FilterSeen = Annotated[bool, Query(description="Hide items that the user has already seen.")]
 
 ERRORS: dict[int | str, dict[str, Any]] = {

@@ -21,4 +21,4 @@ async def post_events(request: Request, body: EventsBody) -> Response:
     service = service_of(request)
     events = [validate_event(service.session, event) for event in body.events]
     receipt = await asyncio.wrap_future(service.engine.submit(events))
-    return JSONResponse(vars(receipt) | {"position": service.engine.journal.text(receipt.position)})
+    return JSONResponse(vars(receipt) | {"position": service.position_text(receipt.position)})

@@ -17,7 +17,7 @@ async def post_reload(request: Request) -> Response:
     """Opens the run folder again, replays the journal and replaces the served run without dropping requests."""
     service = service_of(request)
     position = await service.background(service.engine.reload)
-    return JSONResponse({"position": service.engine.journal.text(position)})
+    return JSONResponse({"position": service.position_text(position)})
 
 
 @router.get("/health")

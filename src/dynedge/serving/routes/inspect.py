@@ -12,8 +12,9 @@ from dynedge.errors import UsageError
 from dynedge.inference.event_input import Event
 from dynedge.inference.session import Session
 from dynedge.serving.route_context import Service, service_of
-from dynedge.serving.routes.common import ERRORS, Limit, PathId
+from dynedge.serving.routes.common import ERRORS, Limit, MinPosition, PathId
 from dynedge.serving.service_queries import Record, find_row
+from dynedge.serving.validation import applicable_events
 
 router = APIRouter(responses=ERRORS)
 
@@ -24,9 +25,14 @@ async def get_user_history(request: Request, id: PathId, limit: Limit = 50) -> R
     service = service_of(request)
     session = service.session
     user = session.users[find_row(session, 0, id)]
-    latest = await service.background(service.engine.journal.of_user, str(user), limit)
+    latest = await _latest(service, session, str(user), limit)
     events = [_history_entry(session, event) | {"event_id": event.event_id} for event in latest]
     return JSONResponse({"user_id": user, "events": events})
+
+
+async def _latest(service: Service, session: Session, user: str, limit: int) -> list[Event]:
+    entries = await service.background(service.engine.journal.of_user, user, limit)
+    return applicable_events(session, entries)
 
 
 def _history_entry(session: Session, event: Event) -> Record:
@@ -60,16 +66,18 @@ async def get_user(request: Request, id: PathId) -> Response:
     service = service_of(request)
     session = service.session
     row = find_row(session, 0, id)
-    last = await service.background(service.engine.journal.of_user, str(session.users[row]), 1)
+    last = await _latest(service, session, str(session.users[row]), 1)
     last_event = _history_entry(session, last[0]) if last else None
     trained = row < session.run_log.num_users
     return JSONResponse({"user_id": session.users[row], "in_training_log": trained, "last_event": last_event})
 
 
 @router.get("/items/{id:path}")
-async def get_item(request: Request, id: PathId) -> Response:
+async def get_item(request: Request, id: PathId, min_position: MinPosition = None) -> Response:
     """Returns whether the item was in the training log, and its number of events."""
-    return JSONResponse(await service_of(request).query(_item, id))
+    service = service_of(request)
+    await service.reach(min_position)
+    return await service.answer(_item, id)
 
 
 def _item(session: Session, external_id: str) -> Record:

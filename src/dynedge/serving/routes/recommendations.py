@@ -15,14 +15,14 @@ from dynedge.inference.session import Session
 from dynedge.serving import schemas, service_queries
 from dynedge.serving.batcher import QueryOptions
 from dynedge.serving.route_context import service_of
-from dynedge.serving.routes.common import BODY_ERRORS, ERRORS, FilterSeen, ItemCount, PathId, QueryTime
+from dynedge.serving.routes.common import BODY_ERRORS, ERRORS, FilterSeen, ItemCount, MinPosition, PathId, QueryTime
 from dynedge.serving.service_queries import Record, query_time
 
 router = APIRouter(responses=ERRORS)
 Explain = Annotated[bool, Query(description="Add the reasons for each item's score.")]
 
 
-@router.get("/users/{id:path}/recommendations", response_model=schemas.UserRecommendations)
+@router.get("/users/{id:path}/recommendations", response_model=schemas.PositionedRecommendations)
 async def get_recommendations(
     request: Request,
     id: PathId,
@@ -30,35 +30,43 @@ async def get_recommendations(
     time: QueryTime = None,
     filter_seen: FilterSeen = False,
     explain: Explain = False,
+    min_position: MinPosition = None,
 ) -> Response:
     """Returns the user's best items at `time`, by default at the time of the newest event."""
     service = service_of(request)
     at = service.parse_time(time)
+    await service.reach(min_position)
     answer = await asyncio.wrap_future(service.batcher.submit(id, QueryOptions(k, at, filter_seen)))
-    record = await service.query(service_queries.explained, answer, at) if explain else answer.to_record()
-    return JSONResponse(record)
+    best = answer.recommendations
+    record = await service.query(service_queries.explained, best, at) if explain else best.to_record()
+    return JSONResponse(record | {"position": service.position_text(answer.position)})
 
 
 @router.post("/recommendations", response_model=schemas.ManyRecommendations, responses=BODY_ERRORS)
-async def post_recommendations(request: Request, body: schemas.RecommendationsBody) -> Response:
+async def post_recommendations(
+    request: Request, body: schemas.RecommendationsBody, min_position: MinPosition = None
+) -> Response:
     """Returns the best items of up to 1,000 users, in the order of the request."""
     service = service_of(request)
     at = service.parse_time(body.time)
-    records = await service.query(_recommend, body.user_ids, body.k, at, body.filter_seen)
-    return JSONResponse({"users": records})
+    await service.reach(min_position)
+    return await service.answer(_recommend, body.user_ids, body.k, at, body.filter_seen)
 
 
-def _recommend(
-    session: Session, users: list[ExternalId], k: int, time: float | None, filter_seen: bool
-) -> list[Record]:
-    return recommend(session, users, k, query_time(session, time), filter_seen=filter_seen).to_records()
+def _recommend(session: Session, users: list[ExternalId], k: int, time: float | None, filter_seen: bool) -> Record:
+    answers = recommend(session, users, k, query_time(session, time), filter_seen=filter_seen)
+    return {"users": answers.to_records()}
 
 
 @router.post("/users/{id:path}/what-if", responses=BODY_ERRORS)
-async def post_what_if(request: Request, id: PathId, body: schemas.WhatIfBody) -> Response:
+async def post_what_if(
+    request: Request, id: PathId, body: schemas.WhatIfBody, min_position: MinPosition = None
+) -> Response:
     """Returns the user's best items now and after one hypothetical event; nothing is stored."""
     service = service_of(request)
-    return JSONResponse(await service.query(_what_if, id, body, service.parse_time(body.timestamp)))
+    at = service.parse_time(body.timestamp)
+    await service.reach(min_position)
+    return await service.answer(_what_if, id, body, at)
 
 
 def _what_if(session: Session, user: str, body: schemas.WhatIfBody, time: float | None) -> Record:
@@ -67,6 +75,10 @@ def _what_if(session: Session, user: str, body: schemas.WhatIfBody, time: float 
 
 
 @router.get("/items/{id:path}/similar", response_model=schemas.SimilarItems)
-async def get_similar_items(request: Request, id: PathId, k: ItemCount = 10) -> Response:
+async def get_similar_items(
+    request: Request, id: PathId, k: ItemCount = 10, min_position: MinPosition = None
+) -> Response:
     """Returns the items with the most similar vectors, by cosine similarity."""
-    return JSONResponse(await service_of(request).query(service_queries.similar_items, id, k))
+    service = service_of(request)
+    await service.reach(min_position)
+    return await service.answer(service_queries.similar_items, id, k)
