@@ -30,6 +30,16 @@ def runs_folder(tmp_path_factory):
     return tmp_path_factory.mktemp("runs")
 
 
+@pytest.fixture(scope="session")
+def redis_server(tmp_path_factory):
+    """A redis-server that several tests share; each uses a stream of its own."""
+    from serving.redis_server import RedisServer, require_redis
+
+    require_redis()
+    with RedisServer(tmp_path_factory.mktemp("redis")) as server:
+        yield server
+
+
 @pytest.fixture
 def toy_models():
     """Makes the toy models the only registered ones; `toy` is the default."""

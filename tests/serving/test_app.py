@@ -143,7 +143,8 @@ def test_users_items_history_drift_and_search(client, known, monkeypatch):
     history = client.get(f"/users/{user}/history", params={"limit": 2}).json()
     assert [event["time"] for event in history["events"]] == [1709300002, 1709300001]
     assert client.get(f"/users/{user}").json()["last_event"] == {"item_id": odd, "time": 1709300002.0}
-    assert client.get("/items/a%2Fb%3Fc%20d").json() == {"item_id": odd, "in_training_log": False, "events": 3}
+    item_answer = {"item_id": odd, "in_training_log": False, "events": 3, "position": "3"}
+    assert client.get("/items/a%2Fb%3Fc%20d").json() == item_answer
     points = client.get(f"/users/{user}/drift").json()["points"]
     assert [point["time"] for point in points] == [1709300000, 1709300001, 1709300002]
     assert points[0]["step"] == points[0]["distance_from_first"] == 0 < points[1]["step"]
@@ -280,7 +281,7 @@ def test_concurrent_requests_are_scored_in_one_batch(runs_folder, tmp_path):
         with engine.lock:  # requests have to wait
             futures = [batcher.submit(user, QueryOptions(4, None, False)) for user in users]
             invalid = batcher.submit(users[0], QueryOptions(0, None, False))
-        answers = [future.result().to_record() for future in futures]
+        answers = [future.result().recommendations.to_record() for future in futures]
         with pytest.raises(UsageError):
             invalid.result()
     assert batches == [8, 1]

@@ -1,10 +1,11 @@
-"""The journal: every accepted event is stored once, in the order of arrival."""
+"""Both journals: every accepted event is stored once, in the order of arrival."""
 
 import sqlite3
+import uuid
 
 import pytest
 
-from dynedge.errors import DataError
+from dynedge.errors import DataError, UsageError
 from dynedge.inference.event_input import Event
 from dynedge.serving.journal import DiskFullError, entries_after
 from dynedge.serving.sqlite_journal import VERSION, SqliteJournal
@@ -15,37 +16,102 @@ def path(tmp_path):
     return tmp_path / "journal.sqlite"
 
 
+@pytest.fixture(params=["sqlite", "redis"])
+def open_journal(request, path):
+    """Opens one journal, as often as it is called."""
+    opened = []
+    if request.param == "redis":
+        from dynedge.serving.redis_journal import RedisJournal
+
+        url = request.getfixturevalue("redis_server").url(uuid.uuid4().hex)
+
+    def opening():
+        opened.append(SqliteJournal(path) if request.param == "sqlite" else RedisJournal(url))
+        return opened[-1]
+
+    yield opening
+    for journal in opened:
+        journal.close()
+
+
 def all_of(journal, position=0):
     return [entry.event for entry in entries_after(journal, position)]
 
 
-def test_events_are_stored_in_order_with_all_their_fields(path):
-    events = [Event("ann", "a", 3.5, (1.0, -2.5), "x"), Event("bob", "b", 1.0), Event("ann", "ü/?", 2.0)]
-    journal = SqliteJournal(path)
-    assert journal.append(events).is_new == [True] * 3
-    journal.close()
-    again = SqliteJournal(path)
+def test_events_are_stored_in_order_with_all_their_fields(open_journal):
+    events = [Event("ann", "a", 3.5, (1.0, -2.5), "x"), Event("bob", "b", 0.1 + 0.2), Event("ann", "ü/?", 2.0)]
+    journal = open_journal()
+    assert (journal.end, journal.count, all_of(journal)) == (0, 0, [])
+    appended = journal.append(events)
+    assert appended.is_new == [True] * 3
+    assert 0 < appended.positions[0] < appended.positions[1] < appended.positions[2]
+    again = open_journal()
     assert all_of(again) == events
-    assert all_of(again, 1) == events[1:]
-    assert again.end == 3
-    assert again.of_user("ann", 10) == [events[2], events[0]]
-    assert again.of_user("ann", 1) == [events[2]]
+    assert all_of(again, appended.positions[0]) == events[1:]
+    assert (again.end, again.count) == (appended.positions[-1], 3)
+    assert [entry.event for entry in again.of_user("ann", 10)] == [events[2], events[0]]
+    assert [entry.event for entry in again.of_user("ann", 1)] == [events[2]]
 
 
-def test_an_event_id_is_stored_once(path):
-    journal = SqliteJournal(path)
+def test_an_event_id_is_stored_once(open_journal):
+    journal, other_process = open_journal(), open_journal()
     first, other, nameless = Event("u", "i", 1.0, (), "a"), Event("v", "j", 2.0, (), "a"), Event("u", "i", 1.0)
-    assert journal.append([first, other, nameless, nameless]).is_new == [True, False, True, True]
-    assert journal.append([other, Event("u", "i", 1.0, (), "b")]).is_new == [False, True]
+    positions, is_new = journal.append([first, other, nameless, nameless])
+    assert is_new == [True, False, True, True]
+    assert positions[0] == positions[1] < positions[2] < positions[3]
+    writer = other_process if journal.shared else journal
+    again = writer.append([other, Event("u", "i", 1.0, (), "b")])
+    assert again.is_new == [False, True]
+    assert again.positions[0] == positions[0]
     assert [event.event_id for event in all_of(journal)] == ["a", None, None, "b"]
     assert journal.append([other]).is_new == [False]
 
 
-def test_many_events_in_one_transaction(path):
-    journal = SqliteJournal(path)
-    events = [Event("u", "i", float(k), (), f"{k % 4000}") for k in range(10_000)]
-    assert sum(journal.append(events).is_new) == 4000
-    assert [event.time for event in all_of(journal)] == list(range(4000))
+def test_many_events_in_one_transaction(open_journal):
+    journal = open_journal()
+    events = [Event("u", "i", float(k), (), f"{k % 4500}") for k in range(10_000)]
+    assert sum(journal.append(events).is_new) == 4500
+    assert [event.time for event in all_of(journal)] == list(range(4500))
+
+
+def test_positions_have_a_text(open_journal):
+    journal = open_journal()
+    (position,), _ = journal.append([Event("u", "i", 1.0)])
+    assert journal.parse(journal.text(position)) == position
+    for wrong in ("", "x", "-1", "1-", "1.5", "٣", "9" * 50):
+        with pytest.raises(UsageError, match="is not a position"):
+            journal.parse(wrong)
+
+
+def test_lag_is_the_number_of_entries_after_a_position(open_journal):
+    journal = open_journal()
+    first = journal.append([Event("u", "i", 1.0)] * 3).positions[-1]
+    assert journal.wait(0, 0.01)
+    assert (journal.lag(first), journal.count) == (0, 3)
+    last = journal.append([Event("u", "i", 1.0)] * 4).positions[-1]
+    assert journal.wait(first, 0.01)
+    assert (journal.lag(first), journal.lag(last)) == (4, 0)
+    assert not journal.wait(last, 0.01)
+
+
+def test_a_position_that_the_journal_does_not_have_is_noticed(open_journal):
+    journal = open_journal()
+    journal.append([Event("u", "i", 1.0)])
+    journal.check(0)
+    journal.check(journal.end)
+    with pytest.raises(DataError):
+        journal.check(journal.end + 1)
+
+
+def test_the_first_run_replays_everything_and_a_later_one_what_is_newer_than_its_training(open_journal):
+    journal = open_journal()
+    assert journal.register_run("first", 100.0) == (0, float("-inf"))
+    journal.append([Event("u", "i", 1.0), Event("u", "i", 200.0)])
+    end = journal.end
+    assert journal.register_run("second", 150.0) == (end, 150.0)
+    journal.append([Event("u", "i", 3.0)])
+    assert open_journal().register_run("second", 150.0) == (end, 150.0)
+    assert journal.register_run("first", 100.0) == (0, float("-inf"))
 
 
 def test_a_full_disk_rolls_a_commit_back_and_the_journal_continues_once_there_is_space(path):
@@ -66,16 +132,6 @@ def test_commits_are_synchronous(path):
     journal = SqliteJournal(path)
     assert journal._writer.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
     assert journal._writer.execute("PRAGMA synchronous").fetchone()[0] == 2
-
-
-def test_the_first_run_replays_everything_and_a_later_one_what_is_newer_than_its_training(path):
-    journal = SqliteJournal(path)
-    assert journal.register_run("first", 100.0) == (0, float("-inf"))
-    journal.append([Event("u", "i", 1.0), Event("u", "i", 200.0)])
-    assert journal.register_run("second", 150.0) == (2, 150.0)
-    journal.append([Event("u", "i", 3.0)])
-    assert journal.register_run("second", 150.0) == (2, 150.0)
-    assert journal.register_run("first", 100.0) == (0, float("-inf"))
 
 
 @pytest.mark.parametrize("version", [1, 7])

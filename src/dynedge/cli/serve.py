@@ -47,9 +47,7 @@ def serve(
     journal: JournalUrl = None,
     keep_days: Annotated[
         float | None,
-        typer.Option(
-            metavar="X", help="Days after which events leave the stream. [default: never]", min=0
-        ),
+        typer.Option(metavar="X", help="Days after which events leave the stream. [default: never]", min=0),
     ] = None,
     token_file: Annotated[
         Path | None,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import queue
+import random
 import sys
 import threading
 import time
@@ -114,7 +115,7 @@ class Engine:
                 on_failure.callback(self._folder_lock.release)
             self.journal: Journal = journal or SqliteJournal(data / JOURNAL)
             on_failure.callback(self.journal.close)
-            self.snapshots = Snapshots(data / "snapshots", exclusive=journal is None)
+            self.snapshots = Snapshots(data / "snapshots", shared=journal is not None)
             self.session, self._registration = self._open()
             on_failure.pop_all()
         self.drift.reset(self.session)
@@ -174,14 +175,26 @@ class Engine:
         registered = self.journal.register_run(fingerprint, session.coverage.last_time)
         return session, _Registration(fingerprint, *registered)
 
-    def _restore_newest(self, session: Session, registration: _Registration) -> int:
-        """Restores the newest snapshot of the run; returns its position, 0 if there is none."""
-        snapshot = self.snapshots.newest(registration.fingerprint)
-        if snapshot is None:
-            return 0
-        info, tensors = snapshot
-        _restore(session, info, tensors)
-        return info.position
+    def _restore_newest(self, session: Session, registration: _Registration, until: int | None = None) -> int:
+        """Restores the newest snapshot of the run; returns its position, 0 if there is none.
+
+        Raises DataError if the journal does not have all events after it.
+        """
+        snapshot, position = self.snapshots.newest(registration.fingerprint, until), 0
+        if snapshot is not None:
+            info, tensors = snapshot
+            self.journal.check(info.position)
+            _restore(session, info, tensors)
+            position = info.position
+        trimmed, newest = self.journal.trimmed
+        needed = trimmed > registration.first_position or newest > registration.trained_until
+        if position < trimmed and needed:
+            raise DataError(
+                f"{self.journal.name} was trimmed up to {self.journal.text(trimmed)}, and {self.snapshots.folder} "
+                f"has no snapshot of {self.run} after that; pass the folder of the other replicas' snapshots with "
+                "--data, or train on events up to then."
+            )
+        return position
 
     def _replay(self, session: Session, registration: _Registration, position: int, until: int | None = None) -> int:
         """Applies the journal after `position`, up to `until` or to its end; returns the position reached."""
@@ -220,7 +233,7 @@ class Engine:
         """
         with self._reload_lock:
             session, registration = self._open_run()
-            position = 0
+            position = self._restore_newest(session, registration, self.position)
             for _ in range(RELOAD_PASSES):
                 position = self._replay(session, registration, position, self.position)
             session.enable_quantized_search()
@@ -365,7 +378,7 @@ class Engine:
     def _snapshot_if_due(self) -> None:
         since = self.session.coverage.events - self._snapshot_events
         overdue = time.monotonic() >= self._snapshot_due and self.position > self.snapshot_position
-        due = since >= SNAPSHOT_EVENTS or overdue
+        due = (since >= SNAPSHOT_EVENTS or overdue) and not self._other_replica_has_one()
         if due and not (self._snapshot_thread and self._snapshot_thread.is_alive()):
             arguments = self._copy_state()
             self._snapshot_thread = threading.Thread(
@@ -373,11 +386,21 @@ class Engine:
             )
             self._snapshot_thread.start()
 
+    def _other_replica_has_one(self) -> bool:
+        """Whether another replica has written a snapshot lately; it counts as this one's."""
+        latest = self.snapshots.latest_info(self._registration.fingerprint) if self.journal.shared else None
+        if latest is None or latest[0].position <= self.snapshot_position:
+            return False
+        info, age = latest
+        self.snapshot_position, self._snapshot_events = info.position, info.events
+        self._snapshot_due = time.monotonic() + SNAPSHOT_SECONDS - age
+        return age < SNAPSHOT_SECONDS and self.snapshot_lag < SNAPSHOT_EVENTS
+
     def _copy_state(self) -> tuple[SnapshotInfo, Tensors]:
         with self.lock:
             session = self.session
             added = list(session.users.added), list(session.items.added)
-            info = SnapshotInfo(self.position, self._registration.fingerprint, *added)
+            info = SnapshotInfo(self.position, self._registration.fingerprint, *added, session.coverage.events)
             tensors = with_prefixes(
                 state=dict(session.state),
                 coverage=session.coverage.tensors(),
@@ -386,13 +409,15 @@ class Engine:
             return info, dict(State(tensors).clone())
 
     def _write_snapshot(self, info: SnapshotInfo, tensors: Tensors) -> None:
-        self._snapshot_due = time.monotonic() + SNAPSHOT_SECONDS
+        jitter = random.uniform(1.0, 1.2)  # so that not all replicas write one at the same time
+        self._snapshot_due = time.monotonic() + SNAPSHOT_SECONDS * jitter
         try:
             self.snapshots.write(info, tensors)
+            self.journal.trim(self.snapshots.oldest_position)
             self.snapshot_error = ""
             if info.fingerprint == self._registration.fingerprint:  # else the run was replaced meanwhile
-                self.snapshot_position, self._snapshot_events = info.position, int(tensors["coverage.events"])
-        except (OSError, DataError) as error:  # nothing is lost: the journal has every event
+                self.snapshot_position, self._snapshot_events = info.position, info.events
+        except (OSError, DataError, JournalUnavailableError) as error:  # nothing is lost: the journal has every event
             self.snapshot_error = str(error)
             print(f"dynedge: the snapshot could not be written: {error}", file=sys.stderr)
 

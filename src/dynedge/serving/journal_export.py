@@ -24,7 +24,7 @@ def write_events(
     names: tuple[str, str, str, str],
     metadata: Mapping[str, Any],
     *,
-    events_of: Callable[[list[Entry]], list[Event]] = lambda entries: [one.event for one in entries if one.event],
+    events_of: Callable[[list[Entry]], list[Event]] | None = None,
     quiet: bool = True,
 ) -> int:
     """Writes all events of a journal, in its order; returns their number.
@@ -51,7 +51,8 @@ def write_events(
         with Progress("exporting", journal.count, "events", quiet=quiet) as progress:
             entries = takewhile(lambda entry: entry.position <= end, entries_after(journal))
             while some := list(islice(entries, BATCH_ROWS)):
-                batch = events_of([_named(journal, entry) for entry in some if not entry.repeated])
+                named = [_named(journal, entry) for entry in some if not entry.repeated]
+                batch = events_of(named) if events_of else [entry.event for entry in named if entry.event]
                 values = _features(journal, batch, len(features))
                 data = {
                     user: [event.user for event in batch],

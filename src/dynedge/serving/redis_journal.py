@@ -6,7 +6,8 @@ Keys, for a stream named `events`:
                           programs write user_id, item_id, timestamp, and optionally event_id and features (JSON)
     {events}:ids          hash: event id -> position of its first entry
     {events}:runs         hash: fingerprint of a run -> its first position and the time of its newest training event
-    {events}:dead         stream: entries that could not be applied, with the reason; {events}:dead-ids their positions
+    {events}:dead         stream: entries that could not be applied, with the reason
+    {events}:dead-ids     set: their positions
     {events}:trimmed      hash: position up to which entries were removed, and the time of the newest of them
 
 A script appends all events of a batch, or none. It looks event ids up in the hash, so that two replicas cannot append
@@ -40,6 +41,7 @@ MIN_VERSION = 7  # of Redis: counts of entries
 MAX_AHEAD = 86400.0  # seconds by which an entry of another program may be newer than its arrival
 POSITION = re.compile(r"([0-9]{1,19})-([0-9]{1,19})")
 SEQUENCE_BITS = 64
+SETTINGS = "appendonly", "appendfsync", "maxmemory-policy"
 
 APPEND = """
 local positions = {}
@@ -205,8 +207,10 @@ class RedisJournal:
             there = not position or self._redis.xrange(self.stream, self.text(position), self.text(position))
         if not there:
             raise DataError(
-                f"{self.name} does not have the entry {self.text(position)} any more: Redis lost events, or they were "
-                "trimmed. Restart this replica; it continues from the newest snapshot that fits."
+                f"{self.name} does not have the entry {self.text(position)} any more, which a state of this replica "
+                "contains: Redis lost events, or they were trimmed. Restart the replica; if this message comes "
+                "again, restore the data of Redis, or move the folder of snapshots away to go on without the missing "
+                "events."
             )
 
     def of_user(self, user: str, limit: int) -> list[Entry]:
@@ -216,9 +220,7 @@ class RedisJournal:
             for _ in range(HISTORY_ENTRIES // READ_ENTRIES):
                 rows = self._redis.xrevrange(self.stream, last, "-", count=READ_ENTRIES)
                 entries = [_entry(*row) for row in rows]
-                found += [
-                    one for one in entries if (one.event.user if one.event else one.fields.get("user_id")) == user
-                ]
+                found += [entry for entry in entries if _user(entry) == user]
                 if len(found) >= limit or len(rows) < READ_ENTRIES:
                     break
                 last = f"({rows[-1][0].decode()}"
@@ -235,7 +237,7 @@ class RedisJournal:
     def dead_letter(self, entry: Entry, reason: str) -> None:
         fields = {"event": json.dumps(entry.event)} if entry.event else entry.fields
         texts = [text for pair in fields.items() for text in pair]
-        arguments = [self.text(entry.position), "reason", reason, *map(_bytes, texts)]
+        arguments = [_bytes(text) for text in (self.text(entry.position), "reason", reason, *texts)]
         with self._translated():
             self._dead_letter(keys=[self._key("dead"), self._key("dead-ids")], args=arguments)
 
@@ -248,10 +250,11 @@ class RedisJournal:
         return (0, -np.inf) if position is None else (_position(position), float(time))
 
     def trim(self, before: int) -> None:
-        if self.keep_seconds is None:
+        if self.keep_seconds is None or not before:
             return
         with self._translated():
-            expired = int((self._redis.time()[0] - self.keep_seconds) * 1000) << SEQUENCE_BITS
+            seconds, microseconds = self._redis.time()
+            expired = int((seconds - self.keep_seconds) * 1000 + microseconds / 1000) << SEQUENCE_BITS
             limit = min(before, expired)
             while rows := self._redis.xrange(self.stream, "-", f"({self.text(limit)}", count=READ_ENTRIES):
                 self._trim_entries([_entry(*row) for row in rows])
@@ -264,12 +267,8 @@ class RedisJournal:
             if (event_id := entry.event.event_id if entry.event else entry.fields.get("event_id"))
         ]
         last = entries[-1].position
-        arguments = [
-            self.text(last + 1),
-            self.text(last),
-            repr(max(times)),
-            *(_bytes(one) for pair in ids for one in pair),
-        ]
+        texts = self.text(last + 1), self.text(last), repr(max(times)), *(text for pair in ids for text in pair)
+        arguments = [_bytes(text) for text in texts]
         self._trim(keys=[self.stream, self._key("ids"), self._key("trimmed")], args=arguments)
 
     def _key(self, name: str) -> str:
@@ -288,9 +287,6 @@ class RedisJournal:
             raise
 
 
-SETTINGS = "appendonly", "appendfsync", "maxmemory-policy"
-
-
 def _position(text: str | bytes) -> int:
     milliseconds, sequence = (text if isinstance(text, str) else text.decode()).split("-")
     return int(milliseconds) << SEQUENCE_BITS | int(sequence)
@@ -307,6 +303,10 @@ def _entry(name: bytes, values: dict[bytes, bytes]) -> Entry:
             pass
     fields = {_text(key): _text(value) for key, value in values.items()}
     return Entry(position, None, fields, (position >> SEQUENCE_BITS) / 1000)
+
+
+def _user(entry: Entry) -> str | None:
+    return entry.fields.get("user_id") if entry.event is None else entry.event.user
 
 
 def _text(raw: bytes) -> str:

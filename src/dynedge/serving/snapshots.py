@@ -1,7 +1,8 @@
 """Snapshots of the state at a journal position, so that a restart replays only the events after it.
 
 DATA/snapshots/POSITION.safetensors holds the tensors, POSITION.json their description and checksum. The JSON file is
-written last and completes the snapshot. If a snapshot is damaged, the one before it is used.
+written last and completes the snapshot. If a snapshot is damaged, the one before it is used. Where replicas share the
+folder, names are POSITION-WRITER.
 """
 
 from __future__ import annotations
@@ -10,7 +11,10 @@ import hashlib
 import json
 import struct
 import sys
+import time
+import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -23,7 +27,8 @@ from dynedge.utils.atomic_io import PARTIAL, file_sha256, write_atomically, writ
 from dynedge.utils.tensor_io import Tensors, load_tensors
 
 VERSION = 3
-RETAINED = 2  # snapshots
+RETAINED = 2  # snapshots of a run
+ABANDONED_SECONDS = 86400.0  # age at which snapshots of other runs and unfinished files are removed
 WRITE_BYTES = 1 << 22  # bytes written at once; other threads run in between
 DTYPES = {
     torch.float64: "F64",
@@ -41,23 +46,25 @@ class SnapshotInfo:
     fingerprint: str  # of the run
     added_users: list[ExternalId]  # ids that the run was not trained on, in the order of their rows
     added_items: list[ExternalId]
+    events: int = 0  # in the state, those of training included
     sha256: str = ""
     version: int = VERSION
 
 
 class Snapshots:
-    """The snapshot folder of a service."""
+    """The snapshot folder of a service, or of several replicas."""
 
-    def __init__(self, folder: Path, *, exclusive: bool = True) -> None:
-        """`exclusive`: no other process writes snapshots there, so that unfinished ones can be removed."""
-        self.folder = folder
+    def __init__(self, folder: Path, *, shared: bool = False) -> None:
+        """`shared`: other processes write snapshots there; the names of files tell them apart."""
+        self.folder, self._suffix = folder, f"-{uuid.uuid4().hex[:8]}" if shared else ""
         folder.mkdir(exist_ok=True)
-        for partial in folder.glob(f"*{PARTIAL}") if exclusive else ():
-            partial.unlink()
+        for partial in folder.glob(f"*{PARTIAL}"):
+            if not shared or _age(partial) > ABANDONED_SECONDS:
+                partial.unlink(missing_ok=True)
 
     def write(self, info: SnapshotInfo, tensors: Tensors) -> None:
-        """Writes a snapshot atomically, then removes all but the newest ones."""
-        path, digest = self._path(info.position), hashlib.sha256()
+        """Writes a snapshot atomically, then removes all but the run's newest ones, and old ones of other runs."""
+        path, digest = self.folder / f"{info.position:015}{self._suffix}.safetensors", hashlib.sha256()
 
         def fill(partial: Path) -> None:
             with open(partial, "wb") as file:
@@ -66,22 +73,48 @@ class Snapshots:
         write_atomically(path, fill)
         description = asdict(info) | {"sha256": digest.hexdigest()}
         write_text(path.with_suffix(".json"), json.dumps(description) + "\n")
-        for position in self._positions()[RETAINED:]:
-            self._path(position).with_suffix(".json").unlink()
-            self._path(position).unlink(missing_ok=True)
+        self._remove_old(info.fingerprint)
+
+    def _remove_old(self, fingerprint: str) -> None:
+        kept = 0
+        for path in self._paths():
+            with suppress(DataError, OSError, ValueError, TypeError):
+                if _read_info(path).fingerprint == fingerprint:
+                    kept += 1
+                    remove = kept > RETAINED
+                else:
+                    remove = _age(path) > ABANDONED_SECONDS
+                if remove:
+                    path.unlink(missing_ok=True)
+                    path.with_suffix(".safetensors").unlink(missing_ok=True)
 
     @property
     def newest_position(self) -> int:
         """Position of the newest snapshot, of any run; 0 if there is none."""
-        return max(self._positions(), default=0)
+        return max(map(_position, self._paths()), default=0)
 
-    def newest(self, fingerprint: str) -> tuple[SnapshotInfo, Tensors] | None:
-        """Returns the newest intact snapshot of a run; reports damaged ones on stderr."""
-        for position in self._positions():
-            path = self._path(position)
+    @property
+    def oldest_position(self) -> int:
+        """Position of the oldest snapshot, of any run; 0 if there are fewer than are retained."""
+        positions = [_position(path) for path in self._paths()]
+        return min(positions) if len(positions) >= RETAINED else 0
+
+    def latest_info(self, fingerprint: str) -> tuple[SnapshotInfo, float] | None:
+        """Returns the description of a run's newest snapshot, unchecked, and its age in seconds."""
+        for path in self._paths():
+            with suppress(DataError, OSError, ValueError, TypeError):
+                info = _read_info(path)
+                if info.fingerprint == fingerprint:
+                    return info, _age(path)
+        return None
+
+    def newest(self, fingerprint: str, until: int | None = None) -> tuple[SnapshotInfo, Tensors] | None:
+        """Returns a run's newest intact snapshot, up to a position if given; reports damaged ones on stderr."""
+        for description in self._paths():
+            path = description.with_suffix(".safetensors")
             try:
-                info = _read_info(path.with_suffix(".json"))
-                if info.fingerprint != fingerprint:
+                info = _read_info(description)
+                if info.fingerprint != fingerprint or (until is not None and info.position > until):
                     continue
                 if file_sha256(path) != info.sha256:
                     raise DataError(f"{path} does not match its checksum.")
@@ -94,12 +127,22 @@ class Snapshots:
                 print(f"dynedge: {error} An earlier snapshot is used instead.", file=sys.stderr)
         return None
 
-    def _positions(self) -> list[int]:
-        """Positions of all snapshots, newest first."""
-        return sorted((int(path.stem) for path in self.folder.glob("*.json") if path.stem.isdigit()), reverse=True)
+    def _paths(self) -> list[Path]:
+        """Descriptions of all snapshots, newest first."""
+        paths = [path for path in self.folder.glob("*.json") if path.stem.partition("-")[0].isdigit()]
+        return sorted(paths, key=_position, reverse=True)
 
-    def _path(self, position: int) -> Path:
-        return self.folder / f"{position:015}.safetensors"
+
+def _position(path: Path) -> int:
+    return int(path.stem.partition("-")[0])
+
+
+def _age(path: Path) -> float:
+    """Seconds since a file was written; 0 if another process has removed it."""
+    try:
+        return time.time() - path.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def _read_info(path: Path) -> SnapshotInfo:
