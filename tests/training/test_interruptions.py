@@ -156,8 +156,10 @@ def test_a_second_signal_raises_immediately():
             time.sleep(5)
 
 
-def test_a_stop_during_validation_does_not_end_the_epoch_twice(tmp_path, monkeypatch):
-    """The toy model counts end_epoch calls in a buffer, so a second call would change its bits."""
+@pytest.mark.parametrize("average", [0, 5])
+def test_a_stop_during_validation_does_not_end_the_epoch_twice(average, tmp_path, monkeypatch):
+    """The toy model counts end_epoch calls in a buffer, so a second call would change its bits. Validation is of
+    the averaged parameters, and what is saved meanwhile are the trained ones."""
     import torch
 
     from dynedge.evaluation import protocol
@@ -167,7 +169,7 @@ def test_a_stop_during_validation_does_not_end_the_epoch_twice(tmp_path, monkeyp
 
     toy.register()
     log = toy.log_in_memory()
-    config = TrainingConfig(epochs=3, patience=0, split="0.7,0.2,0.1", device="cpu")
+    config = TrainingConfig(epochs=3, patience=0, split="0.7,0.2,0.1", device="cpu", average=average)
     monkeypatch.setattr(protocol, "CHUNK_SCORES", 50 * log.num_items)
 
     def model():
@@ -190,4 +192,6 @@ def test_a_stop_during_validation_does_not_end_the_epoch_twice(tmp_path, monkeyp
     resumed = loop.fit(model(), log, config, checkpoints=Checkpoints(tmp_path))
     for name, tensor in whole.snapshot().items():
         assert torch.equal(tensor, resumed.snapshot()[name]), name
+    for name, tensor in whole.best.tensors.items():
+        assert torch.equal(tensor, resumed.best.tensors[name]), name
     assert [record["valid_mrr"] for record in resumed.history] == [record["valid_mrr"] for record in whole.history]

@@ -18,6 +18,7 @@ from dynedge.training.checkpoint import Checkpoints
 from dynedge.training.config import TrainingConfig
 from dynedge.training.logging import TrainingLogger
 from dynedge.training.loop import SMALL_WINDOW, fit, threads_for
+from dynedge.training.optimizer import Adam
 from dynedge.training.train_state import TIMINGS, EpochTotals, TrainState
 from dynedge.utils.tensor_io import select_prefix
 
@@ -58,6 +59,35 @@ def test_runs_with_equal_seeds_are_bit_identical_and_other_seeds_differ():
     assert without_timings(one.history) == without_timings(two.history)
     assert all(torch.equal(a, b) for a, b in zip(one.snapshot().values(), two.snapshot().values(), strict=True))
     assert without_timings(one.history) != without_timings(other.history)
+
+
+def test_the_averaged_parameters_are_validated_and_kept_and_training_goes_on_with_its_own(monkeypatch):
+    """Against a plain loop over the values that the parameters had after each window."""
+    values, step = [], Adam.step
+
+    def recorded(adam):
+        step(adam)
+        values.append({name: parameter.detach().clone() for name, parameter in adam.parameters.items()})
+
+    monkeypatch.setattr(Adam, "step", recorded)
+    plain = train(epochs=3, lr_decay=1.0)
+    values.clear()
+    averaged = train(epochs=3, lr_decay=1.0, average=100)
+    assert all(
+        torch.equal(a, b) for a, b in zip(plain.snapshot().values(), averaged.snapshot().values(), strict=True)
+    )
+    expected, of_epochs = None, []
+    for trained, current in enumerate(values, 1):  # seven windows per epoch, averaged after every second window
+        if trained % 2 == 0:
+            weight = min(1.0, max(0.02, 18 / (trained + 10)))
+            before = expected or current
+            expected = {name: before[name] + weight * (current[name] - before[name]) for name in current}
+        if trained % 7 == 0:
+            of_epochs.append(expected)
+    kept = select_prefix(averaged.best.tensors, "model")
+    for name, tensor in of_epochs[averaged.best.epoch].items():
+        torch.testing.assert_close(kept[name], tensor, rtol=1e-6, atol=1e-7)
+    assert averaged.history[-1]["valid_mrr"] != plain.history[-1]["valid_mrr"]
 
 
 def test_learning_rates_decay_after_each_epoch_without_improvement(monkeypatch):

@@ -62,6 +62,7 @@ class Entry:
 
 
 GPU_FIRST = "cuda", "cpu"
+AVERAGED = {"average": 500}  # training windows
 CPU_FIRST = "cpu", "cuda"  # compiled levels are several times as fast there as launches one by one on a GPU
 
 
@@ -70,18 +71,19 @@ def _sequential(name: str, model: type[Model], config: type[Any], search: Mappin
 
 
 BUILT_IN: dict[str, Entry] = {
-    "edge": Entry(Edge, edge.EdgeConfig, devices=GPU_FIRST, search=edge.SEARCH),
+    "edge": Entry(Edge, edge.EdgeConfig, devices=GPU_FIRST, training={"edge": AVERAGED}, search=edge.SEARCH),
     "recurrence": Entry(
         Recurrence,
         edge.RecurrenceConfig,
         {"recurrence": edge.RecurrenceConfig(), "edge-paper": edge.PAPER},
         devices=GPU_FIRST,
-        training={"edge-paper": {"lr_decay": 1.0}},
+        training={"recurrence": AVERAGED, "edge-paper": {"lr_decay": 1.0}},
     ),
     "memory": Entry(
         CountMemory,
         memory.StandaloneMemoryConfig,
         {"memory": memory.StandaloneMemoryConfig(), "counts": heuristics.COUNTS},
+        training={"memory": AVERAGED},
         search=memory.SEARCH,
     ),
     "jodie": Entry(Jodie, JodieConfig, devices=CPU_FIRST),

@@ -39,6 +39,9 @@ class TrainingConfig:
     max_grad_norm: float = option(
         1.0, "Norm to which larger gradients are scaled down; inf: no clipping.", least=0, free=True
     )
+    average: int = option(
+        0, "Number of windows over which the parameters used after training are averaged; 0: none.", least=0
+    )
     device: str = option("auto", "Device: auto (a GPU if available and faster), cpu, cuda or cuda:N.", free=True)
     precision: str = option(
         "auto",

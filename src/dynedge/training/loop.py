@@ -65,8 +65,9 @@ def fit(
                     _train_epoch(train_state, step, log, windows, config, saver, logger)
                 if train_state.totals.end_epoch_metrics is None:  # once per epoch, also if resumed after it
                     train_state.totals.end_epoch_metrics = dict(model.end_epoch(train_state.epoch))
-                record = _validate(train_state, log, valid, config, saver)
-                train_state.finish_epoch(record)
+                with train_state.averaged():
+                    record = _validate(train_state, log, valid, config, saver)
+                    train_state.finish_epoch(record)
                 logger.log_epoch(record)
                 saver.save_if_due()
             saver.save()
@@ -96,6 +97,7 @@ def _train_epoch(
         metrics.add(window, *step.run(batch, train_state.state, position))
         model.after_step(batch, train_state.state)
         train_state.window = window + 1
+        train_state.update_average(config.average, train_state.epoch * len(windows) + window + 1)
         if saver.save_if_due(windows=1):
             metrics.restart_timer()
     if train_state.window != len(windows):
@@ -247,7 +249,8 @@ class _CheckpointSaver:
         self.before_saving()
         position = self.train_state.epoch, self.train_state.window
         if self.checkpoints and position != self._position:
-            self.checkpoints.save(self.train_state.checkpoint())
+            with self.train_state.averaged(False):
+                self.checkpoints.save(self.train_state.checkpoint())
         self._position = position
         self._windows, self._saved = 0, time.monotonic()
 

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+
+import torch
 
 from dynedge.errors import DataError
 from dynedge.models.base import Model, State
@@ -16,6 +20,7 @@ from dynedge.utils.tensor_io import Tensors, select_prefix, with_prefixes
 Record = dict[str, Any]
 TIMINGS = ("seconds", "valid_seconds", "events_per_s", "peak_mib")  # fields of a record that differ from run to run
 CURVE_POINTS = 10  # points of the loss curve within an epoch
+UPDATES = 50  # of the averaged parameters, in as many windows as they are averaged over
 
 
 @dataclass
@@ -70,6 +75,41 @@ class TrainState:
     totals: EpochTotals = field(default_factory=EpochTotals)
     history: list[Record] = field(default_factory=list)  # one record per epoch, as in metrics.jsonl
     best: BestEpoch | None = None
+    average: Tensors = field(default_factory=dict)  # of the parameters; empty: none
+    _averaged: bool = False  # whether the model has the averages now, and `average` the trained parameters
+
+    @torch.no_grad()
+    def update_average(self, windows: int, trained: int) -> None:
+        """Exponential moving average over `windows` windows, after `trained` ones: over a ninth of them at first."""
+        every = max(1, windows // UPDATES)
+        if not windows or trained % every:
+            return
+        parameters = self.optimizer.parameters
+        if not self.average:
+            self.average = {name: parameter.detach().clone() for name, parameter in parameters.items()}
+        weight = min(1.0, max(every / windows, 9 * every / (trained + 10)))
+        torch._foreach_lerp_(list(self.average.values()), [parameters[name] for name in self.average], weight)
+
+    @contextmanager
+    def averaged(self, averaged: bool = True) -> Iterator[None]:
+        """The model with averaged parameters, or with those that were trained."""
+        if averaged == self._averaged or not self.average:
+            yield
+            return
+        self._swap()
+        try:
+            yield
+        finally:
+            self._swap()
+
+    @torch.no_grad()
+    def _swap(self) -> None:
+        for name, average in self.average.items():
+            parameter = self.optimizer.parameters[name]
+            trained = parameter.clone()
+            parameter.copy_(average)
+            average.copy_(trained)
+        self._averaged = not self._averaged
 
     def finish_epoch(self, record: Record) -> None:
         """Appends the epoch's record, copies the model if it is the best so far, and starts the next epoch."""
@@ -99,7 +139,8 @@ class TrainState:
 
     def checkpoint(self) -> Checkpoint:
         """Returns a checkpoint of everything here. Its tensors are not copies."""
-        current = with_prefixes(model=self.model.state_dict(), optim=self.optimizer.tensors(), state=dict(self.state))
+        parts = {"model": self.model.state_dict(), "optim": self.optimizer.tensors(), "state": dict(self.state)}
+        current = with_prefixes(**parts, average=self.average)
         metadata = {
             "epoch": self.epoch,
             "window": self.window,
@@ -118,6 +159,10 @@ class TrainState:
         except (RuntimeError, KeyError) as error:
             reason = " ".join(str(error).split())
             raise DataError(f"the checkpoint does not fit the model as it is configured now: {reason}.") from None
+        device = self.model.device
+        self.average = {
+            name: tensor.to(device, copy=True) for name, tensor in select_prefix(current, "average").items()
+        }
         self.state = State(select_prefix(current, "state")).placed_like(self.state).clone()
         self.epoch, self.window, self.history = metadata["epoch"], metadata["window"], metadata["history"]
         self.totals = EpochTotals(**metadata["totals"])
