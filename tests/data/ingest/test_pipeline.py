@@ -153,6 +153,12 @@ def test_a_number_too_large_for_float32_is_rejected_in_every_kind_of_column(tmp_
             assert np.isfinite(log.features).all()
 
 
+def test_a_delimiter_of_two_characters(tmp_path):
+    text = table("::").replace("u1", "u:1")
+    log = read(tmp_path, text, Schema(delimiter="::"))
+    assert events(log) == [(user.replace("u1", "u:1"), item, time) for user, item, time in IN_ORDER]
+
+
 def test_several_files_and_globs_are_read_in_order(tmp_path):
     for k, row in enumerate(ROWS):
         (tmp_path / f"part-{k}.csv").write_text("item_id,timestamp,user_id\n" + ",".join([row[1], row[2], row[0]]))
@@ -217,34 +223,54 @@ def test_features_label_categories_and_event_ids(tmp_path):
     assert log.features.tolist() == [[0.25, 1000.0], [7, 8], [1.5, -2], [7, 8]]
     assert log.label.tolist() == [0, 1, 1, 1]
     assert log.event_ids.take(log.event_id) == ["e2", "e3", "e1", "e4"]
-    kinds = [log.category_ids[0][code] if code >= 0 else None for code in log.item_categories[:, 0]]
-    assert dict(zip(log.item_ids.take(range(3)), kinds, strict=True)) == {"j": "blue", "i": "green", "k": None}, (
-        "an item's category is the first in time, not in the file"
-    )
+    assert item_kinds(log) == {"j": "blue", "i": "green", "k": None}, "the first in time, not in the file"
     assert log.metadata["features"] == ["f", "g"]
 
 
-@pytest.mark.parametrize("times", [range(6), range(6, 0, -1)], ids=["sorted", "unsorted"])
+def item_kinds(log):
+    codes = log.item_categories[:, 0]
+    kinds = [log.category_ids[0][code] if code >= 0 else None for code in codes]
+    return dict(zip(log.item_ids.take(range(len(codes))), kinds, strict=True))
+
+
+@pytest.mark.parametrize("times", [range(6), (0, 1, 4, 2, 3, 5)], ids=["sorted", "unsorted"])
 def test_the_first_category_is_kept_in_a_log_of_several_pieces(tmp_path, monkeypatch, times):
     monkeypatch.setattr(row_writer, "CHUNK_ROWS", 2)
     monkeypatch.setattr(external_sort, "CHUNK_ROWS", 2)
     monkeypatch.setattr(external_sort, "BUCKET_BYTES", 64)
-    rows = zip("ijikij", times, ["", "blue", "red", "", "green", "black"], strict=True)
+    rows = zip("ijikkl", times, ["", "blue", "red", "", "green", ""], strict=True)
     text = "user_id,item_id,timestamp,kind\n" + "".join(f"u,{i},{t},{kind}\n" for i, t, kind in rows)
     log = read(tmp_path, text, Schema(item_features=("kind",)))
-    kinds = [log.category_ids[0][code] if code >= 0 else None for code in log.item_categories[:, 0]]
-    first = {"i": "red", "j": "blue", "k": None} if times[0] == 0 else {"j": "black", "i": "green", "k": None}
-    assert dict(zip(log.item_ids.take(range(3)), kinds, strict=True)) == first
+    assert item_kinds(log) == {"i": "red", "j": "blue", "k": "green", "l": None}
+    log = read(tmp_path, text + "u,i,6,brown\nu,j,6,brown\nu,k,7,\nu,k,7,brown\n", Schema(item_features=("kind",)))
+    assert item_kinds(log) == {"i": "red", "j": "blue", "k": "green", "l": None}
 
 
 @pytest.mark.parametrize("packed", ["1,2.5,-3", "[1, 2.5, -3]", "1 2.5 -3", "[1.0;2.5;-3e0]"])
 def test_a_packed_feature_column(tmp_path, packed):
-    bad = "[1, 2]"
-    text = f'user_id,item_id,timestamp,v\nu,i,1,"{packed}"\nu,i,2,"{bad}"\nu,i,3,"{packed.replace("-3", "x")}"\n'
+    lists = [packed, "[1, 2]", "1 2 3 4", packed.replace("-3", "x")]
+    text = "user_id,item_id,timestamp,v\n" + "".join(f'u,i,{k},"{one}"\n' for k, one in enumerate(lists))
     log = read(tmp_path, text, Schema(features=("v",)))
     assert log.features.tolist() == [[1, 2.5, -3]]
     assert log.metadata["features"] == ["v_0", "v_1", "v_2"]
-    assert [row[3] for row in rejects(log.path)] == ["wrong number of values in the list", "not a number"]
+    assert [row[3] for row in rejects(log.path)] == 2 * ["wrong number of values in the list"] + ["not a number"]
+
+
+def test_labels_may_be_true_and_false(tmp_path):
+    values = ["true", "FALSE", "1", "0", "True", "false", "0.5", "truth", "fault"]
+    text = "user_id,item_id,timestamp,y\n" + "".join(f"u,i,{k},{value}\n" for k, value in enumerate(values))
+    log = read(tmp_path, text, Schema(label="y"))
+    assert log.label.tolist() == [1, 0, 1, 0, 1, 0, 0.5]
+    assert [row[2] for row in rejects(log.path)] == ["truth", "fault"]
+
+
+def test_categories_of_parquet_may_be_missing(tmp_path):
+    columns = {"user_id": ["u"] * 3, "item_id": ["i", "j", "k"], "timestamp": [1, 2, 3], "kind": [7, None, 9]}
+    for kind in (pa.int64(), pa.float64()):
+        table = pa.table({**columns, "kind": pa.array(columns["kind"], kind)})
+        pq.write_table(table, tmp_path / "a.parquet")
+        log = prepare(tmp_path / "a.parquet", tmp_path / "log", Schema(item_features=("kind",)), force=True)
+        assert item_kinds(log) == {"i": 7, "j": None, "k": 9}
 
 
 def test_a_packed_feature_column_in_json(tmp_path):
