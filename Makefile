@@ -5,6 +5,7 @@
 #   make check      linter, formatter, type checker
 #   make format     fixes what the linter and the formatter can fix
 #   make bench      benchmarks of every stage on this machine
+#   make mutants    how many of the faults in benchmarks/mutants.toml the tests notice
 #   make clean      removes .venv and the demo
 PYTHON ?= python3
 BIN := .venv/bin
@@ -12,7 +13,7 @@ SETUP := .venv/.ready
 COMPILED := .venv/.compiled
 EXTRAS := dev,plots,tune
 
-.PHONY: demo test test-fast check format bench clean
+.PHONY: demo test test-fast check format bench mutants clean
 
 demo: $(COMPILED)
 	$(BIN)/dynedge demo --out demo --force
@@ -41,6 +42,9 @@ bench: $(SETUP)
 	$(BIN)/python benchmarks/train_cpu.py
 	$(BIN)/python benchmarks/solvers.py
 	$(BIN)/python benchmarks/evaluate.py
+
+mutants: $(SETUP)
+	$(BIN)/python benchmarks/mutants.py
 
 clean:
 	rm -rf .venv demo

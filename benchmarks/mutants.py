@@ -27,7 +27,7 @@ import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -62,7 +62,9 @@ class Mutant:
         """Returns the text of the file with the fault."""
         text = (root / self.file).read_text(encoding="utf-8")
         if text.count(self.old) != 1:
-            raise ValueError(f"{self.file}: {self.old!r} occurs {text.count(self.old)} times, not once ({self.fault})")
+            raise ValueError(
+                f"{self.file}: {self.old!r} occurs {text.count(self.old)} times, not once ({self.fault})"
+            )
         return text.replace(self.old, self.new)
 
     def key(self, root: Path) -> str:
@@ -99,15 +101,15 @@ class Worker:
             (self.root / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, self.root / name)
         # Checked by content: a changed file may have the time and the size of the one before.
-        compile_files = [sys.executable, "-m", "compileall", "-q", "--invalidation-mode", "checked-hash", "src", "tests"]
-        subprocess.run(compile_files, cwd=self.root, check=True)
+        arguments = "-m compileall -q --invalidation-mode checked-hash src tests"
+        subprocess.run([sys.executable, *arguments.split()], cwd=self.root, check=True)
         environment = {**os.environ, **ENVIRONMENT}
         environment.pop("PYTHONPATH", None)  # the fork adds the copy's folders
         command, pipe = [sys.executable, __file__, "--serve"], subprocess.PIPE
         self._server = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment)
 
-    def measure(self, mutant: Mutant) -> Result:
-        path, key, started = self.root / mutant.file, mutant.key(self.root), time.monotonic()
+    def measure(self, mutant: Mutant, key: str) -> Result:
+        path, started = self.root / mutant.file, time.monotonic()
         original = path.read_text(encoding="utf-8")
         path.write_text(mutant.apply(self.root), encoding="utf-8")
         try:
@@ -208,14 +210,16 @@ def working_tree() -> list[str]:
 
 def measure_all(
     mutants: Sequence[Mutant], jobs: int, limit: float, results: Path, *, check: bool = True
-) -> dict[str, Result]:
-    """Measures the mutants that have no stored result; returns all results by key.
+) -> dict[Mutant, Result]:
+    """Measures the mutants that have no stored result; returns the results of all that are not equivalent.
 
     `check`: whether the tests are first run without a fault.
     """
-    stored = [Result(**json.loads(line)) for line in results.read_text().splitlines()] if results.exists() else []
-    done = {result.key: result for result in stored}
-    missing = [mutant for mutant in mutants if mutant.equivalent is None and mutant.key(ROOT) not in done]
+    lines = results.read_text(encoding="utf-8").splitlines() if results.exists() else []
+    stored = {result.key: result for result in (Result(**json.loads(line)) for line in lines)}
+    keys = {mutant: mutant.key(ROOT) for mutant in mutants if mutant.equivalent is None}
+    done = {mutant: stored[key] for mutant, key in keys.items() if key in stored}
+    missing = [mutant for mutant in keys if mutant not in done]
     if not missing:
         return done
     with tempfile.TemporaryDirectory(prefix="dynedge-mutants-") as folder, ThreadPoolExecutor(jobs) as pool:
@@ -228,7 +232,7 @@ def measure_all(
         def measure(mutant: Mutant) -> tuple[Mutant, Result]:
             worker = workers.get()
             try:
-                return mutant, worker.measure(mutant)
+                return mutant, worker.measure(mutant, keys[mutant])
             finally:
                 workers.put(worker)
 
@@ -236,7 +240,7 @@ def measure_all(
         try:
             for number, future in enumerate(as_completed(futures), 1):
                 mutant, result = future.result()
-                done[result.key] = result
+                done[mutant] = result
                 with open(results, "a", encoding="utf-8") as file:
                     file.write(json.dumps(asdict(result)) + "\n")
                 progress = f"{number:4} of {len(missing)}  {result.outcome:10} {result.seconds:6.1f} s"
@@ -259,11 +263,11 @@ def _check_tests(workers: SimpleQueue[Worker], mutants: Sequence[Mutant]) -> Non
         raise SystemExit(f"the tests fail without any fault:\n{output}")
 
 
-def table(mutants: Sequence[Mutant], results: dict[str, Result]) -> str:
+def table(mutants: Sequence[Mutant], results: Mapping[Mutant, Result]) -> str:
     rows = [("layer", "faults", "noticed", "time limit", "survived", "equivalent", "score")]
     for layer in [*dict.fromkeys(mutant.layer for mutant in mutants), "all"]:
         of_layer = [mutant for mutant in mutants if layer in (mutant.layer, "all")]
-        outcomes = [results[mutant.key(ROOT)].outcome for mutant in of_layer if mutant.equivalent is None]
+        outcomes = [results[mutant].outcome for mutant in of_layer if mutant in results]
         counts = [outcomes.count(outcome) for outcome in ("noticed", "time limit", "survived")]
         score = f"{1 - counts[2] / len(outcomes):.0%}" if outcomes else "–"
         rows.append((layer, *map(str, (len(of_layer), *counts, len(of_layer) - len(outcomes))), score))
@@ -295,9 +299,7 @@ def main() -> None:
         arguments.results.unlink(missing_ok=True)
     check = not arguments.no_check
     results = measure_all(mutants, arguments.jobs, arguments.time_limit, arguments.results, check=check)
-    survivors = [
-        mutant for mutant in mutants if not mutant.equivalent and results[mutant.key(ROOT)].outcome == "survived"
-    ]
+    survivors = [mutant for mutant in mutants if mutant in results and results[mutant].outcome == "survived"]
     for mutant in survivors:
         print(f"\nsurvived: {mutant.layer}: {mutant.fault}\n{mutant.file}\n- {mutant.old}\n+ {mutant.new}")
     print(f"\n{table(mutants, results)}")

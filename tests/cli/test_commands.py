@@ -51,6 +51,36 @@ def test_append(cli_run, tmp_path, csv_file):
     assert added["added"]["events"] == 2 and added["added"]["rejected_why"] == {"older than the log's end": 1}
 
 
+def test_info_prints_the_numbers_of_json(cli_run, tmp_path, csv_file):
+    rng = random.Random(1)
+    rows = [(int(rng.paretovariate(1)) % 30, rng.randrange(9), t // 2) for t in range(400)]
+    csv_file.write_text("user_id,item_id,timestamp\n" + "".join(f"{u},{i},{60 * t}\n" for u, i, t in rows) + "x,,\n")
+    prepare = ["prepare", csv_file, "--out", tmp_path / "log", "--max-bad", "1%", "--split", "0.5,0.2,0.3"]
+    assert cli_run(*prepare)[0] == 0
+    log = read_log(tmp_path / "log")
+    assert str(log.split) == log.metadata["split"] == "0.5,0.2,0.3"
+    found = json.loads(cli_run("info", tmp_path / "log", "--json")[1])
+    lines = {line[:12].strip(): line[12:] for line in cli_run("info", tmp_path / "log")[1].splitlines()}
+    for side in ("user", "item"):
+        of = found[f"events_per_{side}"]
+        assert len(set(of.values())) > 4
+        assert lines[f"{side}s"] == (
+            f"{found[f'{side}s']}: median {of['0.5']} events, mean {of['mean']:.1f}, 90th percentile {of['0.9']}, "
+            f"99th percentile {of['0.99']}, maximum {of['1']}"
+        )
+    assert lines["events"] == "400, 1 rows rejected"
+    assert lines["time"] == "0.000 to 11,940.000 s, 3.3 hours"
+    assert lines["repeats"].startswith(f"{found['repeat_share']:.1%} of events repeat an earlier item of the user, ")
+    assert lines["repeats"].endswith(f"{found['same_as_last_share']:.1%} the user's previous item")
+    assert lines["equal times"].startswith(
+        f"{found['equal_time_share']:.1%} of events have the timestamp of the prev"
+    )
+    assert f", {found['equal_time_same_user_share']:.1%} that of the same user's previous" in lines["equal times"]
+    signal_found = found["order_signal"]
+    assert f"{signal_found['mrr']:.3f} as stored, {signal_found['mrr_shuffled']:.3f} with ties" in lines["tie order"]
+    assert (lines["columns"], lines["split"]) == ("0 features, 0 item features, no label", "0.5,0.2,0.3")
+
+
 def test_prepare_lists_rejected_rows_by_reason(cli_run, tmp_path, csv_file):
     csv_file.write_text(ROWS + "eve,,4\n")
     _, out, _ = cli_run("prepare", csv_file, "--out", tmp_path / "log", "--max-bad", "30%")

@@ -14,7 +14,9 @@ import pytest
 import dynedge.cli.plan
 from dynedge.cli import run
 from dynedge.data.id_index import IdIndex
+from dynedge.data.log import read_log
 from dynedge.data.log_writer import LogWriter
+from dynedge.plan.planner import plan_log
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +51,25 @@ def test_json_has_the_documented_keys_and_the_split_is_that_of_the_log(
     assert 0 < result["mean_dnodes"] <= 4
     assert result["seconds"] > 0
     assert "table" not in result
+
+
+def test_json_has_the_numbers_of_the_plan(log: str, capsys: pytest.CaptureFixture[str]) -> None:
+    result = run_json(capsys, log, "--windows", "6", "--dnodes", "4")
+    stats = plan_log(read_log(log), windows=6, max_dnodes=4).stats
+    paths, rows = [window.longest_path for window in stats], sum(window.rows for window in stats)
+    assert len(set(paths)) > 1
+    assert (result["mean_longest_path"], result["max_longest_path"]) == (sum(paths) / 6, max(paths))
+    assert result["mean_dnodes"] == sum(window.dnodes for window in stats) / 6
+    assert result["rows"] == rows
+    assert result["epoch_seconds"]["h200"] == pytest.approx(3 * (sum(paths) * 4.2e-6 + rows * 1e-9))
+    assert {name: result[name] for name in ("log", "method", "dnodes", "depth", "parts", "active_users")} == {
+        **{"log": log, "method": "best", "dnodes": 4, "depth": None, "parts": None, "active_users": None}
+    }
+    assert run(["plan", log, "--windows", "6", "--dnodes", "4"]) == 0
+    lines = {line[:14].strip(): line[14:] for line in capsys.readouterr().out.splitlines()}
+    assert lines["d-nodes"] == f"{result['mean_dnodes']:.1f} per window"
+    assert lines["longest path"] == f"mean {result['mean_longest_path']:.2f}, maximum {result['max_longest_path']}"
+    assert lines["method"] == "best, at most 4 d-nodes per window"
 
 
 def test_split_depth_and_activity_thresholds_change_the_plan(log: str, capsys: pytest.CaptureFixture[str]) -> None:

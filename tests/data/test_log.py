@@ -116,6 +116,8 @@ def test_verify_detects_one_flipped_bit(tmp_path):
     ("change", "message"),
     [
         (lambda metadata: metadata.update(version=99), "version 99"),
+        (lambda metadata: metadata.update(version=0), "version 0"),
+        (lambda metadata: metadata.pop("version"), "version None"),
         (lambda metadata: metadata.update(format="other"), "not the metadata of a dynedge log"),
         (lambda metadata: metadata.pop("events"), "has no 'events'"),
         (lambda metadata: metadata["columns"].pop("user"), "has no 'user'"),
@@ -146,6 +148,20 @@ def test_a_path_that_is_not_a_log_is_an_error(tmp_path):
     ]:
         with pytest.raises(DataError, match=message):
             read_log(tmp_path / name)
+
+
+def test_a_log_in_memory_is_sorted_with_all_its_columns_and_ties_keep_their_order():
+    columns = {"features": [[4, 0], [1, 0], [2, 0], [3, 0]], "label": [40, 10, 20, 30]}
+    log = EventLog.from_arrays([4, 1, 2, 3], [8, 5, 6, 7], [9, 0, 1, 1], **columns)
+    assert log.user.tolist() == [1, 2, 3, 4]
+    assert log.item.tolist() == [5, 6, 7, 8]
+    assert log.time.tolist() == [0, 1, 1, 9]
+    assert log.features.tolist() == [[1, 0], [2, 0], [3, 0], [4, 0]]
+    assert log.label.tolist() == [10, 20, 30, 40]
+    assert (log.num_users, log.num_items) == (5, 9)
+    plain, other = ([[feature, 0] for feature in features] for features in ((4, 1, 2, 3), (4, 1, 2, 0)))
+    logs = [EventLog.from_arrays([4, 1, 2, 3], [8, 5, 6, 7], [9, 0, 1, 1], features=one) for one in (plain, other)]
+    assert logs[0].fingerprint != logs[1].fingerprint
 
 
 def test_fingerprints_depend_on_the_contents_only(tmp_path):

@@ -61,7 +61,11 @@ def test_training_with_the_best_config_reproduces_its_validation_mrr(tune, cli_r
     assert tune(*SHORT, "--trials", "9", "--minutes", "0.0001") == more
     code, out, _ = cli_run("tune", log, "--out", tmp_path / "search", *SHORT, "--trials", "5")
     assert code == 0
-    assert out.splitlines()[1].split()[1] == f"{more['best']['valid_mrr']:.4f}"
+    for line, trial in zip(out.splitlines()[1:6], more["trials"], strict=True):
+        shown = [f"{trial['valid_mrr']:.4f}", f"{trial['valid_recall@10']:.4f}", "2"]
+        assert line.split()[:4] == [str(trial["trial"] + 1), *shown]
+        changed = ", ".join(f"{key}={value}" for key, value in trial["changed"].items())
+        assert line.endswith(changed or "defaults")
     assert f"--config {output['config']}" in out.splitlines()[-1]
 
 

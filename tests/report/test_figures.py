@@ -25,7 +25,13 @@ CURVES = {method: [(0.0, 90.0), (10.0, 50.0), (100.0, 9.0)] for method in METHOD
 
 
 @pytest.fixture
-def texts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def figures() -> list[Any]:
+    """The figures saved in a test that uses the fixture `texts`."""
+    return []
+
+
+@pytest.fixture
+def texts(monkeypatch: pytest.MonkeyPatch, figures: list[Any]) -> list[str]:
     """All texts of the figures saved in a test."""
     shown: list[str] = []
     for name in ("compare", "log", "plan", "run"):
@@ -34,10 +40,16 @@ def texts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         def save(fig: Any, path: Path, real: Any = real) -> None:
             real(fig, path)
+            figures.append(fig)
             shown.extend(text.get_text() for text in fig.findobj(Text))
 
         monkeypatch.setattr(module, "save", save)
     return shown
+
+
+def line_data(axes: Any) -> list[tuple[list[float], list[float]]]:
+    """The points (x, y) of every line of the axes."""
+    return [(np.asarray(line.get_xdata()).tolist(), np.asarray(line.get_ydata()).tolist()) for line in axes.lines]
 
 
 def assert_png(path: Path) -> None:
@@ -68,19 +80,35 @@ def test_log_figure(tmp_path: Path, texts: list[str]) -> None:
     assert {"Activity over time", "Events per user", "number of items with at least x events"} <= set(texts)
 
 
+def test_log_figure_counts_entities_with_at_least_so_many_events(
+    tmp_path: Path, texts: list[str], figures: list[Any]
+) -> None:
+    log = EventLog.from_arrays([0, 0, 0, 1, 2, 2], [5, 5, 5, 5, 5, 4], np.arange(6) * 3600.0)
+    draw_log(log, tmp_path / "log.png")
+    _, users, items = figures[0].axes
+    assert line_data(users) == [([1, 2, 3], [3, 2, 1])], "3 users have an event, 2 have two, 1 has three"
+    assert line_data(items) == [([1, 5], [2, 1])]
+    assert "6 events, 3 users, 6 items" in texts
+
+
 @pytest.mark.parametrize("events", [1, 2])
 def test_log_figure_of_a_tiny_log(tmp_path: Path, events: int) -> None:
     draw_log(EventLog.from_arrays([0] * events, [0] * events, [5.0] * events), tmp_path / "log.png")
     assert_png(tmp_path / "log.png")
 
 
-def test_run_figure_with_longest_paths(tmp_path: Path, texts: list[str]) -> None:
+def test_run_figure_with_longest_paths(tmp_path: Path, texts: list[str], figures: list[Any]) -> None:
     info = {"longest_path": [5, 6], "longest_path_uncut": [20, 30], "dnodes": [3, 5]}
     run = write_run(tmp_path / "run", [record(1, 0.2), record(2, 0.4), record(3, 0.3)], info)
     draw_run(run, tmp_path / "run.png")
     assert_png(tmp_path / "run.png")
     assert {"Training loss", "Validation metrics", "longest path (levels)"} <= set(texts)
     assert {"with 4 d-nodes per window", "MRR, best 0.400 (epoch 2)"} <= set(texts)
+    loss, validation, paths = figures[0].axes
+    assert line_data(loss) == [([1, 2, 3], [3.0, 1.5, 1.0])]
+    assert line_data(validation) == [([1, 2, 3], [0.2, 0.4, 0.3]), ([1, 2, 3], [0.4, 0.8, 0.6])]
+    labelled = {line.get_label(): np.asarray(line.get_ydata()).tolist() for line in paths.lines}
+    assert labelled == {"without d-nodes": [20, 30], "with 4 d-nodes per window": [5, 6]}
 
 
 @pytest.mark.parametrize("records", [[], [record(1, None)], [record(1, 0.0)]])
@@ -89,7 +117,7 @@ def test_run_figure_without_epochs_or_validation(tmp_path: Path, records: list[d
     assert_png(tmp_path / "run.png")
 
 
-def test_comparison_figure(tmp_path: Path, texts: list[str]) -> None:
+def test_comparison_figure(tmp_path: Path, texts: list[str], figures: list[Any]) -> None:
     def summary(mrr: float) -> dict[str, Any]:
         intervals = {"mrr": [mrr - 0.1, mrr + 0.1], "recall@10": [0.2, 0.4]}
         return {"events": 1200, "users": 44, "mrr": mrr, "recall@10": 0.3, "intervals": intervals}
@@ -107,6 +135,11 @@ def test_comparison_figure(tmp_path: Path, texts: list[str]) -> None:
     numbers = [text for text in texts if re.fullmatch(r"[+-]?0\.\d{3}", text)]
     assert numbers == ["0.500", "0.400", "0.300", *["0.300"] * 3, "-0.100", "-0.200"], "of test events, in this order"
     assert any("1,200 test events of 44 users, items ranked among 10,000 items" in text for text in texts)
+    mrr, recall, _ = figures[0].axes
+    bars = [([one - 0.1, one + 0.1], [row, row]) for row, one in enumerate((0.5, 0.4, 0.3))]
+    dots = [([one], [row]) for row, one in enumerate((0.5, 0.4, 0.3))]
+    assert line_data(mrr) == [line for both in zip(bars, dots, strict=True) for line in both]
+    assert line_data(recall)[:2] == [([0.2, 0.4], [0, 0]), ([0.3], [0])]
 
 
 def test_plan_figure(tmp_path: Path, texts: list[str]) -> None:
@@ -114,6 +147,12 @@ def test_plan_figure(tmp_path: Path, texts: list[str]) -> None:
     assert_png(tmp_path / "plan.png")
     assert {"d-nodes per window", "longest path (levels, mean over windows)", "d-node", "initial state"} <= set(texts)
     assert "ψ of an active entity" not in texts
+    titles = [text for text in texts if text.startswith("First ")]
+    assert len(titles) == 2
+    assert "without d-nodes" in titles[0]
+    assert re.search(r"3 d-nodes: \d+ level", titles[1])
+    depths = [int(title.split()[-2]) for title in titles]
+    assert depths[1] < depths[0]
 
 
 def test_plan_figure_shows_active_entities(tmp_path: Path, texts: list[str]) -> None:

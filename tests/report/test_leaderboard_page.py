@@ -119,6 +119,7 @@ def test_models_without_training_time_or_epochs_have_no_charts() -> None:
 
 def test_names_are_escaped_and_tags_are_balanced() -> None:
     text = page(leaderboard(row("<b>&", 0.9, difference_to_best=None), row("jodie", 0.5, error="seed 2: <i>")))
+    assert "<figcaption>&lt;b&gt;&amp;</figcaption>" in text
     assert "<b>" not in text
     assert "<i>" not in text
     open_tags: list[str] = []
@@ -142,6 +143,19 @@ def test_the_selected_epoch_of_each_seed_is_marked() -> None:
     text = page(leaderboard(BEST))
     assert "<title>epoch 2: 0.3000</title>" in text
     assert "<title>epoch 3: 0.2500</title>" in text
+
+
+def test_points_are_further_right_the_slower_and_higher_the_better() -> None:
+    fast, slow = row("fast", 0.2, seconds_per_epoch=1.0), row("slow", 0.4, seconds_per_epoch=100.0)
+    text = page(leaderboard(slow, fast))
+    place = re.compile(r'cx="([\d.]+)" cy="([\d.]+)" r="5.5"><title>(\w+): MRR ([\d.]+), (.*?) per epoch<')
+    points = {name: (float(x), float(y), mrr, time) for x, y, name, mrr, time in place.findall(text)}
+    assert {name: point[2:] for name, point in points.items()} == {
+        "fast": ("0.2000", "1.0 s"),
+        "slow": ("0.4000", "1:40 min"),
+    }
+    assert points["fast"][0] < points["slow"][0]
+    assert points["fast"][1] > points["slow"][1], "y counts from the top"
 
 
 def test_the_page_is_written_to_a_new_folder(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ def test_a_scale_maps_its_ends_to_pixels() -> None:
     [
         (Scale(0, 10, 0, 1), [0, 2, 4, 6, 8, 10]),
         (Scale(0, 0.26, 0, 1), [0, 0.1, 0.2]),
+        (Scale(0.13, 0.41, 0, 1), [0.2, 0.3, 0.4]),
         (Scale(1, 3, 0, 1, integer=True), [1, 2, 3]),
         (Scale(0.9, 4, 0, 1, log=True), [1, 1.5, 2, 3]),
         (Scale(0.5, 60, 0, 1, log=True), [0.5, 1, 2, 5, 10, 20, 50]),

@@ -15,16 +15,17 @@ def test_stable_argsort_equals_numpys(times):
 
 
 @given(
-    times=st.lists(st.integers(0, 30), min_size=1, max_size=120),
+    rows=st.integers(1, 200),
+    distinct=st.integers(1, 60),
     bucket_rows=st.integers(1, 40),
     chunk_rows=st.integers(1, 50),
 )
 @settings(max_examples=60, deadline=None)
-def test_columns_on_disk_are_sorted_stably(tmp_path_factory, times, bucket_rows, chunk_rows):
+def test_columns_on_disk_are_sorted_stably(tmp_path_factory, rows, distinct, bucket_rows, chunk_rows):
     folder = tmp_path_factory.mktemp("order")
-    rows = len(times)
+    times = np.random.default_rng(rows).integers(0, distinct, rows)
     columns = {
-        "time": np.array(times, np.float64),
+        "time": times.astype(np.float64),
         "row": np.arange(rows, dtype=np.int32),
         "wide": np.arange(3 * rows, dtype=np.float32).reshape(rows, 3),
     }
@@ -41,3 +42,14 @@ def test_columns_on_disk_are_sorted_stably(tmp_path_factory, times, bucket_rows,
     expected = np.argsort(columns["time"], kind="stable")
     for name, values in columns.items():
         assert np.array_equal(np.concatenate([chunk[name] for chunk in chunks]), values[expected]), name
+
+
+def test_a_frequent_time_does_not_fill_the_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(external_sort, "BUCKET_BYTES", 20 * 8)
+    monkeypatch.setattr(external_sort, "CHUNK_ROWS", 30)
+    time = np.random.default_rng(0).permutation(np.append(np.arange(100.0), np.full(900, 50.0)))
+    (tmp_path / "time").write_bytes(time.tobytes())
+    column = external_sort.ColumnFile(tmp_path / "time", time.dtype, None)
+    chunks = [chunk["time"] for chunk in external_sort.sorted_chunks({"time": column}, len(time), tmp_path)]
+    assert np.array_equal(np.concatenate(chunks), np.sort(time))
+    assert max(map(len, chunks)) <= 60

@@ -242,8 +242,9 @@ def test_the_first_category_is_kept_in_a_log_of_several_pieces(tmp_path, monkeyp
     text = "user_id,item_id,timestamp,kind\n" + "".join(f"u,{i},{t},{kind}\n" for i, t, kind in rows)
     log = read(tmp_path, text, Schema(item_features=("kind",)))
     assert item_kinds(log) == {"i": "red", "j": "blue", "k": "green", "l": None}
-    log = read(tmp_path, text + "u,i,6,brown\nu,j,6,brown\nu,k,7,\nu,k,7,brown\n", Schema(item_features=("kind",)))
-    assert item_kinds(log) == {"i": "red", "j": "blue", "k": "green", "l": None}
+    more = "u,i,6,brown\nu,j,6,brown\nu,m,7,\nu,m,7,pink\nu,m,8,brown\n"
+    log = read(tmp_path, text + more, Schema(item_features=("kind",)))
+    assert item_kinds(log) == {"i": "red", "j": "blue", "k": "green", "l": None, "m": "pink"}
 
 
 @pytest.mark.parametrize("packed", ["1,2.5,-3", "[1, 2.5, -3]", "1 2.5 -3", "[1.0;2.5;-3e0]"])

@@ -77,14 +77,31 @@ def test_iso_times_with_offsets_equal_datetime(value, offset, separator):
 def test_iso_times_without_an_offset_are_utc_in_any_local_time_zone():
     texts = [b"2017-11-25", b"2017-11-25T08:30", b"2017-11-25 08:30:59.25Z", b"2016-02-29", b"2000-02-29"]
     out, status = times([*texts, b"2017-11-25T08:30:59.2500000000000000000000000"], ISO)
-    expected = [(2017, 11, 25), (2017, 11, 25, 8, 30), (2017, 11, 25, 8, 30, 59, 250000), (2016, 2, 29), (2000, 2, 29)]
+    expected = [
+        (2017, 11, 25),
+        (2017, 11, 25, 8, 30),
+        (2017, 11, 25, 8, 30, 59, 250000),
+        (2016, 2, 29),
+        (2000, 2, 29),
+    ]
     expected.append(expected[2])
     assert not status.any()
     assert out.tolist() == [datetime(*parts, tzinfo=UTC).timestamp() for parts in expected]
 
 
 @pytest.mark.parametrize(
-    "text", [b"2017-02-29", b"2100-02-29", b"2017-13-01", b"2017-1-1", b"20171125", b"2017-11-25T", b"2017-11-25T25:00", b"x", b"12"]
+    "text",
+    [
+        b"2017-02-29",
+        b"2100-02-29",
+        b"2017-13-01",
+        b"2017-1-1",
+        b"20171125",
+        b"2017-11-25T",
+        b"2017-11-25T25:00",
+        b"x",
+        b"12",
+    ],
 )
 def test_text_that_is_not_an_iso_time(text):
     assert times([text], ISO)[1][0] == row_checks.NOT_A_NUMBER
