@@ -92,7 +92,7 @@ def run(command: list[str]) -> tuple[float, int]:
 DYNEDGE = """
 import sys
 from machine_info import peak_memory_mib
-from dynedge.cli import data, run
+from dynedge.cli import run
 code = run(sys.argv[1:])
 print(peak_memory_mib())
 sys.exit(code)

@@ -86,6 +86,7 @@ def stopped(signal_name: object, exit_code: int, advice: str) -> typer.Exit:
 
 def _register_commands() -> None:
     from dynedge.cli import (  # noqa: F401
+        backtest,
         compare,
         data,
         demo,

@@ -13,6 +13,7 @@ import typer
 from dynedge.cli import app
 from dynedge.cli.options import Force, Json, LogFolder, NewLogFolder
 from dynedge.cli.prepare import log_line
+from dynedge.cli.tables import duration
 
 
 @app.command()
@@ -133,13 +134,7 @@ def _tie_order(signal: dict[str, Any] | None) -> str:
 
 
 def _span(first: float, last: float) -> str:
-    span = last - first
-    for size, unit in ((86400, "days"), (3600, "hours"), (60, "minutes")):
-        if span >= 2 * size:
-            length = f"{span / size:,.1f} {unit}"
-            break
-    else:
-        length = f"{span:,.3g} seconds"
+    length = duration(last - first)
     if first < 86400 * 365:  # times that do not count from 1970 are relative to the start of the log
         return f"{first:,.3f} to {last:,.3f} s, {length}"
     start, end = (datetime.fromtimestamp(t, UTC).strftime("%Y-%m-%d %H:%M:%S") for t in (first, last))

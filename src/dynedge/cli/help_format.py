@@ -29,7 +29,7 @@ class SectionedGroup(TyperGroup):
         "Getting started": ("demo",),
         "Data": ("prepare", "append", "info", "datasets", "synth"),
         "Training": ("plan", "train", "tune"),
-        "Evaluation": ("evaluate", "compare"),
+        "Evaluation": ("evaluate", "compare", "backtest"),
         "Inference": ("recommend", "embed", "serve", "export"),
     }
 

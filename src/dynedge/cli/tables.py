@@ -70,3 +70,11 @@ def mark_best(name: str, values: Sequence[float | None]) -> list[str]:
     finite = {(value, text) for value, text in zip(values, texts, strict=True) if value is not None}
     ordered = list(dict.fromkeys(text for _, text in sorted(finite, reverse=name != "mean_rank")))
     return [text + MARKS.get(ordered.index(text) if text in ordered else 2, " ") for text in texts]
+
+
+def duration(seconds: float) -> str:
+    """Returns a time span in its largest sensible unit: 3.2 days."""
+    for size, unit in ((86400, "days"), (3600, "hours"), (60, "minutes")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:,.1f} {unit}"
+    return f"{seconds:,.3g} seconds"

@@ -53,7 +53,7 @@ def run_benchmark(
     entries = benchmark_entries(names, epochs)
     runs = {entry.name: _runs(entry, log, folder, seeds) for entry in entries}
     for run in (run for group in runs.values() for run in group):
-        _check_reusable(run, log)
+        check_reusable(run, log)
     folder.mkdir(parents=True, exist_ok=True)
     errors = _run_missing(runs, log, protocol)
     ranks = {
@@ -76,11 +76,11 @@ def _runs(entry: BenchmarkEntry, log: EventLog, folder: Path, seeds: int) -> lis
             seeded = replace(config, training=replace(config.training, seed=seed))
             name = re.sub(r"[^\w.-]+", "_", recipe.removesuffix(TOML))
             path = folder / f"{name}-{seed}"
-            runs.append(BenchmarkRun(recipe, seed, _resolve(seeded, log, path), path))
+            runs.append(BenchmarkRun(recipe, seed, resolve_for(seeded, log, path), path))
     return runs
 
 
-def _resolve(config: RunConfig, log: EventLog, folder: Path) -> RunConfig:
+def resolve_for(config: RunConfig, log: EventLog, folder: Path) -> RunConfig:
     """Resolves the config. Device auto accepts a finished run's device, which may be that of another machine."""
     resolved = resolve_config(config, log).training
     if config.training.device == "auto" and is_finished(folder):
@@ -91,7 +91,7 @@ def _resolve(config: RunConfig, log: EventLog, folder: Path) -> RunConfig:
     return replace(config, training=resolved)
 
 
-def _check_reusable(run: BenchmarkRun, log: EventLog) -> None:
+def check_reusable(run: BenchmarkRun, log: EventLog) -> None:
     """Raises an error if the run's folder holds another run. A run with fewer epochs is fine: it is resumed."""
     if not run.folder.exists():
         return

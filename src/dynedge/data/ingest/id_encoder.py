@@ -37,6 +37,10 @@ class IdEncoder:
     def of(cls, ids: IdIndex | None) -> IdEncoder:
         """Returns an encoder in which these external ids have their dense ids already."""
         encoder = cls()
+        count = len(ids) if ids else 0
+        if 2 * count > len(encoder._slots):  # room for all and as many again, so that nothing is copied meanwhile
+            encoder._slots = np.zeros((1 << (2 * count).bit_length(), 2), np.int64)
+            encoder._spans = np.zeros((2 * count, 2), np.int64)
         for part in _parts(ids):
             status, bad_column = np.zeros(len(part), np.uint8), np.zeros(len(part), np.int32)
             row = np.empty(len(part), np.int32)
@@ -44,7 +48,7 @@ class IdEncoder:
                 encoder.encode_integers(part.values, status, bad_column, row)
             else:
                 encoder.encode_texts(part.values, part.offsets[:-1], part.offsets[1:], status, bad_column, row)
-        if ids and len(encoder) != len(ids):
+        if len(encoder) != count:
             raise DataError("the log has an empty or a repeated id; prepare it again.")
         return encoder
 

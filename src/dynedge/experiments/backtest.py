@@ -1,0 +1,266 @@
+"""Backtest with a rolling origin: how fast a trained model ages on a log, and what keeping it up to date costs.
+
+The log is cut at N times. At each cut every policy has a model that has seen only earlier events, and is judged on
+the events up to the next cut: their items are ranked among all items of the log, or among sampled ones.
+
+RUNS/cut-K is the run folder trained from nothing at cut K, on the events before it, of which the last tenth are for
+validation. RUNS/ranks has the ranks of each policy. What is there is not computed again, so an interrupted backtest
+resumes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from dynedge import __version__
+from dynedge.config import override, set_key
+from dynedge.data.log import EventLog
+from dynedge.data.windows import Window
+from dynedge.errors import DataError, UsageError
+from dynedge.evaluation.frozen import rank_frozen
+from dynedge.evaluation.protocol import rank_events
+from dynedge.evaluation.summary import difference, summarize
+from dynedge.experiments.compare_models import BenchmarkRun, check_reusable, resolve_for
+from dynedge.experiments.compared_models import TOML
+from dynedge.experiments.subprocess_training import announce, is_trained, train_in_subprocess
+from dynedge.runs.evaluate_run import check_protocol
+from dynedge.runs.folder import MODEL, STATE, load_run
+from dynedge.runs.run_config import RunConfig, parse_config, read_config_file, recipe_config
+from dynedge.training.logging import METRICS
+from dynedge.training.precision import autocast
+from dynedge.utils.array_type import Array
+from dynedge.utils.atomic_io import file_sha256, write_atomically, write_text
+from dynedge.utils.jsonl import read_jsonl
+from dynedge.utils.progress import Progress
+from dynedge.utils.signals import StopSignal
+
+POLICIES = {
+    "frozen": "the model and the states of the first cut",
+    "state": "the parameters of the first cut; states follow the events",
+    "retrain": "trained from nothing at each cut; states follow the events",
+}
+VALID_SHARE = 10  # one in so many of the events before a cut is for validation: the last ones
+OBSERVED = 5000  # validation events that states follow at once
+SHOWN = "mrr", "recall@10"
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A time at which models are trained: what they are trained on and judged on, as positions of events."""
+
+    number: int
+    train_end: int
+    events: range  # judged: from the cut to the next one
+
+    def split(self, total: int) -> str:
+        """The split of a run at this cut, of a log of `total` events; validation ends where the cut is."""
+        parts = self.train_end, self.events.start - self.train_end, total - self.events.start
+        return ",".join(f"{part}/{total}" for part in parts)
+
+
+@dataclass(frozen=True, eq=False)
+class Judged:
+    """The ranks of one policy at one cut, and the seconds that training for this cut took."""
+
+    ranks: Array
+    seconds: float
+
+
+def cut_log(events: int, count: int, start: float) -> list[Cut]:
+    """Returns `count` cuts of a log: the first after a share `start` of the events, the others at equal distances."""
+    if not 0 < start < 1:
+        raise UsageError(f"--start {start:g} should be a share of the events, for example 0.5.")
+    first = int(events * start)
+    bounds = [first + (events - first) * k // count for k in range(count + 1)]
+    if first < 2 or min(np.diff(bounds)) < 1:
+        raise UsageError(f"--cuts {count} with --start {start:g}: some cut has no events, of {events} in the log.")
+    return [Cut(k + 1, a - max(a // VALID_SHARE, 1), range(a, b)) for k, (a, b) in enumerate(pairwise(bounds))]
+
+
+def backtest_config(model: str, epochs: int | None, assignments: Sequence[str]) -> RunConfig:
+    """Returns the config of every run: a recipe or a config file, with the settings given on the command line."""
+    if model.endswith(TOML):
+        config = parse_config(read_config_file(Path(model), "--model "), model)
+    else:
+        config = recipe_config(model)
+    if epochs is not None:
+        config = set_key(config, "training.epochs", epochs, "--epochs")
+    return override(config, assignments)
+
+
+def backtest(
+    log: EventLog,
+    config: RunConfig,
+    policies: Sequence[str],
+    folder: Path,
+    *,
+    cuts: int = 5,
+    start: float = 0.5,
+    protocol: str = "full",
+) -> dict[str, Any]:
+    """Trains and ranks what is missing in `folder`; returns the results as plain values, as `--json` prints."""
+    check_protocol(protocol)
+    for policy in policies or [""]:
+        if policy not in POLICIES:
+            raise UsageError(f"--policies {policy!r} is not one of {', '.join(POLICIES)}.")
+    if config.training.split:
+        raise UsageError("training.split cannot be set here: the cuts decide what is trained on.")
+    work = _Backtest(log, config, policies, folder, cut_log(len(log), cuts, start), protocol)
+    folder.mkdir(parents=True, exist_ok=True)
+    with StopSignal():
+        judged = {policy: work.judge(policy) for policy in policies}
+    return {
+        "log": str(log.path),
+        "model": config.name,
+        "protocol": protocol,
+        "items": log.num_items,
+        "runs": str(folder),
+        **_results(log, work.cuts, judged),
+    }
+
+
+class _Backtest:
+    """The runs and ranks of one backtest."""
+
+    def __init__(
+        self, log: EventLog, config: RunConfig, policies: Sequence[str], folder: Path, cuts: list[Cut], protocol: str
+    ) -> None:
+        self.log, self.policies, self.folder, self.cuts, self.protocol = log, policies, folder, cuts, protocol
+        self.runs = [self._run(config, cut) for cut in cuts]
+        for run in self.runs if "retrain" in policies else self.runs[:1]:
+            check_reusable(run, log)
+
+    def _run(self, config: RunConfig, cut: Cut) -> BenchmarkRun:
+        path = self.folder / f"cut-{cut.number}"
+        at_cut = replace(config, training=replace(config.training, split=cut.split(len(self.log))))
+        return BenchmarkRun(config.name, config.training.seed, resolve_for(at_cut, self.log, path), path)
+
+    def judge(self, policy: str) -> list[Judged]:
+        """Returns the ranks of a policy at every cut."""
+        first = self._train(0)
+        if policy == "frozen":
+            frozen = self._ranks("frozen", 0, self.cuts)
+            return [Judged(ranks, 0.0 if k else first) for k, ranks in enumerate(frozen)]
+        # At the first cut the other policies have the same run and so the same ranks.
+        followed = self._ranks("state", 0, self.cuts if "state" in self.policies else self.cuts[:1])
+        if policy == "state":
+            return [Judged(ranks, 0.0 if k else first) for k, ranks in enumerate(followed)]
+        retrained = [Judged(followed[0], first)]
+        for k in range(1, len(self.cuts)):
+            seconds = self._train(k)
+            (ranks,) = self._ranks("state", k, self.cuts[k : k + 1])
+            retrained.append(Judged(ranks, seconds))
+        return retrained
+
+    def _train(self, k: int) -> float:
+        """Trains the run of a cut unless it is trained; returns the seconds that its epochs took."""
+        run, title = self.runs[k], f"cut {k + 1} of {len(self.cuts)}"
+        if not is_trained(run.folder, run.config):
+            announce(f"{title}: training on {self.cuts[k].train_end:,} events", None)
+            assert self.log.path is not None
+            result = train_in_subprocess(title, run.config, run.folder, self.log.path)
+            if result.error is not None:
+                raise DataError(f"{title}: training failed: {result.error}")
+        return float(sum(record["seconds"] + record["valid_seconds"] for record in read_jsonl(run.folder / METRICS)))
+
+    def _ranks(self, kind: str, k: int, cuts: Sequence[Cut]) -> list[Array]:
+        """Returns the ranks at `cuts` by the run of cut k, with states that are frozen or follow the events."""
+        run, events = self.runs[k].folder, range(cuts[0].events.start, cuts[-1].events.stop)
+        path = self.folder / "ranks" / f"{kind}-{k + 1}-{self.protocol}.npy"
+        key = {
+            "dynedge": __version__,
+            "log": self.log.fingerprint,
+            "events": [events.start, events.stop],
+            "model": file_sha256(run / MODEL),
+            "state": file_sha256(run / STATE),
+        }
+        ranks = _read(path, key)
+        if ranks is None:
+            ranks = self._rank(kind, k, events)
+            _write(path, key, ranks)
+        return np.split(ranks, np.cumsum([len(cut.events) for cut in cuts])[:-1])
+
+    def _rank(self, kind: str, k: int, events: range) -> Array:
+        config = self.runs[k].config.training
+        on_gpu = torch.device(config.device).type == "cuda" and torch.cuda.is_available()
+        run = load_run(self.runs[k].folder, config.device if on_gpu else "cpu")
+        rank = rank_frozen if kind == "frozen" else rank_events
+        title = f"cut {k + 1} of {len(self.cuts)}: ranking, {'frozen' if kind == 'frozen' else 'states follow'}"
+        with Progress(title, total=len(events)) as progress, autocast(config), torch.no_grad():
+            for start in range(self.cuts[k].train_end, events.start, OBSERVED):
+                window = Window(self.log, range(start, min(start + OBSERVED, events.start)))
+                run.model.observe(window, run.state)
+            advance = progress.advance
+            return rank(run.model, self.log, events, run.state, protocol=self.protocol, on_progress=advance)
+
+
+def _read(path: Path, key: dict[str, Any]) -> Array | None:
+    """Returns stored ranks, or None if they are missing, damaged, or those of something else."""
+    try:
+        if json.loads(path.with_suffix(".json").read_bytes()) == {**key, "sha256": file_sha256(path)}:
+            return np.fromfile(path)
+    except (OSError, ValueError):
+        pass
+    return None
+
+
+def _write(path: Path, key: dict[str, Any], ranks: Array) -> None:
+    path.parent.mkdir(exist_ok=True)
+    write_atomically(path, ranks.tofile)
+    write_text(path.with_suffix(".json"), json.dumps({**key, "sha256": file_sha256(path)}, indent=1) + "\n")
+
+
+def _results(log: EventLog, cuts: Sequence[Cut], judged: Mapping[str, Sequence[Judged]]) -> dict[str, Any]:
+    user = [np.asarray(log.user[cut.events.start : cut.events.stop]) for cut in cuts]
+    together = {
+        policy: Judged(np.concatenate([one.ranks for one in parts]), sum(one.seconds for one in parts))
+        for policy, parts in judged.items()
+    }
+    best = min(together, key=lambda policy: -(1 / together[policy].ranks).mean())
+
+    def row(policy: str, one: Judged, of_best: Judged, users: Array) -> dict[str, Any]:
+        compared = (
+            {} if policy == best else {"difference_to_best": _shown(difference(one.ranks, of_best.ranks, users))}
+        )
+        return {"policy": policy, **_shown(summarize(one.ranks, users)), **compared, "seconds": one.seconds}
+
+    return {
+        "cuts": [_describe(log, cut, cuts[0]) for cut in cuts],
+        "best": best,
+        "policies": [row(policy, one, together[best], np.concatenate(user)) for policy, one in together.items()],
+        "rows": [
+            {"cut": cut.number, **row(policy, one, of_best, users)}
+            for policy, parts in judged.items()
+            for cut, one, of_best, users in zip(cuts, parts, judged[best], user, strict=True)
+        ],
+        "gain_of_retraining": [
+            {"cut": cut.number, **_shown(difference(new.ranks, old.ranks, users))}
+            for cut, new, old, users in zip(
+                cuts, judged.get("retrain", ()), judged.get("state", ()), user, strict=False
+            )
+        ],
+    }
+
+
+def _describe(log: EventLog, cut: Cut, first: Cut) -> dict[str, Any]:
+    middle = (cut.events.start + cut.events.stop) // 2
+    return {
+        "cut": cut.number,
+        "position": cut.events.start,
+        "events": len(cut.events),
+        "time": float(log.time[cut.events.start]),
+        "age": float(log.time[middle] - log.time[first.events.start]),  # seconds from the first cut to the middle
+    }
+
+
+def _shown(summary: Mapping[str, Any]) -> dict[str, Any]:
+    intervals = {name: summary["intervals"][name] for name in SHOWN}
+    return {**{name: summary[name] for name in SHOWN}, "intervals": intervals}
