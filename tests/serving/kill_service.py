@@ -1,7 +1,9 @@
-"""Kills a service repeatedly while clients send events, and reports what they acknowledge.
+"""Kills services repeatedly while clients send events, and reports what they acknowledge.
 
 Run as a program, this file is a fork server: a process with everything imported and compiled, which forks services.
-It reads lines "RUN DATA EVERY" (events between snapshots) and answers with the new service's process id and port.
+It reads JSON lines (run, data, events between snapshots, URL of a journal, process id of a killed service to wait
+for) and answers with the new service's process id and port. A service that ends by SIGTERM leaves a hash of its state
+in DATA/PROCESS.state.
 """
 
 import gc
@@ -14,6 +16,7 @@ import sys
 import threading
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 
@@ -21,7 +24,10 @@ TESTS = Path(__file__).parents[1]
 
 
 class ForkServer:
-    """with ForkServer() as server: process, port = server.start(run, data, every)"""
+    """with ForkServer(run) as server: process, port = server.start(data, every)"""
+
+    def __init__(self, run):
+        self.run = run
 
     def __enter__(self):
         paths = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
@@ -29,6 +35,7 @@ class ForkServer:
         command = [sys.executable, str(Path(__file__))]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         self.process = subprocess.Popen(command, env=environment, **pipes)
+        self.start(None, 0)  # answers once everything is compiled
         return self
 
     def __exit__(self, *error):
@@ -36,8 +43,8 @@ class ForkServer:
         self.process.wait()
         self.process.stdout.close()
 
-    def start(self, run, data, every):
-        self.process.stdin.write(f"{run}\t{data}\t{every}\n")
+    def start(self, data, every, journal=None, killed=None):
+        self.process.stdin.write(json.dumps([str(self.run), str(data), every, journal, killed]) + "\n")
         self.process.stdin.flush()
         answer = self.process.stdout.readline()
         assert answer, "the fork server is gone"
@@ -49,7 +56,7 @@ class Client(threading.Thread):
     """Sends its events in order; repeats a request until it succeeds, and sometimes one that has succeeded."""
 
     batches: list
-    port: list  # of the running service; 0 before the first
+    ports: list  # of the running services; 0 for one that is not running
     duplicates: float
     seed: int
     acknowledged: set = field(default_factory=set)
@@ -58,23 +65,23 @@ class Client(threading.Thread):
 
     def __post_init__(self):
         super().__init__(daemon=True)
+        self.rng = random.Random(self.seed)
 
     def __hash__(self):
         return id(self)
 
     def run(self):
-        rng = random.Random(self.seed)
         for k, batch in enumerate(self.batches):
             self.send(batch)
             self.acknowledged.update(event["event_id"] for event in batch)
-            if k and rng.random() < self.duplicates:
-                self.sent_twice += len(again := self.batches[rng.randrange(k)])
+            if k and self.rng.random() < self.duplicates:
+                self.sent_twice += len(again := self.batches[self.rng.randrange(k)])
                 self.send(again)
 
     def send(self, batch):
         body = json.dumps({"events": batch})
         while True:
-            connection = HTTPConnection("127.0.0.1", self.port[0], timeout=20)
+            connection = HTTPConnection("127.0.0.1", self.rng.choice(self.ports), timeout=20)
             try:
                 connection.request("POST", "/events", body, {"Content-Type": "application/json"})
                 response = connection.getresponse()
@@ -84,6 +91,7 @@ class Client(threading.Thread):
                     return
                 self.refused.append((response.status, content))
                 assert response.status == 503, content
+                time.sleep(0.01)
             except (OSError, HTTPException, ValueError):
                 time.sleep(0.01)
             finally:
@@ -94,80 +102,170 @@ def storm(
     run, data, events, kills, *, clients=3, batch_size=20, every=500, duplicates=0.05, seed=0, report=lambda text: 0
 ):
     """Sends events from several clients while the service is killed; returns acknowledged ids and counts."""
-    rng = random.Random(seed)
-    batches, at = [], 0
-    while at < len(events):
-        size = rng.randint(1, 2 * batch_size)
-        batches.append([_event_body(event) for event in events[at : at + size]])
-        at += size
-    port = [0]
-    senders = [Client(batches[k::clients], port, duplicates, seed + k) for k in range(clients)]
-    total, start_seconds, killed = len(events), [], 0
-
-    def acknowledged():
-        return sum(len(sender.acknowledged) for sender in senders)
-
-    with ForkServer() as server:
-        server.start(run, data.with_name(data.name + "-warm"), every)  # answers once everything is compiled
-        for sender in senders:
-            sender.start()
-        while killed < kills or any(sender.is_alive() for sender in senders):
+    ports, start_seconds = [0], []
+    sending = Sending(events, ports, clients, batch_size, duplicates, seed)
+    with ForkServer(run) as server:
+        sending.start()
+        killed, process = 0, None
+        while killed < kills or sending.active:
             started = time.monotonic()
-            process, port[0] = server.start(run, data, every)
+            process, ports[0] = server.start(data, every, killed=process)
             start_seconds.append(time.monotonic() - started)
-            # At random times, spread over the remaining events, sometimes before the first is acknowledged.
-            left, done = kills - killed, acknowledged()
-            until = done + rng.random() * min(2 / (left + 1), 0.9) * (total - done) if left else total + 1
-            while acknowledged() < until and any(sender.is_alive() for sender in senders):
-                time.sleep(0.001 + 0.004 * rng.random())
-            if left:
-                os.kill(process, signal.SIGKILL)
-                killed += 1
-                report(f"kill {killed}: {acknowledged():,} events acknowledged")
+            left = kills - killed
+            sending.wait(left)
+            os.kill(process, signal.SIGKILL if left else signal.SIGTERM)
+            killed += bool(left)
+            report(f"kill {killed}: {sending.acknowledged:,} events acknowledged")
+    return sending.outcome() | {"kills": killed, "start_seconds": start_seconds}
+
+
+def replica_storm(
+    run,
+    data,
+    redis,
+    events,
+    *,
+    replicas=3,
+    kills=6,
+    restarts=2,
+    clients=3,
+    batch_size=20,
+    every=500,
+    duplicates=0.05,
+    seed=0,
+    report=lambda text: 0,
+):
+    """Sends events to replicas while they and Redis are killed and restarted; returns what `storm` does.
+
+    In the end all replicas are at the same position; `states` has the hash of the state of each.
+    """
+    ports, processes, start_seconds, url = [0] * replicas, [None] * replicas, [], redis.url("events")
+    sending = Sending(events, ports, clients, batch_size, duplicates, seed)
+    failures = ["replica"] * kills + ["redis"] * restarts
+    sending.rng.shuffle(failures)
+    with ForkServer(run) as server:
+
+        def start(k):
+            started = time.monotonic()
+            processes[k], ports[k] = server.start(data, every, url, processes[k])
+            start_seconds.append(time.monotonic() - started)
+
+        for k in range(replicas):
+            start(k)
+        sending.start()
+        for number, failure in enumerate(failures):
+            sending.wait(len(failures) - number)
+            if failure == "redis":
+                redis.kill()
+                time.sleep(sending.rng.random() * 0.2)
+                redis.start()
             else:
-                os.kill(process, signal.SIGTERM)
-    acknowledged_ids = set().union(*(sender.acknowledged for sender in senders))
-    return {
-        "acknowledged": acknowledged_ids,
-        "sent_twice": sum(sender.sent_twice for sender in senders),
-        "kills": killed,
-        "start_seconds": start_seconds,
-    }
+                k = sending.rng.randrange(replicas)
+                os.kill(processes[k], signal.SIGKILL)
+                ports[k] = 0
+                start(k)
+            report(f"{failure} killed: {sending.acknowledged:,} events acknowledged")
+        sending.wait(0)
+        with redis.client as client:
+            end = client.xinfo_stream("events")["last-generated-id"]
+        deadline = time.monotonic() + 60
+        while any(_position(port) != end for port in ports):
+            assert time.monotonic() < deadline, "a replica does not reach the end of the stream"
+            time.sleep(0.02)
+        for process in processes:
+            os.kill(process, signal.SIGTERM)
+    states = [(data / f"{process}.state").read_text() for process in processes]
+    return sending.outcome() | {"start_seconds": start_seconds, "states": states}
+
+
+def _position(port):
+    connection = HTTPConnection("127.0.0.1", port, timeout=20)
+    try:
+        connection.request("GET", "/ready")
+        return json.loads(connection.getresponse().read()).get("position")
+    finally:
+        connection.close()
+
+
+class Sending:
+    """Clients that send events in requests of random sizes to one of the services at `ports`."""
+
+    def __init__(self, events, ports, clients, batch_size, duplicates, seed):
+        self.rng, self.total = random.Random(seed), len(events)
+        batches, at = [], 0
+        while at < len(events):
+            size = self.rng.randint(1, 2 * batch_size)
+            batches.append([_event_body(event) for event in events[at : at + size]])
+            at += size
+        self.clients = [Client(batches[k::clients], ports, duplicates, seed + k) for k in range(clients)]
+
+    def start(self):
+        for client in self.clients:
+            client.start()
+
+    @property
+    def acknowledged(self):
+        return sum(len(client.acknowledged) for client in self.clients)
+
+    @property
+    def active(self):
+        return any(client.is_alive() for client in self.clients)
+
+    def wait(self, left):
+        """Waits for a random time; `left` such waits are spread over the remaining events, and 0 is until the end."""
+        done = self.acknowledged
+        until = done + self.rng.random() * min(2 / (left + 1), 0.9) * (self.total - done) if left else self.total + 1
+        while self.acknowledged < until and self.active:
+            time.sleep(0.001 + 0.004 * self.rng.random())
+
+    def outcome(self):
+        acknowledged = set().union(*(client.acknowledged for client in self.clients))
+        return {"acknowledged": acknowledged, "sent_twice": sum(client.sent_twice for client in self.clients)}
 
 
 def _event_body(event):
     return {"user_id": event.user, "item_id": event.item, "timestamp": event.time, "event_id": event.event_id}
 
 
+def _close(engine, close):
+    from serving.small_run import state_hash
+
+    close()
+    (engine.data / f"{os.getpid()}.state").write_text(state_hash(engine.session))
+
+
 def fork_services():
     from dynedge.inference.event_input import Event
     from dynedge.inference.session import Session
     from dynedge.serving import engine as engines
+    from dynedge.serving.redis_journal import RedisJournal
     from dynedge.serving.server_process import run_server
 
-    warm, children = False, []
+    children = set()
     for line in sys.stdin:
-        run, data, every = line.rstrip("\n").split("\t")
-        if not warm:
+        run, data, every, journal, killed = json.loads(line)
+        if not every:
             session = Session.open(Path(run))
             session.observe([Event(str(session.users[0]), str(session.items[0]), session.coverage.last_time)])
             del session
             gc.freeze()
-            warm = True
             print(0, 0, flush=True)
             continue
-        while children:
-            os.waitpid(children.pop(), 0)  # it was killed, and may take some time to exit
+        if killed:
+            os.waitpid(killed, 0)  # it may take some time to exit
+            children.remove(killed)
         reading, writing = os.pipe()
         child = os.fork()
         if child == 0:
-            engines.SNAPSHOT_EVENTS = int(every)
+            engines.SNAPSHOT_EVENTS = every
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
             os.dup2(writing, 1)
-            run_server(engines.Engine(Path(run), Path(data)), "127.0.0.1", 0, None)
+            engine = engines.Engine(Path(run), Path(data), RedisJournal(journal) if journal else None)
+            engine.close = partial(_close, engine, engine.close)
+            run_server(engine, "127.0.0.1", 0, None)
             os._exit(0)
         os.close(writing)
-        children.append(child)
+        children.add(child)
         with os.fdopen(reading) as output:
             address = output.readline().split()[0]
         print(child, address.rsplit(":", 1)[1], flush=True)

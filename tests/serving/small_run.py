@@ -1,5 +1,6 @@
 """A small log, runs of several models trained on it, and events to send: known and new entities, some late."""
 
+import hashlib
 from dataclasses import replace
 
 import numpy as np
@@ -94,3 +95,8 @@ def state_bits(session):
         assert torch.isfinite(tensor).all()
         bits[name] = tensor.contiguous().numpy().tobytes()
     return bits
+
+
+def state_hash(session):
+    """Returns a hash of `state_bits`."""
+    return hashlib.sha256(repr(sorted(state_bits(session).items())).encode()).hexdigest()
