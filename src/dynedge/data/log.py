@@ -102,6 +102,8 @@ class EventLog:
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 of the log's contents; cached results carry it, so that they are never used with another log."""
+        if "fingerprint" in self.metadata:  # of a part of a log, which has been a log of its own
+            return str(self.metadata["fingerprint"])
         digest = hashlib.sha256()
         if "columns" in self.metadata:
             for name, column in sorted(self.metadata["columns"].items()):

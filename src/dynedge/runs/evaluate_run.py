@@ -27,6 +27,7 @@ from dynedge.evaluation.summary import summarize
 from dynedge.runs.folder import IDS, MODEL, STATE, check_finished, load_run, read_config
 from dynedge.runs.online_evaluation import online_key, rank_run_online
 from dynedge.runs.run_config import RunConfig
+from dynedge.runs.trained_log import as_trained
 from dynedge.training.precision import autocast
 from dynedge.utils.array_type import Array
 from dynedge.utils.atomic_io import file_sha256, write_atomically, write_text
@@ -119,7 +120,7 @@ def _open_log(folder: Path, given: Path | None) -> EventLog:
                 f"{folder} was trained on {trained_on['path']}, which does not exist; if it was moved, name it: "
                 f"dynedge evaluate {folder} LOG"
             )
-    log = read_log(given or trained_on["path"])
+    log = as_trained(read_log(given or trained_on["path"]), ids)
     advice = "pass the log it was trained on, or train on this one"
     for kind, found, expected in (("users", log.user_ids, ids.user_ids), ("items", log.item_ids, ids.item_ids)):
         if not found.equals(expected):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dynedge.data.log import EventLog
-from dynedge.runs.folder import RunFolder, check_resumable
+from dynedge.data.log import EventLog, read_log
+from dynedge.runs.folder import IDS, RunFolder, check_resumable
 from dynedge.runs.run_config import RunConfig, build_model, resolve_config
+from dynedge.runs.trained_log import as_trained
 from dynedge.training.logging import TrainingLogger
 from dynedge.training.loop import fit
 from dynedge.training.train_state import TrainState
@@ -27,6 +28,7 @@ def train_run(
     config = resolve_config(config, log)
     if run.resume and run.exists:
         check_resumable(run.config(), config, run.folder)
+        log = as_trained(log, read_log(run.folder / IDS))
         run.check_log(log)
     model = build_model(config, log)  # before the folder is created: an invalid setting leaves nothing behind
     logger = TrainingLogger(run.folder, quiet=quiet, tensorboard=tensorboard)
