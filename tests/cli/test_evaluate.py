@@ -6,10 +6,12 @@ import shutil
 
 import numpy as np
 import pytest
+import torch
 from training import toy_model as toy
 
 from dynedge.data.log import read_log
-from dynedge.evaluation.metrics import METRICS, mean
+from dynedge.evaluation.bootstrap import confidence_intervals
+from dynedge.evaluation.metrics import METRICS, mean, per_event
 from dynedge.evaluation.protocol import PROTOCOLS, rank_events
 from dynedge.runs.folder import load_run
 from dynedge.utils.tensor_io import load_tensors, save_tensors
@@ -48,8 +50,11 @@ def ranks_of(run, log, protocol="full"):
 def test_metrics_are_those_of_the_ranks_from_the_end_of_training_on(cli_run, run, log, protocol):
     metrics = evaluated(cli_run, run, "--protocol", protocol)
     ranks = ranks_of(run, log, protocol)
-    for part, these in (("valid", ranks[:60]), ("test", ranks[60:])):
-        assert metrics[part]["events"] == len(these)
+    user = read_log(log).user[420:]
+    for part, these, users in (("valid", ranks[:60], user[:60]), ("test", ranks[60:], user[60:])):
+        assert (metrics[part]["events"], metrics[part]["users"]) == (len(these), len(np.unique(users)))
+        bounds = confidence_intervals(per_event(these), users)
+        assert np.allclose(list(metrics[part]["intervals"].values()), bounds)
         for name in METRICS:
             assert metrics[part][name] == pytest.approx(mean(name, these), abs=1e-12)
             low, high = metrics[part]["intervals"][name]
@@ -148,6 +153,14 @@ def test_damaged_or_stale_cached_ranks_are_computed_again(cli_run, run, log, har
     assert np.array_equal(np.load(kept), ranks_of(run, log))
 
 
+def test_ranks_of_another_split_are_computed_again(cli_run, run):
+    evaluated(cli_run, run)
+    config = run / "config.toml"
+    config.write_text(config.read_text().replace('"0.7,0.1,0.2"', '"0.6,0.2,0.2"'))
+    assert evaluated(cli_run, run)["valid"]["events"] == 120
+    assert len(np.load(run / "ranks" / "full.npy")) == 240
+
+
 def test_a_read_only_run_folder_is_evaluated_without_a_cache(cli_run, run, monkeypatch):
     from dynedge.runs import evaluate_run as evaluation
 
@@ -183,6 +196,9 @@ def test_mistakes_are_one_sentence_with_the_right_exit_code(cli_run, run, log, t
     refused(3, "does not fit", "evaluate", run, more)
     refused(3, "16 items, and the run was trained on 15", "evaluate", run, more)
     refused(3, "its events have 2 features", "evaluate", run, wide)
+    renamed = shutil.copytree(log, tmp_path / "renamed") / "user_ids.npy"
+    renamed.write_bytes(renamed.read_bytes().replace(b"user 7", b"user q"))
+    refused(3, "it has the same number of users, but different ones", "evaluate", run, renamed.parent)
     refused(3, "not a run folder", "evaluate", log)
     refused(3, "does not exist", "evaluate", run, tmp_path / "absent")
     refused(2, "must be one of: full, sampled-499, sampled-9999", "evaluate", run, "--protocol", "half")
@@ -206,6 +222,11 @@ def test_float64_runs_are_evaluated_in_float64(cli_run, log, tmp_path):
     assert cli_run("train", log, "--out", run, "--precision", "float64", *FAST)[0] == 0
     best = max(json.loads(line)["valid_mrr"] for line in (run / "metrics.jsonl").read_text().splitlines())
     assert evaluated(cli_run, run)["valid"]["mrr"] == best
+    restored, saved = load_run(run).model.state_dict(), load_tensors(run / "model.safetensors")
+    assert saved["item"].dtype == torch.float64
+    assert all(
+        tensor.dtype == saved[name].dtype and torch.equal(tensor, saved[name]) for name, tensor in restored.items()
+    )
 
 
 def test_compare_ranks_runs_and_gives_paired_differences_to_the_best(cli_run, run, log, tmp_path):

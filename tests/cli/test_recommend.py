@@ -196,7 +196,8 @@ def test_a_failed_write_keeps_the_old_file(cli_run, place, tmp_path, monkeypatch
     assert [path.name for path in tmp_path.iterdir()] == ["all.parquet"]
 
 
-def test_embed_writes_the_vectors_of_all_entities(cli_run, place, log, tmp_path):
+def test_embed_writes_the_vectors_of_all_entities(cli_run, place, log, tmp_path, monkeypatch):
+    monkeypatch.setattr("dynedge.inference.parquet_export.BATCH_ROWS", 7)
     code, out, err = cli_run("embed", place / "run", "--out", tmp_path / "v.parquet")
     assert code == 0, err
     assert f"{log.num_users} user vectors of width 8 and {log.num_items} item vectors of width 8" in out

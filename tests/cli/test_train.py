@@ -81,6 +81,29 @@ def test_json_flags_set_and_config_file(cli_run, tmp_path, log):
     assert json.loads(out)["valid_mrr"] == summary["valid_mrr"], "the config file is the whole config"
 
 
+def test_the_summary_has_the_numbers_of_the_best_epoch(cli_run, tmp_path, log):
+    run = tmp_path / "run"
+    code, out, _ = cli_run("train", log, "--out", run, "--epochs", "6", "--lr", "5", "--patience", "2", "--json")
+    assert code == 0
+    summary, history = json.loads(out), metrics(run)
+    best = max(history, key=lambda record: record["valid_mrr"])
+    assert best["epoch"] < len(history) < 6
+    assert {name: summary[name] for name in ("best_epoch", "valid_mrr", "valid_recall@10")} == {
+        "best_epoch": best["epoch"],
+        "valid_mrr": best["valid_mrr"],
+        "valid_recall@10": best["valid_recall@10"],
+    }
+    assert summary["stopped_early"]
+    spent = sum(record["seconds"] + record["valid_seconds"] for record in history)
+    assert summary["seconds"] == pytest.approx(spent, abs=1e-3)
+    code, out, _ = cli_run("train", log, "--out", run, "--resume")
+    assert code == 0
+    lines = {line[:12].strip(): line[12:] for line in out.splitlines()}
+    assert lines["model"].endswith(", stopped early")
+    assert lines["best epoch"] == str(best["epoch"])
+    assert lines["validation"] == f"MRR {best['valid_mrr']:.4f}, Recall@10 {best['valid_recall@10']:.4f}"
+
+
 def test_resuming_a_finished_run_changes_nothing_and_more_epochs_extend_it(cli_run, tmp_path, log):
     run, whole = tmp_path / "run", tmp_path / "whole"
     assert cli_run("train", log, "--out", run, *FAST)[0] == 0

@@ -39,7 +39,7 @@ def test_update_in_python(run):
     model.update((["42", 42], ["7", 7], [60_000.0, 60_001.0]))
     for text in TEXTS[1:]:
         with pytest.raises(DataError, match="was not in the log"):
-            model.update(([text], [7], [60_002.0]))
+            model.update(([42, text], [7, 7], [60_002.0, 60_002.0]))
         with pytest.raises(DataError, match="was not in the log"):
             model.update(([42], [text], [60_002.0]))
 

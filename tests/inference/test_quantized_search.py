@@ -52,6 +52,15 @@ def test_top_k_is_the_exact_top_k(distribution, items, width, monkeypatch):
         assert len(set(best.tolist())) == len(best)
 
 
+def test_the_best_item_is_found_where_all_rounding_errors_add_up():
+    """Of two items with nearly the same score, all components of the better one are rounded down, the other's up."""
+    rows = np.array([[127, *[10.49] * 8, 0.5], [127, *[10.51] * 8, 0.0]], np.float32)  # scales are 1; bias last
+    search, query = QuantizedSearch(FixedRows(rows), {}, 2), torch.tensor([0.0, *[1.0] * 9])
+    scores, best = search.top_k(torch.zeros(2), query, 1, {})
+    assert best.tolist() == [0]
+    assert scores.tolist() == pytest.approx([8 * 10.49 + 0.5])
+
+
 @pytest.mark.parametrize("name", ["edge", "edge-paper"])
 def test_quantized_search_follows_state_updates(runs_folder, name):
     folder, events = make_run(runs_folder, name), make_events(runs_folder, 200)
@@ -73,10 +82,14 @@ def test_quantized_search_follows_state_updates(runs_folder, name):
             assert (same | close).all()
     items, _ = session.top_items(users, 5)
     event = events[0]._replace(user=str(session.users[0]))
+    before = session._search._codes.copy(), session._search._scale_bias.copy()
     with session.hypothetical(event), plain.hypothetical(event):
         mine, theirs = (one.top_items(users, 5)[1] for one in (session, plain))
         np.testing.assert_allclose(mine, theirs, atol=2e-5)
+        assert not np.array_equal(session._search._scale_bias, before[1])
     assert np.array_equal(session.top_items(users, 5)[0], items)
+    assert np.array_equal(session._search._codes, before[0])
+    assert np.array_equal(session._search._scale_bias, before[1])
 
 
 def test_models_without_query_vectors_do_not_use_quantized_search(runs_folder):

@@ -58,10 +58,15 @@ def test_a_user_requested_twice_is_scored_once_and_answered_twice(session, monke
 
     monkeypatch.setattr(session, "top_items", record_rows)
     users = [session.users[row] for row in (5, 2, 5)]
-    first, _, again = recommend(session, users, 3).to_records()
+    first, other, again = recommend(session, users, 3).to_records()
     assert first == again
+    assert first["items"] != other["items"]
+    assert [other["user_id"], first["user_id"]] == [users[1], users[0]]
     assert scored == [5, 2]
     assert distinct_users(session, users) == users[:2]
+    for user, record in zip(users, (first, other), strict=False):
+        (alone,) = recommend(session, [user], 3).to_records()
+        assert [item["item_id"] for item in record["items"]] == [item["item_id"] for item in alone["items"]]
 
 
 def test_padding_is_in_no_view(session):

@@ -1,5 +1,7 @@
 """Sessions: any split of the events into calls gives the same bits; new entities start from the initial state."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -79,6 +81,34 @@ def test_observing_known_entities_equals_advancing_through_the_log(folder, runs_
     streamed.observe(events)
     advanced.advance_to(log)
     assert {**state_bits(streamed), **UNSET} == {**state_bits(advanced), **UNSET}
+
+
+def test_going_back_in_time_forgets_everything_later(folder, runs_folder):
+    log, session = read_log(runs_folder / "log"), Session.open(folder)
+    moment = float(log.time[999])
+    until = int(np.searchsorted(log.time, moment, "right"))
+    assert session.advance_to(log, moment) == until
+    assert (session.coverage.events, session.coverage.last_time) == (until, moment)
+    assert np.array_equal(session.coverage.item_counts, np.bincount(log.item[:until], minlength=log.num_items))
+    assert session.advance_to(log, moment) == 0, "events at that time are applied once"
+
+
+def test_popular_items_have_events(folder):
+    session = Session.open(folder)
+    session.coverage.item_counts[:] = 0
+    session.coverage.item_counts[[3, 5, 8]] = 4, 6, 6
+    items, shares = session.popular(10)
+    assert items.tolist() == [5, 8, 3]
+    assert shares.tolist() == pytest.approx([6 / session.coverage.events] * 2 + [4 / session.coverage.events])
+
+
+def test_events_at_the_newest_time_of_another_log_are_not_applied_again(folder, runs_folder):
+    log, session = read_log(runs_folder / "log"), Session.open(folder)
+    newest = session.coverage.last_time
+    other = replace(
+        log, metadata={}, user=log.user[2390:2410], item=log.item[2390:2410], time=newest + np.arange(-10.0, 10.0)
+    )
+    assert session.advance_to(other) == 9
 
 
 def test_a_new_entity_starts_from_the_initial_state_and_changes_no_other_state(folder):

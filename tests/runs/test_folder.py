@@ -2,8 +2,10 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
+import torch
 from training.toy_model import ToyConfig, log_in_memory, register, write_log
 
 from dynedge.config import from_toml
@@ -11,11 +13,13 @@ from dynedge.data.log import read_log
 from dynedge.errors import DataError
 from dynedge.evaluation.metrics import mean
 from dynedge.evaluation.protocol import rank_events
+from dynedge.runs.event_coverage import Coverage
 from dynedge.runs.folder import VERSION, RunFolder, load_run
 from dynedge.runs.run_config import RunConfig
 from dynedge.runs.train_run import train_run
 from dynedge.training.config import TrainingConfig
 from dynedge.utils.jsonl import read_jsonl
+from dynedge.utils.tensor_io import load_tensors
 
 CONFIG = RunConfig("toy", ToyConfig(), TrainingConfig(epochs=2, lr=0.02, split="0.7,0.1,0.2"))
 DAMAGES = {
@@ -47,6 +51,9 @@ def test_a_run_loads_without_its_log(tmp_path):
     assert loaded.log.category_ids[0][2] == "blue"
     assert len(loaded.log) == 0
     assert loaded.state["seen"].sum() == 420
+    coverage = Coverage.from_tensors(load_tensors(tmp_path / "run" / "coverage.safetensors"))
+    assert (coverage.events, coverage.last_time) == (420, 419.0)
+    assert torch.equal(torch.from_numpy(coverage.item_counts), loaded.state["seen"].long())
     ranks = rank_events(loaded.model, read_log(moved), range(420, 480), loaded.state)
     history = read_jsonl(tmp_path / "run" / "metrics.jsonl")
     assert mean("mrr", ranks) == max(record["valid_mrr"] for record in history)
@@ -84,6 +91,15 @@ def test_a_folder_of_another_format_version_can_only_be_replaced(run):
     with RunFolder(run, force=True) as folder:
         train_run(folder, CONFIG, log_in_memory(), quiet=True)
     assert load_run(run).config.name == "toy"
+
+
+def test_a_saved_current_state_does_not_outlive_its_model(run):
+    (run / "current_state.safetensors").write_bytes(b"of the model before")
+    config = replace(CONFIG, training=replace(CONFIG.training, epochs=3))
+    with RunFolder(run, resume=True) as folder:
+        train_run(folder, config, log_in_memory(), quiet=True)
+    assert not (run / "current_state.safetensors").exists()
+    assert load_run(run).config.training.epochs == 3
 
 
 def test_a_run_folder_is_locked_while_it_is_in_use(run):

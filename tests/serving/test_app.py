@@ -118,6 +118,28 @@ def test_explanations(client, known, runs_folder):
     assert unknown["items"][0]["explanation"]["shares"] == {"popular": 1.0}
 
 
+def test_metrics_count_events_and_states(client, known):
+    user, item = known
+    newest = client.engine.session.coverage.last_time
+    events = [
+        {"user_id": name, "item_id": item, "timestamp": newest + 10 - k, "event_id": str(k)}
+        for k, name in enumerate((user, "ann", "bob"))
+    ]
+    assert client.post("/events", json={"events": events}).json()["late"] == 2
+    client.post("/events", json={"events": events[:1]})
+    text = client.get("/metrics").text
+    values = dict(line.split() for line in text.splitlines() if not line.startswith("#") and "{" not in line)
+    expected = {"events_accepted_total": 3, "events_duplicate_total": 1, "events_late_total": 2}
+    expected |= {"user_state_updates_total": 3, "item_state_updates_total": 1, "journal_position": 3}
+    expected |= {"users": len(client.engine.session.users), "items": len(client.engine.session.items)}
+    assert {name: float(values[f"dynedge_{name}"]) for name in expected} == expected
+    assert 'dynedge_requests_total{path="/events",status="200"} 2.0' in text
+    activity = client.get("/activity").json()
+    counts = ("accepted", "duplicates", "late", "user_state_updates", "item_state_updates", "journal_events")
+    assert [activity[name] for name in counts] == [3, 1, 2, 3, 1, 3]
+    assert activity["newest_event_time"] == newest + 10
+
+
 def test_what_if_answers_and_stores_nothing(client, known):
     user, item = known
     before = state_bits(client.engine.session)
@@ -239,6 +261,8 @@ def test_refusals_say_when_to_retry(client, known, monkeypatch):
     problem(answer, 503)
     assert answer.headers["retry-after"] == "1"
     assert "Queries still work" in problem(failing(DiskFullError("the disk of /data is full")), 507)
+    monkeypatch.setattr(middleware, "MAX_CONCURRENT_REQUESTS", 1)
+    assert [client.get("/activity").status_code for _ in range(3)] == [200] * 3, "one after the other"
     monkeypatch.setattr(middleware, "MAX_CONCURRENT_REQUESTS", 0)
     answer = client.get("/activity")
     problem(answer, 503)

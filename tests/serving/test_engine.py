@@ -1,15 +1,17 @@
 """The engine: after crashes, damage and reloads, the state has the bits of an uninterrupted one."""
 
 import json
+import shutil
 import threading
 import time
 
 import numpy as np
 import pytest
+import torch
 from serving.small_run import make_events, make_run, make_run_with_features, state_bits
 
 from dynedge.errors import DataError
-from dynedge.inference.event_input import MAX_FEATURE
+from dynedge.inference.event_input import MAX_FEATURE, Event
 from dynedge.inference.session import Session
 from dynedge.serving import engine as engines
 from dynedge.serving import snapshots
@@ -123,6 +125,24 @@ def test_a_snapshot_of_another_run_is_ignored(start, runs_folder):
     assert state_bits(again.session) == state_bits(expected)
 
 
+def test_a_snapshot_is_the_state_at_its_position_whatever_happens_while_it_is_written(start, runs_folder):
+    engine, events = start(), make_events(runs_folder, 60)
+    send(engine, events[:30])
+    _, tensors = engine._copy_state()
+    before = {name: tensor.clone() for name, tensor in tensors.items()}
+    send(engine, events[30:])
+    assert all(torch.equal(tensor, before[name]) for name, tensor in tensors.items())
+
+
+def test_a_run_that_was_saved_with_later_events_is_another_run(run, tmp_path):
+    copy = shutil.copytree(run, tmp_path / "run")
+    assert engines._fingerprint(copy) == engines._fingerprint(run)
+    session = Session.open(run)
+    session.observe([Event(str(session.users[0]), str(session.items[0]), session.coverage.last_time + 1)])
+    session.save(copy, force=True)
+    assert engines._fingerprint(copy) != engines._fingerprint(run)
+
+
 def test_snapshots_are_written_in_the_background(start, runs_folder, monkeypatch):
     monkeypatch.setattr(engines, "SNAPSHOT_EVENTS", 50)
     engine = start()
@@ -171,6 +191,20 @@ def test_a_full_queue_refuses_requests_at_once(start, runs_folder, monkeypatch):
             engine.submit(events[7:14])
     assert first.result().accepted == 7
     assert engine.submit(events[7:]).result().accepted == 23  # one large request on an empty queue is accepted
+
+
+def test_late_events_are_counted_for_their_own_request(start, runs_folder):
+    engine = start()
+    newest = engine.session.coverage.last_time
+    user, item = str(engine.session.users[0]), str(engine.session.items[0])
+    first, late, timely = (Event(user, item, newest + seconds) for seconds in (9, 1, 10))
+    with engine.lock:
+        receipts = [engine.submit([first])]
+        while not engine._queue.empty():
+            pass
+        receipts += [engine.submit(events) for events in ([late, timely], [timely], [late, late])]  # one batch
+    assert [receipt.result().late for receipt in receipts] == [0, 1, 0, 2]
+    assert (engine.late, engine.accepted) == (3, 6)
 
 
 def test_a_request_cancelled_in_the_queue_leaves_no_trace(start, runs_folder):

@@ -72,6 +72,7 @@ def test_many_events_in_one_transaction(open_journal):
     events = [Event("u", "i", float(k), (), f"{k % 4500}") for k in range(10_000)]
     assert sum(journal.append(events).is_new) == 4500
     assert [event.time for event in all_of(journal)] == list(range(4500))
+    assert not any(journal.append(events[:4500]).is_new)
 
 
 def test_positions_have_a_text(open_journal):

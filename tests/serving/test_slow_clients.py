@@ -81,6 +81,15 @@ def test_unfinished_bodies_may_use_limited_memory(connect, monkeypatch):
     assert answer(connect(post(len(BODY), BODY))) == 200
 
 
+def test_a_body_in_chunks_is_limited_as_a_whole(connect, monkeypatch):
+    monkeypatch.setattr(middleware, "MAX_BODY_BYTES", 1000)
+    head = b"POST /events HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+    client = connect(head + b"258\r\n" + 600 * b" " + b"\r\n")
+    time.sleep(0.1)  # so that the service reads the chunks one by one
+    client.sendall(b"258\r\n" + 600 * b" " + b"\r\n")
+    assert answer(client) == 413
+
+
 def test_headers_must_be_complete_in_time(connect, monkeypatch):
     monkeypatch.setattr(server_process, "HEADER_SECONDS", 0.3)
     silent, started = connect(), connect(b"GET /health HTTP/1.1\r\nhost")

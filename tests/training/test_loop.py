@@ -20,6 +20,7 @@ from dynedge.training.logging import TrainingLogger
 from dynedge.training.loop import SMALL_WINDOW, fit, threads_for
 from dynedge.training.optimizer import Adam
 from dynedge.training.train_state import TIMINGS, EpochTotals, TrainState
+from dynedge.utils.jsonl import read_jsonl
 from dynedge.utils.tensor_io import select_prefix
 
 FAST = TrainingConfig(epochs=4, lr=0.02, row_lr=0.05, split="0.7,0.1,0.2", patience=0)
@@ -88,6 +89,19 @@ def test_the_averaged_parameters_are_validated_and_kept_and_training_goes_on_wit
     for name, tensor in of_epochs[averaged.best.epoch].items():
         torch.testing.assert_close(kept[name], tensor, rtol=1e-6, atol=1e-7)
     assert averaged.history[-1]["valid_mrr"] != plain.history[-1]["valid_mrr"]
+
+
+def test_every_window_of_every_epoch_has_random_numbers_of_its_own():
+    seeds = []
+
+    class Recording(Toy):
+        def loss(self, prepared, state, step):
+            seeds.append(torch.initial_seed())
+            return super().loss(prepared, state, step)
+
+    log = log_in_memory()
+    fit(Recording(ToyConfig(), LogShape.of(log)), log, dataclasses.replace(FAST, epochs=2))
+    assert len(set(seeds)) == len(seeds) == 14
 
 
 def test_learning_rates_decay_after_each_epoch_without_improvement(monkeypatch):
@@ -244,6 +258,15 @@ def test_epoch_lines_on_stderr_and_strict_json_in_metrics(tmp_path, capsys):
         "2.0 s + 0.5 s validation\n"
     )
     assert json.loads((tmp_path / "metrics.jsonl").read_text())["residual"] is None
+
+
+def test_a_resumed_run_drops_the_records_after_its_checkpoint(tmp_path, capsys):
+    (tmp_path / "metrics.jsonl").write_text('{"epoch": 1}\n{"epoch": 2}\n{"epoch": 3')
+    logger = TrainingLogger(tmp_path)
+    logger.start([{"epoch": 1}], 4, 100)
+    assert "resuming after epoch 1" in capsys.readouterr().err
+    logger.close()
+    assert read_jsonl(tmp_path / "metrics.jsonl") == [{"epoch": 1}]
 
 
 def test_tensorboard_gets_every_metric_and_a_missing_package_is_a_usage_error(tmp_path, monkeypatch):

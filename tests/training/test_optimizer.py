@@ -60,6 +60,35 @@ def test_scaled_learning_rates_scale_every_step():
             assert table[row].item() == pytest.approx(-0.2 * (factor or 1), rel=1e-5)
 
 
+def test_a_rate_that_is_scaled_before_the_first_step_applies_to_it():
+    """As where a run is resumed after epochs without improvement."""
+    weight = nn.Parameter(torch.zeros(1))
+    adam = Adam([("w", weight)], 0.1, 1.0)
+    adam.scale_learning_rate(0.25)
+    weight.grad = torch.ones(1)
+    adam.step()
+    assert weight.item() == pytest.approx(-0.025, rel=1e-5)
+
+
+def test_clipping_applies_to_one_step():
+    clipped, plain = (nn.Parameter(torch.zeros(1)) for _ in range(2))
+    adams = [Adam([("w", weight)], 0.1, 1.0) for weight in (clipped, plain)]
+    for adam, weight in zip(adams, (clipped, plain), strict=True):
+        weight.grad = torch.full((1,), 8.0)
+        if weight is clipped:
+            adam.clip(1e-3)
+        adam.step()
+        weight.grad = torch.full((1,), 3.0)
+        adam.step()
+    expected = nn.Parameter(torch.zeros(1))
+    reference = torch.optim.Adam([expected], 0.1)
+    for grad in (1e-3, 3.0):
+        expected.grad = torch.full((1,), grad)
+        reference.step()
+    assert clipped.item() == pytest.approx(expected.item(), rel=1e-4)
+    assert plain.item() != pytest.approx(expected.item(), rel=1e-2)
+
+
 def test_the_first_update_of_a_row_late_in_training_is_the_learning_rate():
     table = nn.Parameter(torch.zeros(2, 1))
     adam = Adam([("t", table)], 1.0, 0.1)

@@ -55,16 +55,18 @@ def test_the_best_epoch_is_calibrated_again_on_more_events(monkeypatch):
     calls, original = [], loop.calibrate
 
     def calibrate(model, log, events, state, **settings):
-        chosen = original(model, log, events, state, **settings)
+        chosen, ranks = original(model, log, events, state, **settings)
         model.weight.fill_(len(events) / 100)
         calls.append((events, {name: tensor.clone() for name, tensor in model.state_dict().items()}))
-        return chosen
+        return chosen, ranks * len(calls)  # the first epoch is the best
 
     monkeypatch.setattr(loop, "calibrate", calibrate)
     course = fit(make_edge(log, 240), log, config)
     assert [events for events, _ in calls] == [range(240, 250)] * 2 + [range(240, 290)]
     best = select_prefix(course.best.tensors, "model")
-    assert best["weight"] == 0.5
+    assert (course.best.epoch, best["weight"]) == (0, 0.5)
+    calibrated = calls[2][1]
+    assert all(torch.equal(tensor, calls[0][1][name]) for name, tensor in calibrated.items() if name != "weight")
     assert all(
         torch.equal(tensor, calls[course.best.epoch][1][name]) for name, tensor in best.items() if name != "weight"
     )
