@@ -19,7 +19,8 @@ from dynedge.runs.evaluate_run import evaluate_run
 from dynedge.runs.folder import RunFolder
 from dynedge.runs.train_run import train_run
 
-SHORT = "--epochs", "2", "--cuts", "3", "--set", "model.windows=4"
+ALL = ["frozen", "state", "online", "retrain"]
+SHORT = "--policies", ",".join(ALL), "--epochs", "2", "--cuts", "3", "--set", "model.windows=4"
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -94,7 +95,7 @@ def finished(tmp_path_factory):
     toy.register()
     user, item = toy.events(count=600)
     log = write_log(place / "log", user, item)
-    return place, backtest(log, config(), ["frozen", "state", "retrain"], place / "runs", cuts=3)
+    return place, backtest(log, config(), ALL, place / "runs", cuts=3)
 
 
 def config():
@@ -108,6 +109,9 @@ def test_the_policies(toy_models, finished):
     assert rows["retrain", 2]["mrr"] != rows["state", 2]["mrr"]
     assert rows["frozen", 1]["mrr"] == pytest.approx(rows["state", 1]["mrr"], abs=0.2)
     assert rows["state", 2]["seconds"] == 0 < rows["retrain", 2]["seconds"]
+    online = evaluate_run(folder / "runs" / "cut-1", protocol="online").part("test")[0]
+    assert (1 / online).mean() == pytest.approx({row["policy"]: row for row in results["policies"]}["online"]["mrr"])
+    assert rows["online", 2]["seconds"] > 0
     ranks = np.fromfile(folder / "runs" / "ranks" / "state-1-full.npy")
     evaluated = evaluate_run(folder / "runs" / "cut-1").part("test")[0]
     assert len(ranks) == len(evaluated) == 300
@@ -119,7 +123,7 @@ def test_the_future_does_not_change_earlier_cuts(toy_models, finished, tmp_path)
     user, item = toy.events(count=600)
     item[500:] = item[500:][::-1]
     changed = write_log(tmp_path / "log", user, item)
-    again = backtest(changed, config(), ["frozen", "state", "retrain"], tmp_path / "runs", cuts=3)
+    again = backtest(changed, config(), ALL, tmp_path / "runs", cuts=3)
     for before, after in zip(results["rows"], again["rows"], strict=True):
         assert (before["mrr"] == after["mrr"]) == (before["cut"] < 3)
 
@@ -129,10 +133,10 @@ def test_a_finished_backtest_computes_nothing(toy_models, finished, monkeypatch)
     log = read_log(folder / "log")
     monkeypatch.setattr(module, "train_in_subprocess", None)
     monkeypatch.setattr(module, "load_run", None)
-    assert backtest(log, config(), ["frozen", "state", "retrain"], folder / "runs", cuts=3) == results
+    assert backtest(log, config(), ALL, folder / "runs", cuts=3) == results
     monkeypatch.undo()
     (folder / "runs" / "ranks" / "state-2-full.npy").write_bytes(b"damaged")
-    assert backtest(log, config(), ["frozen", "state", "retrain"], folder / "runs", cuts=3) == results
+    assert backtest(log, config(), ALL, folder / "runs", cuts=3) == results
 
 
 def test_the_command(toy_models, finished, cli_run, tmp_path):
@@ -156,7 +160,8 @@ def test_the_command(toy_models, finished, cli_run, tmp_path):
         (["--start", "1.5"], 2, "--start 1.5 should be a share"),
         (["--set", "training.split=0.8,0.1,0.1"], 2, "the cuts decide"),
         (["--model", "absent.toml"], 3, "absent.toml"),
-        (["--protocol", "x"], 2, "--protocol"),
+        (["--protocol", "online"], 2, "--protocol 'online' must be one of: full, "),
+        (["--policies", "online", "--protocol", "sampled-499"], 2, "leave out --protocol sampled-499"),
     ],
 )
 def test_mistakes(toy_models, cli_run, tmp_path, arguments, code, message):

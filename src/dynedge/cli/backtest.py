@@ -26,7 +26,7 @@ def backtest(
         typer.Option(
             metavar="A,B,…",
             help="Policies: frozen (nothing changes after the first cut), state (states follow the events), "
-            "retrain (trained from nothing at each cut).",
+            "online (parameters too), retrain (trained from nothing at each cut).",
         ),
     ] = "frozen,state,retrain",
     cuts: Annotated[int, typer.Option(metavar="N", help="Number of cuts.", min=1)] = 5,
@@ -85,7 +85,7 @@ def _text(results: dict[str, Any]) -> str:
         _cut_table(results),
         f"{LEGEND}; age: from the first cut to the middle of the judged events\n"
         f"difference to best: mean difference per event to {results['best']}; intervals: bootstrap over users\n"
-        f"seconds: of training; runs: {results['runs']}",
+        f"seconds: of training, for online also of ranking; runs: {results['runs']}",
     ]
     if results["gain_of_retraining"]:
         parts.append(_answer(results))

@@ -11,6 +11,7 @@ resumes.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -26,13 +27,13 @@ from dynedge.data.log import EventLog
 from dynedge.data.windows import Window
 from dynedge.errors import DataError, UsageError
 from dynedge.evaluation.frozen import rank_frozen
-from dynedge.evaluation.protocol import rank_events
+from dynedge.evaluation.protocol import PROTOCOLS, rank_events
 from dynedge.evaluation.summary import difference, summarize
 from dynedge.experiments.compare_models import BenchmarkRun, check_reusable, resolve_for
 from dynedge.experiments.compared_models import TOML
 from dynedge.experiments.subprocess_training import announce, is_trained, train_in_subprocess
-from dynedge.runs.evaluate_run import check_protocol
 from dynedge.runs.folder import MODEL, STATE, load_run
+from dynedge.runs.online_evaluation import online_key, rank_run_online
 from dynedge.runs.run_config import RunConfig, parse_config, read_config_file, recipe_config
 from dynedge.training.logging import METRICS
 from dynedge.training.precision import autocast
@@ -45,6 +46,7 @@ from dynedge.utils.signals import StopSignal
 POLICIES = {
     "frozen": "the model and the states of the first cut",
     "state": "the parameters of the first cut; states follow the events",
+    "online": "the run of the first cut, which learns from each 1,000 events after ranking them",
     "retrain": "trained from nothing at each cut; states follow the events",
 }
 VALID_SHARE = 10  # one in so many of the events before a cut is for validation: the last ones
@@ -68,7 +70,7 @@ class Cut:
 
 @dataclass(frozen=True, eq=False)
 class Judged:
-    """The ranks of one policy at one cut, and the seconds that training for this cut took."""
+    """The ranks of one policy at one cut, and the seconds that training for this cut took; online, also ranking."""
 
     ranks: Array
     seconds: float
@@ -107,7 +109,10 @@ def backtest(
     protocol: str = "full",
 ) -> dict[str, Any]:
     """Trains and ranks what is missing in `folder`; returns the results as plain values, as `--json` prints."""
-    check_protocol(protocol)
+    if protocol not in PROTOCOLS:
+        raise UsageError(f"--protocol {protocol!r} must be one of: {', '.join(PROTOCOLS)}.")
+    if "online" in policies and protocol != "full":
+        raise UsageError(f"--policies online ranks all items: leave out --protocol {protocol}.")
     for policy in policies or [""]:
         if policy not in POLICIES:
             raise UsageError(f"--policies {policy!r} is not one of {', '.join(POLICIES)}.")
@@ -146,19 +151,18 @@ class _Backtest:
     def judge(self, policy: str) -> list[Judged]:
         """Returns the ranks of a policy at every cut."""
         first = self._train(0)
-        if policy == "frozen":
-            frozen = self._ranks("frozen", 0, self.cuts)
-            return [Judged(ranks, 0.0 if k else first) for k, ranks in enumerate(frozen)]
-        # At the first cut the other policies have the same run and so the same ranks.
-        followed = self._ranks("state", 0, self.cuts if "state" in self.policies else self.cuts[:1])
-        if policy == "state":
-            return [Judged(ranks, 0.0 if k else first) for k, ranks in enumerate(followed)]
-        retrained = [Judged(followed[0], first)]
-        for k in range(1, len(self.cuts)):
-            seconds = self._train(k)
-            (ranks,) = self._ranks("state", k, self.cuts[k : k + 1])
-            retrained.append(Judged(ranks, seconds))
-        return retrained
+        if policy == "retrain":
+            # At the first cut it is the run of the policy `state`, which follows the events of all cuts.
+            ranks, _ = self._ranks("state", 0, self.cuts if "state" in self.policies else self.cuts[:1])
+            return [Judged(ranks[0], first), *(self._judge_retrained(k) for k in range(1, len(self.cuts)))]
+        ranks, seconds = self._ranks(policy, 0, self.cuts)
+        learning = seconds / sum(map(len, ranks)) if policy == "online" else 0.0  # per event
+        return [Judged(part, learning * len(part) + (0.0 if k else first)) for k, part in enumerate(ranks)]
+
+    def _judge_retrained(self, k: int) -> Judged:
+        seconds = self._train(k)
+        (ranks,), _ = self._ranks("state", k, self.cuts[k : k + 1])
+        return Judged(ranks, seconds)
 
     def _train(self, k: int) -> float:
         """Trains the run of a cut unless it is trained; returns the seconds that its epochs took."""
@@ -171,8 +175,8 @@ class _Backtest:
                 raise DataError(f"{title}: training failed: {result.error}")
         return float(sum(record["seconds"] + record["valid_seconds"] for record in read_jsonl(run.folder / METRICS)))
 
-    def _ranks(self, kind: str, k: int, cuts: Sequence[Cut]) -> list[Array]:
-        """Returns the ranks at `cuts` by the run of cut k, with states that are frozen or follow the events."""
+    def _ranks(self, kind: str, k: int, cuts: Sequence[Cut]) -> tuple[list[Array], float]:
+        """Returns the ranks at `cuts` by the run of cut k, under the policy `kind`, and the seconds they took."""
         run, events = self.runs[k].folder, range(cuts[0].events.start, cuts[-1].events.stop)
         path = self.folder / "ranks" / f"{kind}-{k + 1}-{self.protocol}.npy"
         key = {
@@ -181,14 +185,18 @@ class _Backtest:
             "events": [events.start, events.stop],
             "model": file_sha256(run / MODEL),
             "state": file_sha256(run / STATE),
+            **(online_key(run) if kind == "online" else {}),
         }
-        ranks = _read(path, key)
-        if ranks is None:
-            ranks = self._rank(kind, k, events)
-            _write(path, key, ranks)
-        return np.split(ranks, np.cumsum([len(cut.events) for cut in cuts])[:-1])
+        stored = _read(path, key)
+        if stored is None:
+            started = time.monotonic()
+            stored = self._rank(kind, k, events), time.monotonic() - started
+            _write(path, key, *stored)
+        return np.split(stored[0], np.cumsum([len(cut.events) for cut in cuts])[:-1]), stored[1]
 
     def _rank(self, kind: str, k: int, events: range) -> Array:
+        if kind == "online":
+            return rank_run_online(self.runs[k].folder, self.log).ranks[-len(events) :]
         config = self.runs[k].config.training
         on_gpu = torch.device(config.device).type == "cuda" and torch.cuda.is_available()
         run = load_run(self.runs[k].folder, config.device if on_gpu else "cpu")
@@ -202,20 +210,21 @@ class _Backtest:
             return rank(run.model, self.log, events, run.state, protocol=self.protocol, on_progress=advance)
 
 
-def _read(path: Path, key: dict[str, Any]) -> Array | None:
-    """Returns stored ranks, or None if they are missing, damaged, or those of something else."""
+def _read(path: Path, key: dict[str, Any]) -> tuple[Array, float] | None:
+    """Returns stored ranks and seconds, or None if they are missing, damaged, or those of something else."""
     try:
-        if json.loads(path.with_suffix(".json").read_bytes()) == {**key, "sha256": file_sha256(path)}:
-            return np.fromfile(path)
-    except (OSError, ValueError):
-        pass
-    return None
+        stored = json.loads(path.with_suffix(".json").read_bytes())
+        seconds = float(stored.pop("seconds"))
+        return (np.fromfile(path), seconds) if stored == {**key, "sha256": file_sha256(path)} else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
 
 
-def _write(path: Path, key: dict[str, Any], ranks: Array) -> None:
+def _write(path: Path, key: dict[str, Any], ranks: Array, seconds: float) -> None:
     path.parent.mkdir(exist_ok=True)
     write_atomically(path, ranks.tofile)
-    write_text(path.with_suffix(".json"), json.dumps({**key, "sha256": file_sha256(path)}, indent=1) + "\n")
+    stored = {**key, "sha256": file_sha256(path), "seconds": seconds}
+    write_text(path.with_suffix(".json"), json.dumps(stored, indent=1) + "\n")
 
 
 def _results(log: EventLog, cuts: Sequence[Cut], judged: Mapping[str, Sequence[Judged]]) -> dict[str, Any]:
