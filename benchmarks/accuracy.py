@@ -54,7 +54,7 @@ EXACT = [f"model.{name}" for name in ("active_users=none", "active_items=none", 
 ADDITIONS = {
     "paper, no d-nodes": EXACT,
     "+ all items or 512 as negatives": ["model.negatives=512", "model.full_softmax_up_to=4096"],
-    "+ candidates by id and bias": ["model.candidate_id=true"],
+    "+ candidates by id and bias": ["model.candidate_id_up_to=4096"],
     "+ time gaps": ["model.time_gaps=true"],
     "+ repeat bonus": ["model.history=true"],
     "+ dropout": ["model.dropout=0.3"],

@@ -199,7 +199,7 @@ def benchmark_observe(events: int) -> None:
 
 
 def benchmark_search(queries: int = 50) -> None:
-    """Exact top 10 of `edge`: every item has a state, an embedding and a bias; the count memory has 20,000 events."""
+    """Exact top 10 of `edge`: every item has a state; the count memory has 20,000 events."""
     for items in (60_000, 1_000_000):
         rng = np.random.default_rng(0)
         user, item = rng.integers(0, 1000, 20_000), (items * rng.random(20_000) ** 3).astype(np.int64)
@@ -208,7 +208,6 @@ def benchmark_search(queries: int = 50) -> None:
         model = Edge.create(EdgeConfig(), log, len(log), 0).eval()
         with torch.no_grad():
             model.weight.fill_(0.2)
-            model.recurrence.candidate.normal_(std=0.3)
             state = model.start()
             model.observe(Window(log, range(len(log))), state)
             state["recurrence.item"].normal_(std=0.4)

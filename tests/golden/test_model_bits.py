@@ -35,7 +35,7 @@ VARIANTS = {
     "recurrence, augmented": ("recurrence", {"depth": 4, "solver": "augmented", "event_features": "false"}),
     "recurrence, refresh-penalty": ("recurrence", {"dnodes": 4, "solver": "refresh-penalty", "time_gaps": "false"}),
     "recurrence, sampled": ("recurrence", {"full_softmax_up_to": 0, "negatives": 16}),
-    "recurrence, ids": ("recurrence", {"candidate_id": "true"}),
+    "recurrence, no ids": ("recurrence", {"candidate_id_up_to": "0"}),
     "edge-paper, frozen": ("edge-paper", {"evolve_active": "false", "active_users": 60, "active_items": 60}),
     "jodie, mse": ("jodie", {"loss": "mse"}),
     "jodie, sampled": ("jodie", {"full_softmax_up_to": 0, "negatives": 16}),

@@ -31,8 +31,10 @@ DROPPING = RecurrenceConfig(windows=50, depth=20)
 CONFIGS = {
     "paper": replace(PAPER, active_users=50, active_items=200, dnodes=20, windows=50),
     "edge": RecurrenceConfig(windows=50, depth=20, dropout=0.0),
-    "edge, ids": RecurrenceConfig(windows=50, dropout=0.0, candidate_id=True, dim=40),
-    "edge, sampled": RecurrenceConfig(windows=50, dropout=0.0, full_softmax_up_to=0, active_items=200),
+    "edge, no ids": RecurrenceConfig(windows=50, dropout=0.0, candidate_id_up_to=0, dim=40),
+    "edge, sampled": RecurrenceConfig(
+        windows=50, dropout=0.0, full_softmax_up_to=0, active_items=200, candidate_id_up_to=0
+    ),
 }
 
 
@@ -69,8 +71,9 @@ def train(
 def test_the_loss_curve_is_the_cpus_and_so_is_the_verdict(
     name: str, log: EventLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In float32 both do the same sums in another order, and training passes rounding on: 0.2 % of the loss over 3
-    epochs. bfloat16 rounds products to 3 digits: 1 %. Test MRR differs by no more than between seeds."""
+    """In float32 both do the same sums in another order: 0.01 % of the loss in the first epoch. Training passes
+    rounding on: by the third epoch the same run twice on a GPU differs by 0.3 %, so both are given 1 %. bfloat16
+    rounds products to 3 digits: 1 %. Test MRR differs by no more than between seeds."""
     runs = [train(log, name, "cpu", "float32", seed) for seed in range(3)]
     (losses, verdict), verdicts = runs[0], [mrr for _, mrr in runs]
 
@@ -80,12 +83,13 @@ def test_the_loss_curve_is_the_cpus_and_so_is_the_verdict(
         return None if log.num_items <= model.config.full_softmax_up_to else drawn.cuda()
 
     monkeypatch.setattr(Recurrence, "sample_negatives", as_on_a_cpu)
-    for kind, bound in (("float32", 2e-3), ("bfloat16", 1e-2)):
+    for kind, bound in (("float32", 1e-4), ("bfloat16", 1e-2)):
         found, mrr = train(log, name, "cuda", kind)
         print(
             f"{name} {kind}: off by {[a / b - 1 for a, b in zip(found, losses, strict=True)]}, MRR {mrr} {verdicts}"
         )
-        assert found == pytest.approx(losses, rel=bound)
+        assert found[0] == pytest.approx(losses[0], rel=bound)
+        assert found == pytest.approx(losses, rel=1e-2)
         assert mrr == pytest.approx(verdict, abs=max(verdicts) - min(verdicts))
 
 

@@ -79,8 +79,10 @@ CONFIGS = {
     "recurrence": RecurrenceConfig(windows=2, depth=20),
     "recurrence, candidates split": RecurrenceConfig(windows=20),
     "recurrence, sampled": RecurrenceConfig(windows=2, full_softmax_up_to=0, negatives=64),
-    "recurrence, ids": RecurrenceConfig(windows=2, candidate_id=True),
-    "recurrence, ids, sampled": RecurrenceConfig(windows=2, candidate_id=True, full_softmax_up_to=0, negatives=64),
+    "recurrence, no ids": RecurrenceConfig(windows=2, candidate_id_up_to=0),
+    "recurrence, no ids, sampled": RecurrenceConfig(
+        windows=2, candidate_id_up_to=0, full_softmax_up_to=0, negatives=64
+    ),
 }
 
 

@@ -30,7 +30,7 @@ def make_log(events=60, users=7, items=9, seed=0, features=2, categories=True):
 
 
 def make_model(log, train_end=None, **config):
-    settings = {"dim": 5, "windows": 4, "dropout": 0.0, "candidate_id": True, **config}
+    settings = {"dim": 5, "windows": 4, "dropout": 0.0, "candidate_id_up_to": 4096, **config}
     model = recurrence.Recurrence.create(RecurrenceConfig(**settings), log, train_end or len(log), seed=1).double()
     with torch.no_grad():
         for parameter in model.parameters():  # not zero, so that nothing is right by accident
@@ -89,7 +89,7 @@ def reference_run(model, log, events):
         """State and candidate id embedding of the last item, 0 without one."""
         if item is None:
             return torch.zeros(model.skip.in_features, dtype=torch.float64)
-        return torch.cat([state[1][item], *([model.candidate[item, :-1]] if model.config.candidate_id else [])])
+        return torch.cat([state[1][item], *([model.candidate[item, :-1]] if model.candidate_ids is not None else [])])
 
     def gap(now, before):
         return [float(np.log1p(now - before)), 1.0] if before is not None else [0.0, 0.0]
@@ -105,7 +105,7 @@ def reference_run(model, log, events):
         if model.config.copy_path:
             head.append(copied(last.get(ids[0])))
         out, width = model.head(torch.cat(head)), d
-        scored = 2 * d if model.config.candidate_id else d
+        scored = 2 * d if model.candidate_ids is not None else d
         query, gates = out[:scored], 1 + out[scored:]
         if model.config.copy_path:
             query = query + model.skip.weight @ head[-1]
@@ -115,7 +115,7 @@ def reference_run(model, log, events):
         score = torch.stack([query[:width] @ vector[:width] for vector in state[1]])
         if model.config.popularity:
             score = score + torch.stack([weights @ popularity(item, k) for item in range(log.num_items)])
-        if model.config.candidate_id:
+        if model.candidate_ids is not None:
             score = score + model.candidate[:, :-1] @ query[d:] + model.candidate[:, -1]
         if model.bonus is not None:
             if model.config.history:

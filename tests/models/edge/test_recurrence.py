@@ -21,12 +21,12 @@ pytestmark = pytest.mark.slow
 
 SETTINGS = [
     {},
-    {"time_gaps": False, "candidate_id": False, "history": False, "successors": False},
+    {"time_gaps": False, "candidate_id_up_to": 0, "history": False, "successors": False},
     {"popularity": False},
     {"copy_path": False},
     {"successors": False},
     {"history": False},
-    {"copy_path": True, "candidate_id": False},
+    {"copy_path": True, "candidate_id_up_to": 0},
     {"dim": 3},
     {"dim": 70},
     {"item_id": False, "categories": False, "event_features": False},
@@ -213,10 +213,10 @@ def test_events_between_active_entities_write_no_state_and_still_train():
 
 def test_the_recipe_edge_paper_has_the_published_settings():
     assert (PAPER.active_users, PAPER.active_items, PAPER.dim, PAPER.windows) == (200, 100, 64, 300)
-    assert (PAPER.method, PAPER.solver, PAPER.candidate_id, PAPER.time_gaps) == (
+    assert (PAPER.method, PAPER.solver, PAPER.candidate_id_up_to, PAPER.time_gaps) == (
         "longest-path",
         "penalty",
-        False,
+        0,
         False,
     )
 

@@ -23,9 +23,9 @@ pytestmark = pytest.mark.slow
 CONFIGS = {
     "paper": {"active_users": 12, "active_items": 12, "dnodes": 5, "negatives": 4},
     "edge": {"depth": 4},
-    "edge, ids": {"depth": 4, "candidate_id": True},
-    "edge, sampled": {"candidate_id": True, "full_softmax_up_to": 0, "negatives": 6, "active_items": 12, "depth": 5},
-    "edge, shared": {"full_softmax_up_to": 0, "negatives": 6, "windows": 1},
+    "edge, no ids": {"depth": 4, "candidate_id_up_to": 0},
+    "edge, sampled": {"full_softmax_up_to": 0, "negatives": 6, "active_items": 12, "depth": 5},
+    "edge, shared": {"candidate_id_up_to": 0, "full_softmax_up_to": 0, "negatives": 6, "windows": 1},
 }
 
 

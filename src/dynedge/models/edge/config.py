@@ -34,7 +34,11 @@ class RecurrenceConfig:
     categories: bool = option(True, "Item category embeddings as features of an event and of the last item.")
     event_features: bool = option(True, "Numeric event features as input of the state update.")
     time_gaps: bool = option(True, "Logarithm of the time since the entity's previous event as input.")
-    candidate_id: bool = option(False, "Item id embedding and bias in the score of a candidate, added to its state.")
+    candidate_id_up_to: int = option(
+        4096,
+        "Largest number of items for an id embedding and a bias in a candidate's score, beside its state.",
+        least=0,
+    )
     history: bool = option(True, "Repeat-consumption bonus for items already seen by the user.")
     successors: bool = option(True, "Bonus for items that lately followed the user's last item.")
     listed_events: int = option(
@@ -73,7 +77,7 @@ PAPER = RecurrenceConfig(
     sampling_correction=False,
     full_softmax_up_to=0,
     time_gaps=False,
-    candidate_id=False,
+    candidate_id_up_to=0,
     history=False,
     successors=False,
     popularity=False,

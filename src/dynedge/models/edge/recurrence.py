@@ -76,10 +76,12 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
         dnodes: int,
         *,
         lists: bool = True,
+        candidate_id: bool = False,
     ) -> None:
         """`active`: masks of the active users and items; `dnodes`: number of d-nodes of all windows.
 
-        `lists`: whether the items that `config` lists are listed also where negatives are sampled.
+        `lists`: whether the items that `config` lists are listed also where negatives are sampled; `candidate_id`:
+        whether candidates are scored by an id embedding too. Both stay as they are when items are added.
         """
         super().__init__(config, shape)
         d = config.dim
@@ -90,13 +92,13 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
         self.event = nn.Linear(own, d) if own else None
         gap = 2 if config.time_gaps else 0
         self.gru = CoupledGRU(d, self.items.width + (d if own else 0) + gap)
-        scored = 2 * d if config.candidate_id else d
+        scored = 2 * d if candidate_id else d
         lists = lists or self.full_softmax
         self.lists = ListSources(config.history and lists, config.successors and lists)
         inputs = d + self.items.width + gap + (scored if config.copy_path else 0)
         self.head = Head(inputs, 2 * d, scored + (GATES if self.lists else 0))
-        if config.candidate_id:
-            self.candidate = nn.Parameter(torch.zeros(shape.items, d + 1))  # id embedding and bias
+        # Id embedding and bias of each item.
+        self.candidate = nn.Parameter(torch.zeros(shape.items, d + 1)) if candidate_id else None
         # From the last item, as candidates are scored by it, straight to the query.
         self.skip = nn.Linear(scored, scored, bias=False) if config.copy_path else None
         if self.skip is not None:
@@ -125,14 +127,19 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
             )
         with seeded(seed):
             dnodes = sum(len(dnodes) for dnodes in plan.dnodes)
-            model = cls(config, LogShape.of(log), active, dnodes, lists=train_end <= config.listed_events)
+            options = {
+                "lists": train_end <= config.listed_events,
+                "candidate_id": log.num_items <= config.candidate_id_up_to,
+            }
+            model = cls(config, LogShape.of(log), active, dnodes, **options)
         model.follow(plan)
         return model
 
     @classmethod
     def restore(cls, config: RecurrenceConfig, shape: LogShape, tensors: Tensors) -> Self:
         users, items = (np.asarray(tensors[f"psi_row_{side}"] >= 0) for side in (0, 1))
-        model = cls(config, shape, (users, items), len(tensors["dnode_constraint.phi"]), lists="bonus" in tensors)
+        options = {"lists": "bonus" in tensors, "candidate_id": "candidate" in tensors}
+        model = cls(config, shape, (users, items), len(tensors["dnode_constraint.phi"]), **options)
         model.load_state_dict(tensors)
         return model
 
@@ -255,7 +262,7 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
         if items > self.shape.items:
             if not self.items.grown:
                 self.items.grow()
-            if self.config.candidate_id:
+            if self.candidate is not None:
                 self.candidate = cast(nn.Parameter, grown(self.candidate, items, self._mean_id))
         self.shape = replace(self.shape, users=users, items=items)
         for side, (name, count) in enumerate(zip(SIDES, (users, items), strict=True)):
@@ -274,6 +281,7 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
     @cached_property
     def _mean_id(self) -> Tensor:
         """Of the trained items: first read before any new item has a row."""
+        assert self.candidate is not None
         return self.candidate.detach().double().mean(0).to(self.candidate)
 
     def _roots(self, index: WindowIndex, phi: Tensor | None, state: State) -> Tensor:
@@ -321,7 +329,7 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
 
     @property
     def _query_width(self) -> int:
-        return self.config.dim * (2 if self.config.candidate_id else 1)
+        return self.config.dim * (1 if self.candidate is None else 2)
 
     def _last_item_vectors(self, index: WindowIndex, arena: Tensor, state: State) -> Tensor:
         """[n, D]: state, as it is just before the event, and id embedding of the user's last item; 0 without one."""
@@ -336,7 +344,7 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
 
     def _with_ids(self, states: Tensor, item: Tensor) -> Tensor:
         """States of items followed by their id embeddings; 0 for item −1."""
-        if self.config.candidate_id:
+        if self.candidate is not None:
             ids = F.embedding(item.clamp_min(0), self.candidate, sparse=not self.full_softmax)
             states = torch.cat([states, ids[:, :-1]], 1)
         return states * (item >= 0)[:, None]
@@ -408,7 +416,7 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
 
     @property
     def candidate_ids(self) -> Tensor | None:
-        return self.candidate if self.config.candidate_id else None
+        return self.candidate
 
     # ---- loss
 
