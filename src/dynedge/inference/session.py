@@ -12,7 +12,6 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
@@ -163,17 +162,19 @@ class Session:
         item = np.array([self.items.add(event.item) for event in events], np.int32)
         self.grow()
         time, late = self.late_events.apply(user, item, np.array([event.time for event in events], np.float64))
-        log = replace(self._log(user, item, time, events), label=late.astype(np.float32))
+        log = self._log(user, item, time, events, late.astype(np.float32))
         for start in range(0, len(log), OBSERVE_EVENTS):
             self._observe(log, range(start, min(start + OBSERVE_EVENTS, len(log))))
         return log
 
-    def _log(self, user: Array, item: Array, time: Array, events: Sequence[Event]) -> EventLog:
+    def _log(
+        self, user: Array, item: Array, time: Array, events: Sequence[Event], label: Array | None = None
+    ) -> EventLog:
         features = np.zeros((len(events), self.run_log.features.shape[1]), np.float32)
         for row, event in zip(features, events, strict=True):
             if event.features:
                 row[:] = event.features
-        return EventLog(user, item, time, self.run_log.user_ids, self.run_log.item_ids, features)
+        return EventLog(user, item, time, self.run_log.user_ids, self.run_log.item_ids, features, label)
 
     def grow(self) -> None:
         """Grows every table to the current number of users and items."""

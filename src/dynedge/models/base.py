@@ -36,11 +36,14 @@ class NonFiniteStateError(DataError):
     """An event would make a state infinite or NaN; raised before anything of the `State` has changed."""
 
 
+NON_FINITE = "the event would make a state infinite, so it is not applied."
+
+
 def check_finite(*computed: Tensor) -> None:
     """Raises NonFiniteStateError unless all numbers are finite. Their sum is read first: it is cheaper."""
     for tensor in computed:
         if not math.isfinite(float(tensor.sum())) and not bool(torch.isfinite(tensor).all()):
-            raise NonFiniteStateError("the event would make a state infinite, so it is not applied.")
+            raise NonFiniteStateError(NON_FINITE)
 
 
 class State(dict[str, Tensor]):

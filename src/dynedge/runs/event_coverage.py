@@ -29,6 +29,11 @@ class Coverage:
 
     def add(self, log: EventLog, events: range) -> None:
         """Adds events of a log, one chunk at a time, so that a long log need not fit in memory."""
+        if len(events) == 1:
+            self.item_counts[log.item[events.start]] += 1
+            self.last_time = max(self.last_time, float(log.time[events.start]))
+            self.events += 1
+            return
         for chunk in _chunks(events):
             np.add.at(self.item_counts, log.item[chunk], 1)
             self.last_time = max(self.last_time, float(log.time[chunk].max()))

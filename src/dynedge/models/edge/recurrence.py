@@ -30,6 +30,7 @@ from dynedge.models.dynamic_base import Forward
 from dynedge.models.edge import popularity
 from dynedge.models.edge.config import RecurrenceConfig
 from dynedge.models.edge.dnode_constraint import DNodeConstraint
+from dynedge.models.edge.event_step import EventStep
 from dynedge.models.edge.gpu_window_cache import GPUWindowCache, check_memory, working_memory
 from dynedge.models.edge.score_lists import (
     GATES,
@@ -186,6 +187,16 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
         if len(window) == 1 and self.config.evolve_active and self.xi.device.type == "cpu":
             return index_event(self._index_of_one, window)
         return self._prepare(window)
+
+    @property
+    def schedule_of_one(self) -> Schedule:
+        """The schedule of a window of one event on a CPU."""
+        schedule: Schedule = self._index_of_one.schedule
+        return schedule
+
+    @cached_property
+    def _event_step(self) -> EventStep:
+        return EventStep(self)
 
     @cached_property
     def _index_of_one(self) -> WindowIndex:
@@ -522,6 +533,10 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
         return table._replace(stored=vectors, has_stored=torch.ones_like(table.has_stored))
 
     def observe(self, window: Window, state: State) -> None:
+        if len(window) == 1 and EventStep.supports(self):
+            self._event_step.observe(window, state)
+            self.lists.count_events(window, state)
+            return
         batch = self.prepare(window)
         arena, *_ = self._evolve(batch, state)
         check_finite(arena)

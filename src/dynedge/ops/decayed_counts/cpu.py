@@ -15,12 +15,12 @@ def decayed_counts(
 ) -> Tensor:
     out = start.new_empty(len(item_events), start.shape[1])
     lists = start_event.numpy(), item_starts.numpy(), item_events.numpy()
-    _count(np.ascontiguousarray(start.numpy()), *lists, int(clock), rate.numpy(), out.numpy())
+    count_events(np.ascontiguousarray(start.numpy()), *lists, int(clock), rate.numpy(), out.numpy())
     return torch.as_tensor(out)
 
 
 @compiled
-def _count(
+def count_events(
     start: Array, start_event: Array, item_starts: Array, item_events: Array, clock: int, rate: Array, out: Array
 ) -> None:
     for i in range(len(item_starts) - 1):

@@ -51,7 +51,7 @@ class _LevelGRU(torch.autograd.Function):
         run_in_parts(
             cpu_kernels.project_roots,
             schedule.first_phi,
-            _root_bounds(schedule),
+            root_bounds(schedule),
             schedule.children,
             *weights[1:],
             *tables,
@@ -100,7 +100,7 @@ def _arrays(*tensors: Tensor) -> tuple[Array, ...]:
     return tuple(tensor.contiguous().numpy() for tensor in tensors)
 
 
-def _root_bounds(schedule: Schedule) -> Array:
+def root_bounds(schedule: Schedule) -> Array:
     """First rows of entry users, entry items, ψ users and ψ items, and the end."""
     parts = schedule.entry_users, schedule.entry_items, schedule.psi_users, schedule.psi_items
     return np.array([0, *accumulate(map(len, parts))])
@@ -109,7 +109,7 @@ def _root_bounds(schedule: Schedule) -> Array:
 def _psi_gradients(state_grads: Tensor, gate_grads: Tensor, weights: tuple[Array, ...], schedule: Schedule) -> Tensor:
     """Fills the ψ rows of state_grads; returns the sums over the readers of each, [ψ rows, 3d]."""
     reader_sums = state_grads.new_empty(schedule.first_phi - schedule.first_psi, 3 * state_grads.shape[1])
-    lists = _root_bounds(schedule), schedule.psi_starts, schedule.psi_readers, schedule.first_written
+    lists = root_bounds(schedule), schedule.psi_starts, schedule.psi_readers, schedule.first_written
     run_in_parts(
         cpu_kernels.psi_gradients,
         len(schedule.psi_readers),
@@ -124,7 +124,7 @@ def _root_gradients(
     gate_grads: Tensor, state_grads: Tensor, weights: tuple[Array, ...], schedule: Schedule
 ) -> Tensor:
     """Fills the entry and φ rows of state_grads; returns all rows before the written ones."""
-    bounds = _root_bounds(schedule)
+    bounds = root_bounds(schedule)
     arrays = schedule.first_written, schedule.children, *weights, *_arrays(gate_grads, state_grads)
     for side in (0, 1):
         phi = schedule.first_phi + np.flatnonzero(schedule.dnodes % 2 == side)
@@ -139,7 +139,7 @@ def _weight_gradients(
     d = arena.shape[1]
     w_own, w_other, b_own = (arena.new_empty(2, 3 * d, *more) for more in ((d,), (d,), ()))
     groups = cpu_kernels.group_by_reading(schedule.blocks, schedule.parents, schedule.first_psi, schedule.first_phi)
-    arrays = _root_bounds(schedule), schedule.parents, *_arrays(gate_grads, reader_sums, arena, w_own, w_other, b_own)
+    arrays = root_bounds(schedule), schedule.parents, *_arrays(gate_grads, reader_sums, arena, w_own, w_other, b_own)
     run_in_parts(cpu_kernels.weight_gradients, len(gate_grads), *groups, *arrays)
     return _to_kernel_order(w_own, -d), w_other, _to_kernel_order(b_own, -d)
 

@@ -35,7 +35,7 @@ class _ReadStates(torch.autograd.Function):
         rows, source, start = out.numpy(), np.empty(sum(sizes), np.int64), 0
         for i, size in enumerate(sizes):
             xi, psi = (tensor.detach().contiguous().numpy() for tensor in learned[2 * i : 2 * i + 2])
-            _fill(rows[start : start + size], source[start : start + size], xi, psi, *groups[i])
+            fill_rows(rows[start : start + size], source[start : start + size], xi, psi, *groups[i])
             start += size
         if extra is not None:
             rows[start:] = extra.detach().numpy()
@@ -67,7 +67,7 @@ def _psi_gradient(rows: Array, source: Array, shape: torch.Size) -> Tensor | Non
 
 
 @compiled
-def _fill(
+def fill_rows(
     rows: Array,
     source: Array,
     xi: Array,
