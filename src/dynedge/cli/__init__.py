@@ -99,6 +99,7 @@ def _register_commands() -> None:
         serve,
         train,
         tune,
+        update,
     )
 
 

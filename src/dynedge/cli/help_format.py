@@ -28,7 +28,7 @@ class SectionedGroup(TyperGroup):
     SECTIONS = {  # noqa: RUF012
         "Getting started": ("demo",),
         "Data": ("prepare", "append", "info", "datasets", "synth"),
-        "Training": ("plan", "train", "tune"),
+        "Training": ("plan", "train", "update", "tune"),
         "Evaluation": ("evaluate", "compare", "backtest"),
         "Inference": ("recommend", "embed", "serve", "export"),
     }

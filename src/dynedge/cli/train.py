@@ -67,8 +67,8 @@ def train(
         again = "run the same command again" if resume else "add --resume to the same command"
         advice = f"{again} to continue" if out.exists() else "nothing was saved yet"
         raise stopped(signal, signal.exit_code, advice) from None
-    summary = _summary(out, trained, state)
-    print(json.dumps(summary) if as_json else _text(summary))
+    summary = summary_of(out, trained, state)
+    print(json.dumps(summary) if as_json else summary_text(summary))
     if plot:
         draw_run(out, plot)
         print(f"wrote {plot}", file=sys.stderr)
@@ -100,7 +100,7 @@ def _compose(
     return override(config, assignments)
 
 
-def _summary(out: Path, config: RunConfig, state: TrainState) -> dict[str, Any]:
+def summary_of(out: Path, config: RunConfig, state: TrainState) -> dict[str, Any]:
     best = state.best
     at_best = state.history[best.epoch] if best else {}
     return {
@@ -115,7 +115,7 @@ def _summary(out: Path, config: RunConfig, state: TrainState) -> dict[str, Any]:
     }
 
 
-def _text(summary: dict[str, Any]) -> str:
+def summary_text(summary: dict[str, Any]) -> str:
     from dynedge.utils.progress import clock
 
     early = ", stopped early" if summary["stopped_early"] else ""

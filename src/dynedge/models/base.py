@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from dynedge.data.log import EventLog
 from dynedge.data.windows import Window, cut_windows
 from dynedge.errors import DataError
+from dynedge.models.entity_rows import Rows, grown_table
 from dynedge.utils.array_type import Array
 from dynedge.utils.prefetch import prefetch_map
 
@@ -139,6 +140,19 @@ class Model(nn.Module, ABC):
         model = cls(config, shape)
         model.load_state_dict(tensors)
         return model
+
+    def entity_rows(self) -> dict[str, Rows]:
+        """The parameters and buffers that have a row for each user or item, by their names in the state_dict."""
+        return {}
+
+    def grown_tensors(self, shape: LogShape, seed: int) -> dict[str, Tensor]:
+        """The state_dict for a log that has gained users and items; `restore` makes a model of it."""
+        generator, tensors = torch.Generator().manual_seed(seed), self.state_dict()
+        tables = {
+            name: grown_table(tensors[name], rows, self.shape, shape, generator)
+            for name, rows in self.entity_rows().items()
+        }
+        return {**tensors, **tables}
 
     @classmethod
     def supports(cls, capability: type, config: Any) -> bool:

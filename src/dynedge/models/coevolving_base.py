@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from dynedge.models.base import State
 from dynedge.models.capabilities import HasStates
 from dynedge.models.dynamic_base import DynamicModel, Forward
+from dynedge.models.entity_rows import Rows
 from dynedge.models.ring_buffer import SIDES
 from dynedge.models.window_index import WindowIndex
 from dynedge.ops.read_states import EntityTable, read_states
@@ -38,6 +39,10 @@ class CoevolvingModel(DynamicModel, HasStates):
 
     def psi_row(self, side: int) -> Tensor:
         return cast(Tensor, getattr(self, f"psi_row_{side}"))
+
+    def entity_rows(self) -> dict[str, Rows]:
+        rows = Rows(users=True, fill=-1.0), Rows(items=True, fill=-1.0)  # new ones have no ψ
+        return {f"psi_row_{side}": one for side, one in enumerate(rows)}
 
     @property
     def sizes(self) -> tuple[int, int]:

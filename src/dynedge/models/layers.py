@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dynedge.models.base import LogShape
+from dynedge.models.entity_rows import Rows
 from dynedge.ops.gather_linear import GatherPart, gather_linear
 from dynedge.ops.level_gru import gru_arena
 
@@ -36,6 +37,17 @@ class ItemFeatures(nn.Module):
             "codes", torch.from_numpy(np.array(codes, np.int64).reshape(len(codes), shape.items + 1))
         )
         self.width, self.ids, self.grown = len(counts) * dim, ids, False
+
+    def entity_rows(self, prefix: str) -> dict[str, Rows]:
+        """The rows of its tables; the codes follow from the log (`codes_for`)."""
+        ids = [Rows(items=True, none=True, std=0.1)] if self.ids else []
+        rows = ids + [Rows(category=k, none=True, std=0.1) for k in range(len(self.tables) - len(ids))]
+        return {f"{prefix}tables.{k}": one for k, one in enumerate(rows)}
+
+    def codes_for(self, shape: LogShape) -> Tensor:
+        """The codes of a log that has gained items."""
+        categories = len(self.tables) > int(self.ids)
+        return ItemFeatures(shape, 1, ids=self.ids, categories=categories).codes
 
     def grow(self) -> None:
         """Adds one row that all items added later share: the mean id embedding, and no category."""

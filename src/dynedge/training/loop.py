@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from dynedge.data.log import EventLog
+from dynedge.data.windows import Window, cut_windows
 from dynedge.errors import DataError
 from dynedge.evaluation.metrics import mean
 from dynedge.evaluation.protocol import calibrate, rank_events
@@ -26,10 +28,26 @@ from dynedge.training.precision import autocast, deterministic_algorithms
 from dynedge.training.step import TrainingStep
 from dynedge.training.train_state import Record, TrainState
 from dynedge.utils.signals import StoppedBySignal, StopSignal
-from dynedge.utils.tensor_io import select_prefix, with_prefixes
+from dynedge.utils.tensor_io import Tensors, select_prefix, with_prefixes
 
 SMALL_WINDOW = 2048  # events
 FINAL_CALIBRATION = 5  # times as many validation events as after an epoch
+
+
+@dataclass(frozen=True, eq=False)
+class Continuation:
+    """Where training continues: a position of the log, the state there, Adam's moments, a learning rate factor."""
+
+    first: int
+    state: State
+    moments: Tensors
+    rate: float
+
+    def windows(self, train_end: int, of_all: list[range]) -> list[range]:
+        """The events from `first` on, in windows of the size that those of all training events have."""
+        events = train_end - self.first
+        count = max(1, round(len(of_all) * events / max(train_end, 1)))
+        return [range(self.first + w.start, self.first + w.stop) for w in cut_windows(events, count)]
 
 
 def fit(
@@ -40,16 +58,24 @@ def fit(
     checkpoints: Checkpoints | None = None,
     logger: TrainingLogger | None = None,
     stop: StopSignal | None = None,
+    continuation: Continuation | None = None,
 ) -> TrainState:
     """Trains the model on the log's training events; resumes from the newest checkpoint if there is one.
 
+    With a `continuation` the epochs consist of the training events from `continuation.first` on, and only the last
+    one is validated: ranking the validation events takes longer than such an epoch.
     The returned TrainState holds the best epoch by validation MRR: the model and the state at the end of its training
     events. Deterministic on a CPU: a run stopped anywhere and resumed ends with the same bits as one never stopped.
     """
     logger, stop = logger or TrainingLogger(quiet=True), stop or StopSignal()
     train, valid = config.train_valid_ranges(log)
-    windows = model.training_windows(train.stop)
-    train_state = TrainState(model, Adam(model.named_parameters(), config.lr, config.row_lr), model.start())
+    optimizer = Adam(model.named_parameters(), config.lr, config.row_lr)
+    windows, rate, first_state = model.training_windows(train.stop), 1.0, None
+    if continuation is not None:
+        windows, rate, first_state = continuation.windows(train.stop, windows), continuation.rate, continuation.state
+        optimizer.load(continuation.moments)
+    train_state = TrainState(model, optimizer, model.start(), first_state=first_state)
+    train_state.state = train_state.start()
     saver = _CheckpointSaver(train_state, checkpoints, config, stop)
     saver.load()
     step = TrainingStep(model, train_state.optimizer, config)
@@ -60,18 +86,21 @@ def fit(
     try:
         with stop.deferred(), deterministic_algorithms(config.deterministic):
             while train_state.epoch < config.epochs and not train_state.should_stop_early(config.patience):
-                train_state.optimizer.scale_learning_rate(config.lr_decay**train_state.non_improving_epochs)
+                train_state.optimizer.scale_learning_rate(rate * config.lr_decay**train_state.non_improving_epochs)
                 with threads_for(windows):
                     _train_epoch(train_state, step, log, windows, config, saver, logger)
                 if train_state.totals.end_epoch_metrics is None:  # once per epoch, also if resumed after it
                     train_state.totals.end_epoch_metrics = dict(model.end_epoch(train_state.epoch))
+                last = train_state.epoch == config.epochs - 1
+                validated = valid if continuation is None or last else valid[:0]
                 with train_state.averaged():
-                    record = _validate(train_state, log, valid, config, saver)
+                    record = _validate(train_state, log, validated, config, saver)
                     train_state.finish_epoch(record)
                 logger.log_epoch(record)
                 saver.save_if_due()
             saver.save()
-            _calibrate_best_epoch(train_state, log, config, logger)
+            if continuation is None:
+                _calibrate_best_epoch(train_state, log, config, logger)
     finally:
         logger.close()
     return train_state
@@ -90,7 +119,11 @@ def _train_epoch(
     model, first = train_state.model.train(), train_state.window
     metrics = _DeferredMetrics(train_state, windows, config, logger)
     saver.before_saving = metrics.read
-    batches = model.batches(log, windows, first) if first < len(windows) else ()
+    batches: Iterable[Any] = ()
+    if first < len(windows) and train_state.first_state is None:
+        batches = model.batches(log, windows, first)
+    elif first < len(windows):
+        batches = (model.continued_batch(Window(log, events), train_state.state) for events in windows[first:])
     for window, batch in enumerate(batches, first):
         position = Step(config.seed, train_state.epoch, window)
         torch.manual_seed(position.generator().initial_seed())  # for layers that draw by themselves, as dropout
@@ -266,5 +299,5 @@ def _divergence(objective: float, epoch: int, window: int, windows: list[range],
 
 
 def _remaining_events(train_state: TrainState, windows: list[range], epochs: int) -> int:
-    done = windows[train_state.window - 1].stop if train_state.window else 0
-    return max((epochs - train_state.epoch) * windows[-1].stop - done, 0)
+    done = windows[train_state.window - 1].stop - windows[0].start if train_state.window else 0
+    return max((epochs - train_state.epoch) * (windows[-1].stop - windows[0].start) - done, 0)

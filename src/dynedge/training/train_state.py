@@ -75,6 +75,7 @@ class TrainState:
     totals: EpochTotals = field(default_factory=EpochTotals)
     history: list[Record] = field(default_factory=list)  # one record per epoch, as in metrics.jsonl
     best: BestEpoch | None = None
+    first_state: State | None = None  # at the first window, if that is not the beginning of the log
     average: Tensors = field(default_factory=dict)  # of the parameters; empty: none
     _averaged: bool = False  # whether the model has the averages now, and `average` the trained parameters
 
@@ -118,7 +119,11 @@ class TrainState:
             self.best = BestEpoch(self.epoch, mrr, self.snapshot())
         self.history.append(record)
         self.epoch, self.window = self.epoch + 1, 0
-        self.totals, self.state = EpochTotals(), self.model.start()
+        self.totals, self.state = EpochTotals(), self.start()
+
+    def start(self) -> State:
+        """The state before the first window."""
+        return self.model.start() if self.first_state is None else self.first_state.clone()
 
     @property
     def non_improving_epochs(self) -> int:

@@ -45,7 +45,8 @@ from dynedge.models.growable import padded_size
 from dynedge.ops.thread_pool import run_side_by_side
 
 MIN_PART = 4  # events for which another thread pays: scoring one takes some 100 µs, waking a thread 100 to 300
-CONTINUED_EXAMPLES = 512  # examples of a window that is learned from after training
+MIN_EXAMPLES = 64  # examples of a window that is learned from after training
+CACHED_EXAMPLES = 40_000  # of such windows, 10 KB each
 COPIED_PER_EVENT = 1 << 18  # bytes: a low estimate of what is copied in the time that scoring an event takes
 
 
@@ -62,6 +63,7 @@ class CountMemory(Model, Growable, Explainable, Undoable, RemembersSeen):
         self._scratch: list[CandidateBuffer] = []
         self.mixture = Mixture(torch.zeros(sources), config.gating_hidden, config.rescaling_hidden)
         self._equal_weights = Mixture(torch.zeros(sources), 0, 0).weights()
+        self._continued: dict[range, WindowExamples] = {}
         self._examples = ExampleCache(self.start, self._collect, config.training_examples)
 
     @classmethod
@@ -116,8 +118,18 @@ class CountMemory(Model, Growable, Explainable, Undoable, RemembersSeen):
         return self._examples.batches(log, windows, first)
 
     def continued_batch(self, window: Window, state: State) -> WindowExamples:
-        examples = self._collect(window, window.events.start, CONTINUED_EXAMPLES, state)
-        return WindowExamples(window, examples, end_state=None)
+        """The share of events that become examples is that of training; those of the latest windows are cached."""
+        cached = self._continued.get(window.events)
+        if cached is not None and cached.window.log is window.log:
+            self.observe(window, state)
+            return cached
+        share = self.counts.training_examples / max(int(state["clock"]), 1)
+        count = max(MIN_EXAMPLES, round(share * len(window)))
+        examples = self._collect(window, window.events.start, count, state)
+        self._continued[window.events] = WindowExamples(window, examples, end_state=None)
+        while len(self._continued) > 1 and sum(map(_num_examples, self._continued.values())) > CACHED_EXAMPLES:
+            del self._continued[next(iter(self._continued))]
+        return self._continued[window.events]
 
     def _collect(self, window: Window, number: int, count: int, state: State) -> Examples:
         """Returns up to `count` examples of a window and appends its events.
@@ -213,3 +225,7 @@ class CountMemory(Model, Growable, Explainable, Undoable, RemembersSeen):
         explain_items(*arguments, self._buffer(), contributions, nearest)
         shares = (shares_by_reason(row, half_lives) for row in contributions)
         return [Explanation(by_reason, int(item)) for by_reason, item in zip(shares, nearest, strict=True)]
+
+
+def _num_examples(batch: WindowExamples) -> int:
+    return len(batch.examples.query_features)

@@ -35,6 +35,7 @@ from dynedge.models.count_memory.example_cache import WindowExamples
 from dynedge.models.count_memory.model import CountMemory
 from dynedge.models.edge.config import EdgeConfig
 from dynedge.models.edge.recurrence import Recurrence
+from dynedge.models.entity_rows import Rows
 from dynedge.models.window_index import WindowIndex
 from dynedge.ops.dispatch import SideStream
 from dynedge.ops.item_ranks import ranks_of_weighted_sums
@@ -87,6 +88,13 @@ class Edge(
         model = cls(config, memory, Recurrence.restore(config.recurrence, shape, parts[1]))
         model.load_state_dict(tensors)
         return model
+
+    def entity_rows(self) -> dict[str, Rows]:
+        return {RECURRENCE + name: rows for name, rows in self.recurrence.entity_rows().items()}
+
+    def grown_tensors(self, shape: LogShape, seed: int) -> dict[str, Tensor]:
+        grown = self.recurrence.grown_tensors(shape, seed)
+        return {**self.state_dict(), **{RECURRENCE + name: tensor for name, tensor in grown.items()}}
 
     # ---- training: each expert on its own loss
 

@@ -40,6 +40,7 @@ from dynedge.models.edge.score_lists import (
     ScoreLists,
     listed_candidates,
 )
+from dynedge.models.entity_rows import Rows
 from dynedge.models.growable import grown, padded_size
 from dynedge.models.layers import CoupledGRU, Head, ItemFeatures
 from dynedge.models.ring_buffer import SIDES
@@ -135,6 +136,13 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
             model = cls(config, LogShape.of(log), active, dnodes, **options)
         model.follow(plan)
         return model
+
+    def entity_rows(self) -> dict[str, Rows]:
+        ids = {"candidate": Rows(items=True)} if self.config.candidate_id else {}
+        return super().entity_rows() | self.items.entity_rows("items.") | ids
+
+    def grown_tensors(self, shape: LogShape, seed: int) -> dict[str, Tensor]:
+        return super().grown_tensors(shape, seed) | {"items.codes": self.items.codes_for(shape)}
 
     @classmethod
     def restore(cls, config: RecurrenceConfig, shape: LogShape, tensors: Tensors) -> Self:

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from dynedge.models.base import LogShape, State
 from dynedge.models.coevolving_base import CoevolvingModel, time_gap_features
+from dynedge.models.entity_rows import Rows
 from dynedge.models.layers import ItemFeatures
 from dynedge.models.window_index import WindowIndex
 from dynedge.ops.gather_linear import gather_linear, gather_rows
@@ -47,6 +48,12 @@ class CoevolvingRNN(CoevolvingModel):
         self.own, self.other, self.feature = uniform(2, dim, dim), uniform(2, dim, dim), uniform(2, dim, width)
         self.bias = uniform(2, dim)
         self.add_learned_vectors(*seen, dim)
+
+    def entity_rows(self) -> dict[str, Rows]:
+        return super().entity_rows() | self.items.entity_rows("items.")
+
+    def grown_tensors(self, shape: LogShape, seed: int) -> dict[str, Tensor]:
+        return super().grown_tensors(shape, seed) | {"items.codes": self.items.codes_for(shape)}
 
     def gap_features(self, time: Tensor, previous: Tensor) -> Tensor:
         return time_gap_features(time, previous, LONG_GAP)

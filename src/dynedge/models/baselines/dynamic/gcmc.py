@@ -41,6 +41,7 @@ from dynedge.models.base import LogShape, State
 from dynedge.models.baselines.dynamic.neighbour_base import NeighbourIndex, NeighbourModel, history_after, item_arena
 from dynedge.models.capabilities import HasVectors
 from dynedge.models.dynamic_base import Forward
+from dynedge.models.entity_rows import Rows
 from dynedge.models.ring_buffer import NONE
 from dynedge.models.window_index import WindowIndex
 from dynedge.ops.gather_linear import gather_linear
@@ -155,6 +156,9 @@ class GCMC(NeighbourModel, HasVectors):
         self.encoders = nn.ModuleList(ENCODERS[config.encoder](config) for _ in range(2))
         self.dense = nn.Linear(d, d)
         self.decoder = nn.Parameter(torch.eye(d))
+
+    def entity_rows(self) -> dict[str, Rows]:
+        return {"x.0": Rows(users=True), "x.1": Rows(items=True)}
 
     @classmethod
     def create(cls, config: GCMCConfig, log: EventLog, train_end: int, seed: int) -> Self:

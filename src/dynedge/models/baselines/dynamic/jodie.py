@@ -29,6 +29,7 @@ from dynedge.models.base import LogShape, State, Step
 from dynedge.models.baselines.dynamic.coevolving_rnn import CoevolvingRNN
 from dynedge.models.candidate_states import rows_before
 from dynedge.models.dynamic_base import Forward
+from dynedge.models.entity_rows import Rows
 from dynedge.models.window_index import WindowIndex
 from dynedge.ops.gather_linear import gather_linear
 
@@ -58,6 +59,9 @@ class Jodie(CoevolvingRNN):
         self.user_static, self.item_static = (nn.Parameter(table, not self.by_distance) for table in tables)
         self.projection = nn.Parameter(torch.zeros(d))
         self.predict = nn.Linear(4 * d, 2 * d)
+
+    def entity_rows(self) -> dict[str, Rows]:
+        return super().entity_rows() | {"user_static": Rows(users=True), "item_static": Rows(items=True)}
 
     @property
     def candidate_ids(self) -> Tensor:

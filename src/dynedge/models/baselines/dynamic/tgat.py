@@ -42,6 +42,7 @@ from dynedge.models.base import LogShape, State, seeded
 from dynedge.models.baselines.dynamic.neighbour_base import NeighbourIndex, NeighbourModel, history_after, item_arena
 from dynedge.models.capabilities import HasVectors
 from dynedge.models.dynamic_base import Forward
+from dynedge.models.entity_rows import Rows
 from dynedge.models.ring_buffer import SIDES, History, RingIndex
 from dynedge.models.window_index import WindowIndex
 from dynedge.ops.gather_linear import gather_linear
@@ -106,6 +107,9 @@ class TGAT(NeighbourModel, HasVectors):
         self.phase = nn.Parameter(torch.zeros(config.time_dim))
         self.first, self.second = (nn.ModuleList(Attention(config, shape.features) for _ in SIDES) for _ in range(2))
         self.query_out = nn.Linear(d, 2 * d)
+
+    def entity_rows(self) -> dict[str, Rows]:
+        return {"x.0": Rows(users=True), "x.1": Rows(items=True)}
 
     @classmethod
     def create(cls, config: TGATConfig, log: EventLog, train_end: int, seed: int) -> Self:

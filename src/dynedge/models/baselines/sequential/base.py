@@ -25,6 +25,7 @@ from dynedge.config import option
 from dynedge.data.log import EventLog
 from dynedge.data.windows import Window
 from dynedge.models.base import REPLAYED, LogShape, Loss, Model, State, Step, loggable
+from dynedge.models.entity_rows import Rows
 from dynedge.models.layers import ItemFeatures
 from dynedge.models.ring_buffer import HistoryLookup, RingBuffers, RingIndex
 from dynedge.ops.gather_linear import gather_rows
@@ -82,6 +83,12 @@ class SequenceModel(Model):
         self.bias = nn.Parameter(torch.zeros(shape.items + 1, 1))
         self._order: tuple[tuple[int, int], Array] | None = None
         self._lookup: tuple[EventLog, HistoryLookup] | None = None
+
+    def entity_rows(self) -> dict[str, Rows]:
+        return {"bias": Rows(items=True, none=True)} | self.items.entity_rows("items.")
+
+    def grown_tensors(self, shape: LogShape, seed: int) -> dict[str, Tensor]:
+        return super().grown_tensors(shape, seed) | {"items.codes": self.items.codes_for(shape)}
 
     # ---- what a subclass computes
 

@@ -22,6 +22,7 @@ from dynedge.data.log import EventLog
 from dynedge.data.windows import Window
 from dynedge.models.base import LogShape, Loss, Model, State, Step
 from dynedge.models.capabilities import HasVectors
+from dynedge.models.entity_rows import Rows
 from dynedge.ops.all_scores import all_scores
 
 LR_SCALE = 10.0  # the regression learns this much faster, so that it keeps up with the vectors
@@ -39,6 +40,9 @@ class StaticModel(Model, HasVectors):
         self.weight, self.bias = nn.Parameter(torch.ones(config.dim)), nn.Parameter(torch.zeros(()))
         for parameter in (self.weight, self.bias):
             parameter.lr_scale = LR_SCALE  # type: ignore[attr-defined]
+
+    def entity_rows(self) -> dict[str, Rows]:
+        return {"users": Rows(users=True), "items": Rows(items=True)}
 
     # ---- what a subclass computes
 

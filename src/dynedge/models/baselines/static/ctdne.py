@@ -31,6 +31,7 @@ from dynedge.data.log import EventLog
 from dynedge.data.windows import Window
 from dynedge.models.base import REPLAYED, LogShape, Step
 from dynedge.models.baselines.static.base import StaticModel
+from dynedge.models.entity_rows import Rows
 from dynedge.utils.array_type import Array
 from dynedge.utils.numba_compile import compiled
 
@@ -67,6 +68,10 @@ class Ctdne(StaticModel):
         self.y = nn.Parameter(torch.zeros(entities, config.dim))
         self.degree: Tensor
         self.register_buffer("degree", torch.zeros(entities))
+
+    def entity_rows(self) -> dict[str, Rows]:
+        new = Rows(users=True, items=True)
+        return super().entity_rows() | {"x": new._replace(std=0.3 / self.config.dim**0.5), "y": new, "degree": new}
 
     @classmethod
     def create(cls, config: CtdneConfig, log: EventLog, train_end: int, seed: int) -> Self:

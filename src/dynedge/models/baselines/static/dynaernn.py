@@ -39,6 +39,7 @@ from dynedge.data.windows import Window, cut_windows
 from dynedge.errors import DataError
 from dynedge.models.base import LogShape, Step
 from dynedge.models.baselines.static.base import StaticModel
+from dynedge.models.entity_rows import Rows
 from dynedge.utils.array_type import Array
 from dynedge.utils.numba_compile import compiled
 
@@ -110,6 +111,10 @@ class DynAERNN(StaticModel):
         self.encode, self.lstm = nn.Linear(h, d), nn.LSTM(d, d, batch_first=True)
         self.decode = nn.Linear(d, h)
         self.entry_weight = nn.Parameter(F.pad(0.1 * torch.randn(entities, h), (0, 1)))  # the last column is b₄
+
+    def entity_rows(self) -> dict[str, Rows]:
+        new = Rows(users=True, items=True, std=0.1)
+        return super().entity_rows() | {"row_weight": new, "entry_weight": new}
 
     @classmethod
     def create(cls, config: DynAERNNConfig, log: EventLog, train_end: int, seed: int) -> Self:

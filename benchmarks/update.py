@@ -1,0 +1,111 @@
+"""Accuracy and time of `dynedge update` against a full retraining, after a log has gained 20 % more events.
+
+    python benchmarks/update.py --logs DIR --names wikipedia,online_retail --work DIR [--epochs 8] [--options E/R/F,…]
+
+The first five sixths of each log's events are a log of their own, on which the parent is trained. Then the whole log is
+trained from nothing, and the parent is updated. All are ranked on the test events of the whole log; the frozen row is
+the parent, whose states go on and whose parameters do not. An option is epochs/replay/rate of `dynedge update`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+from machine_info import describe_machine
+
+from dynedge.data.id_index import IdIndex
+from dynedge.data.log import EventLog, read_log
+from dynedge.data.log_writer import LogWriter
+from dynedge.evaluation.metrics import mean
+from dynedge.evaluation.protocol import rank_events
+from dynedge.evaluation.summary import difference
+from dynedge.runs.folder import RunFolder, load_run
+from dynedge.runs.run_config import recipe_config, resolve_config
+from dynedge.runs.train_run import train_run
+from dynedge.runs.update_run import UpdateConfig, grown_model, state_at, update_run
+from dynedge.config import set_key
+from dynedge.utils.signals import StopSignal
+
+
+def first_events(log: EventLog, count: int, out: Path) -> EventLog:
+    """The first events of a log as a log of their own, with the ids that occur in them."""
+    user, item = np.asarray(log.user[:count]), np.asarray(log.item[:count])
+    users, items = int(user.max()) + 1, int(item.max()) + 1
+    if not out.exists():
+        with LogWriter(out) as writer:
+            writer.column("user", np.int32).append(user)
+            writer.column("item", np.int32).append(item)
+            writer.column("time", np.float64).append(log.time[:count])
+            writer.ids("user_ids", IdIndex.from_ids(log.user_ids.take(range(users))))
+            writer.ids("item_ids", IdIndex.from_ids(log.item_ids.take(range(items))))
+            writer.finish(events=count, users=users, items=items, item_features=[])
+    return read_log(out)
+
+
+def test_ranks(folder: Path, log: EventLog) -> tuple[np.ndarray, np.ndarray]:
+    """Ranks and users of the test events, with the parameters of a run and states that have seen all before them."""
+    trained = load_run(folder)
+    training = resolve_config(trained.config, log).training
+    test = training.resolve_split(log).ranges(len(log))["test"]
+    model = grown_model(folder, trained, log, training)[0].eval()
+    state = state_at(model, log, test.start, training, StopSignal(), quiet=True)
+    return rank_events(model, log, test, state), np.asarray(log.user[test.start : test.stop])
+
+
+def timed_run(out: Path, work) -> float:
+    """Seconds of `work(run)`, which makes a run folder; those of an earlier call if the folder exists."""
+    stored = out.parent / f"{out.name}.seconds"
+    if not stored.exists():
+        start = time.perf_counter()
+        with RunFolder(out, force=True) as run:
+            work(run)
+        stored.write_text(str(time.perf_counter() - start))
+    return float(stored.read_text())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--logs", type=Path, required=True)
+    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--names", required=True)
+    parser.add_argument("--model", default="edge")
+    parser.add_argument("--epochs", type=int, default=8)
+    defaults = UpdateConfig()
+    parser.add_argument("--options", default=f"{defaults.epochs}/{defaults.replay:g}/{defaults.rate:g}")
+    arguments = parser.parse_args()
+    arguments.work.mkdir(exist_ok=True, parents=True)
+    config = set_key(recipe_config(arguments.model), "training.epochs", arguments.epochs)
+    print(describe_machine())
+    for name in arguments.names.split(","):
+        log, at = read_log(arguments.logs / name), arguments.work / f"{arguments.model}-{name}"
+        old = first_events(log, len(log) * 5 // 6, arguments.work / f"{name}-first")
+        timed_run(parent := Path(f"{at}-parent"), lambda run: train_run(run, config, old, quiet=True))
+        whole = timed_run(full := Path(f"{at}-full"), lambda run: train_run(run, config, log, quiet=True))
+        best, users = test_ranks(full, log)
+        rows = [("full", whole, best), ("frozen", 0.0, test_ranks(parent, log)[0])]
+        for option in arguments.options.split(","):
+            epochs, replay, rate = option.split("/")
+            settings, out = UpdateConfig(int(epochs), float(replay), float(rate)), Path(f"{at}-{option.replace('/', '-')}")
+            seconds = timed_run(out, lambda run: update_run(parent, log, run, settings, quiet=True))
+            rows.append((option, seconds, test_ranks(out, log)[0]))
+        for option, seconds, ranks in rows:
+            mrr, of_full = mean("mrr", ranks), mean("mrr", best)
+            low, high = difference(ranks, best, users)["ci95"]
+            valid = {}
+            for folder in (Path(f"{at}-{option.replace('/', '-')}"),):
+                if (folder / "metrics.jsonl").is_file():
+                    valid = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
+            print(
+                f"{name:20} {option:10} MRR {mrr:.4f}, {100 * (mrr / of_full - 1):+.2f} % of full "
+                f"[{low:+.4f}, {high:+.4f}], {seconds:.0f} s, {100 * seconds / whole:.1f} % of its time, "
+                f"validation {valid.get('valid_mrr') or 0:.4f}",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()
