@@ -2,21 +2,23 @@
 
     python benchmarks/update.py --logs DIR --names wikipedia,online_retail --work DIR [--epochs 8] [--options E/R/F,…]
 
-The first five sixths of each log's events are a log of their own, on which the parent is trained. Then the whole log is
-trained from nothing, and the parent is updated. All are ranked on the test events of the whole log; the frozen row is
-the parent, whose states go on and whose parameters do not. An option is epochs/replay/rate of `dynedge update`.
+The first five sixths of each log's events are a log of their own, on which the parent is trained. Then a model is
+trained on the whole log from nothing, and the parent is updated. All are ranked on the test events of the whole log;
+the frozen row is the parent, whose states go on and whose parameters do not. An option is epochs/replay/rate of
+`dynedge update`.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 from machine_info import describe_machine
 
+from dynedge.config import set_key
 from dynedge.data.id_index import IdIndex
 from dynedge.data.log import EventLog, read_log
 from dynedge.data.log_writer import LogWriter
@@ -24,10 +26,11 @@ from dynedge.evaluation.metrics import mean
 from dynedge.evaluation.protocol import rank_events
 from dynedge.evaluation.summary import difference
 from dynedge.runs.folder import RunFolder, load_run
-from dynedge.runs.run_config import recipe_config, resolve_config
+from dynedge.runs.run_config import RunConfig, recipe_config, resolve_config
 from dynedge.runs.train_run import train_run
 from dynedge.runs.update_run import UpdateConfig, grown_model, state_at, update_run
-from dynedge.config import set_key
+from dynedge.utils.array_type import Array
+from dynedge.utils.jsonl import read_jsonl
 from dynedge.utils.signals import StopSignal
 
 
@@ -46,7 +49,7 @@ def first_events(log: EventLog, count: int, out: Path) -> EventLog:
     return read_log(out)
 
 
-def test_ranks(folder: Path, log: EventLog) -> tuple[np.ndarray, np.ndarray]:
+def test_ranks(folder: Path, log: EventLog) -> tuple[Array, Array]:
     """Ranks and users of the test events, with the parameters of a run and states that have seen all before them."""
     trained = load_run(folder)
     training = resolve_config(trained.config, log).training
@@ -56,7 +59,7 @@ def test_ranks(folder: Path, log: EventLog) -> tuple[np.ndarray, np.ndarray]:
     return rank_events(model, log, test, state), np.asarray(log.user[test.start : test.stop])
 
 
-def timed_run(out: Path, work) -> float:
+def timed_run(out: Path, work: Callable[[RunFolder], object]) -> float:
     """Seconds of `work(run)`, which makes a run folder; those of an earlier call if the folder exists."""
     stored = out.parent / f"{out.name}.seconds"
     if not stored.exists():
@@ -81,30 +84,36 @@ def main() -> None:
     config = set_key(recipe_config(arguments.model), "training.epochs", arguments.epochs)
     print(describe_machine())
     for name in arguments.names.split(","):
-        log, at = read_log(arguments.logs / name), arguments.work / f"{arguments.model}-{name}"
-        old = first_events(log, len(log) * 5 // 6, arguments.work / f"{name}-first")
-        timed_run(parent := Path(f"{at}-parent"), lambda run: train_run(run, config, old, quiet=True))
-        whole = timed_run(full := Path(f"{at}-full"), lambda run: train_run(run, config, log, quiet=True))
-        best, users = test_ranks(full, log)
-        rows = [("full", whole, best), ("frozen", 0.0, test_ranks(parent, log)[0])]
-        for option in arguments.options.split(","):
-            epochs, replay, rate = option.split("/")
-            settings, out = UpdateConfig(int(epochs), float(replay), float(rate)), Path(f"{at}-{option.replace('/', '-')}")
-            seconds = timed_run(out, lambda run: update_run(parent, log, run, settings, quiet=True))
-            rows.append((option, seconds, test_ranks(out, log)[0]))
-        for option, seconds, ranks in rows:
-            mrr, of_full = mean("mrr", ranks), mean("mrr", best)
-            low, high = difference(ranks, best, users)["ci95"]
-            valid = {}
-            for folder in (Path(f"{at}-{option.replace('/', '-')}"),):
-                if (folder / "metrics.jsonl").is_file():
-                    valid = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
-            print(
-                f"{name:20} {option:10} MRR {mrr:.4f}, {100 * (mrr / of_full - 1):+.2f} % of full "
-                f"[{low:+.4f}, {high:+.4f}], {seconds:.0f} s, {100 * seconds / whole:.1f} % of its time, "
-                f"validation {valid.get('valid_mrr') or 0:.4f}",
-                flush=True,
-            )
+        compare(name, arguments, config)
+
+
+def compare(name: str, arguments: argparse.Namespace, config: RunConfig) -> None:
+    """Prints a row for the full retraining, the frozen parent and each option."""
+    log, at = read_log(arguments.logs / name), f"{arguments.work / arguments.model}-{name}"
+    old = first_events(log, len(log) * 5 // 6, arguments.work / f"{name}-first")
+    parent, full = Path(f"{at}-parent"), Path(f"{at}-full")
+    timed_run(parent, lambda run: train_run(run, config, old, quiet=True))
+    whole = timed_run(full, lambda run: train_run(run, config, log, quiet=True))
+    best, users = test_ranks(full, log)
+
+    def show(option: str, seconds: float, ranks: Array, valid: float | None = None) -> None:
+        low, high = difference(ranks, best, users)["ci95"]
+        mrr, change = mean("mrr", ranks), 100 * (mean("mrr", ranks) / mean("mrr", best) - 1)
+        validated = "" if valid is None else f", validation MRR {valid:.4f}"
+        print(
+            f"{name:20} {option:10} test MRR {mrr:.4f}, {change:+.2f} % of full [{low:+.4f}, {high:+.4f}], "
+            f"{seconds:.0f} s, {100 * seconds / whole:.1f} % of its time{validated}",
+            flush=True,
+        )
+
+    show("full", whole, best)
+    show("frozen", 0.0, test_ranks(parent, log)[0])
+    for option in arguments.options.split(","):
+        epochs, replay, rate = option.split("/")
+        settings = UpdateConfig(int(epochs), float(replay), float(rate))
+        out = Path(f"{at}-{option.replace('/', '-')}")
+        seconds = timed_run(out, lambda run, settings=settings: update_run(parent, log, run, settings, quiet=True))
+        show(option, seconds, test_ranks(out, log)[0], read_jsonl(out / "metrics.jsonl")[-1]["valid_mrr"])
 
 
 if __name__ == "__main__":

@@ -17,10 +17,13 @@ from models.every_model import (
     state_after,
 )
 
+from dynedge.data.id_index import IdIndex
 from dynedge.evaluation.metrics import per_event
 from dynedge.evaluation.protocol import PROTOCOLS, rank_events
 from dynedge.models import capabilities
 from dynedge.models.base import Step
+from dynedge.models.count_memory.model import CountMemory
+from dynedge.models.edge.model import Edge
 from dynedge.models.registry import BUILT_IN, models_with
 from dynedge.training.config import TrainingConfig
 from dynedge.training.online import OnlineLearner, rank_online
@@ -97,6 +100,37 @@ def test_online_learning_changes_parameters_and_leaks_nothing(recipe):
     changed, _ = ranked_online(recipe, other_future, events)
     assert np.array_equal(changed[:26], expected[:26])
     assert not np.array_equal(changed[26:], expected[26:])
+
+
+@pytest.mark.parametrize(
+    "recipe", [case for case, entry in zip(CASES, RECIPES.values(), strict=True) if not entry.heuristic]
+)
+def test_a_model_grows_with_its_log(recipe):
+    model, _, log = trained(recipe, "short")
+    shape = replace(model.shape, users=log.num_users + 3, items=log.num_items + 2)
+    shape = replace(shape, item_categories=np.zeros((shape.items, 0), np.int32))
+    tensors = model.grown_tensors(shape, 0)
+    grown = RECIPES[recipe].model.restore(model.config, shape, tensors).eval()
+    for name, rows in model.entity_rows().items():
+        old, start = model.state_dict()[name], 0
+        for before, after in zip(rows.blocks(model.shape), rows.blocks(shape), strict=True):
+            new_start = sum(rows.blocks(shape)[: rows.blocks(model.shape).index(before)])
+            assert torch.equal(tensors[name][new_start : new_start + before], old[start : start + before])
+            assert after >= before
+            start += before
+    larger = replace(
+        log, user_ids=IdIndex(np.arange(shape.users)), item_ids=IdIndex(np.arange(shape.items)),
+        item_categories=shape.item_categories,
+    )  # fmt: skip
+    states = [state_after(one, of, len(log)) for one, of in ((model, log), (grown, larger))]
+    users, times = torch.arange(log.num_users), torch.full((log.num_users,), float(log.time[-1]), dtype=torch.float64)
+    with torch.no_grad():
+        before, after = (
+            one.score_query(users, times, None, state) for one, state in zip((model, grown), states, strict=True)
+        )
+    if not isinstance(model, CountMemory | Edge):  # whose probabilities are shared out among more items
+        assert torch.allclose(before, after[:, : log.num_items], atol=1e-5)
+    assert after.shape == (log.num_users, shape.items)
 
 
 DECLARED = [

@@ -26,6 +26,7 @@ from dynedge.data.log import EventLog
 from dynedge.data.log_writer import LogWriter
 from dynedge.errors import UsageError
 from dynedge.models.base import LogShape, Loss, Model, State
+from dynedge.models.entity_rows import Rows
 from dynedge.models.registry import Entry, use_only
 
 
@@ -59,6 +60,9 @@ class Toy(Model):
             for parameter in (model.user, model.item):
                 parameter.normal_(0, 0.1, generator=generator)
         return model
+
+    def entity_rows(self):
+        return {"user": Rows(users=True, std=0.1), "item": Rows(items=True, std=0.1)}
 
     def start(self):
         return State(

@@ -43,6 +43,7 @@ CONFIG, MODEL, STATE, IDS = "config.toml", "model.safetensors", "state.safetenso
 COVERAGE, CURRENT_STATE = "coverage.safetensors", "current_state.safetensors"
 RUN_INFO, ENV, README = "run_info.json", "env.json", "README.md"
 FORMAT, VERSION = "dynedge-run", 3
+UPDATE = "update"  # key of run_info.json: what `dynedge update` continued, and how
 
 
 class RunFolder:
@@ -188,9 +189,15 @@ def check_finished(folder: Path) -> None:
         )
     check_version(folder)
     if not is_finished(folder):
-        raise DataError(
-            f"{folder} has not finished training; continue with: dynedge train LOG --out {folder} --resume"
-        )
+        update = update_info(folder)
+        command = "dynedge train LOG" if update is None else f"dynedge update {update['parent']} LOG"
+        raise DataError(f"{folder} has not finished training; continue with: {command} --out {folder} --resume")
+
+
+def update_info(folder: Path) -> dict[str, Any] | None:
+    """What a run says about the update that made it; None for a run trained from the beginning."""
+    info = json.loads((folder / RUN_INFO).read_bytes()).get(UPDATE)
+    return None if info is None else dict(info)
 
 
 def is_finished(folder: Path) -> bool:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dynedge.data.log import EventLog, read_log
-from dynedge.runs.folder import IDS, RunFolder, check_resumable
+from dynedge.errors import UsageError
+from dynedge.runs.folder import IDS, RunFolder, check_resumable, update_info
 from dynedge.runs.run_config import RunConfig, build_model, resolve_config
 from dynedge.runs.trained_log import as_trained
 from dynedge.training.logging import TrainingLogger
@@ -27,6 +28,10 @@ def train_run(
     """
     config = resolve_config(config, log)
     if run.resume and run.exists:
+        update = update_info(run.folder)
+        if update is not None:
+            command = f"dynedge update {update['parent']} LOG --out {run.folder} --resume"
+            raise UsageError(f"{run.folder} is an update of {update['parent']}; resume it with: {command}")
         check_resumable(run.config(), config, run.folder)
         log = as_trained(log, read_log(run.folder / IDS))
         run.check_log(log)

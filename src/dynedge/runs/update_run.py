@@ -6,7 +6,6 @@ over the old events; training covers the new training events and, for replay, so
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -22,7 +21,16 @@ from dynedge.models.base import LogShape, Model, State
 from dynedge.models.entity_rows import grown_moments
 from dynedge.models.registry import find_entry
 from dynedge.ops.dispatch import set_cuda_device
-from dynedge.runs.folder import MODEL, RUN_INFO, LoadedRun, RunFolder, check_finished, load_optimizer, load_run
+from dynedge.runs.folder import (
+    MODEL,
+    UPDATE,
+    LoadedRun,
+    RunFolder,
+    check_finished,
+    load_optimizer,
+    load_run,
+    update_info,
+)
 from dynedge.runs.run_config import RunConfig, resolve_config
 from dynedge.training.config import TrainingConfig
 from dynedge.training.logging import TrainingLogger
@@ -35,7 +43,6 @@ from dynedge.utils.signals import StoppedBySignal, StopSignal
 from dynedge.utils.tensor_io import Tensors
 
 OBSERVED = 4096  # events by which states advance at once
-UPDATE = "update"  # key of run_info.json
 
 
 @dataclass(frozen=True)
@@ -164,9 +171,3 @@ def check_same_update(run: RunFolder, info: dict[str, Any]) -> None:
             raise UsageError(
                 f"{run.folder} was started with {started_with}: resume with the same value, or choose another --out."
             )
-
-
-def update_info(folder: Path) -> dict[str, Any] | None:
-    """What a run says about the update that made it; None for a run trained from the beginning."""
-    info = json.loads((folder / RUN_INFO).read_bytes()).get(UPDATE)
-    return None if info is None else dict(info)
