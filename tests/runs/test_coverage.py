@@ -23,6 +23,6 @@ def test_coverage_grows_with_new_items_and_is_restored_from_tensors():
     coverage = Coverage(3, 5.5, np.array([1, 2]))
     coverage.grow(4)
     assert coverage.item_counts[:4].tolist() == [1, 2, 0, 0]
-    restored = Coverage.from_tensors(coverage.tensors())
+    restored = Coverage.from_tensors(coverage.tensors(), 3)
     assert (restored.events, restored.last_time) == (3, 5.5)
     assert np.array_equal(restored.item_counts, coverage.item_counts)

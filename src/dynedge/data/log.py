@@ -9,7 +9,7 @@ Legend: E events, F numeric features, C categorical item features.
 from __future__ import annotations
 
 import hashlib
-import json
+import math
 import os
 import re
 from collections.abc import Sequence
@@ -23,9 +23,11 @@ import numpy.typing as npt
 
 from dynedge.data.checksums import array_checksum, file_matches
 from dynedge.data.id_index import IdIndex
+from dynedge.data.log_checks import check_metadata, check_values
 from dynedge.data.splits import DEFAULT_SPLIT, Split
 from dynedge.errors import DataError, UsageError
 from dynedge.utils.array_type import Array
+from dynedge.utils.file_checks import check_regular, read_json
 
 FORMAT = "dynedge-log"
 VERSION = 1
@@ -139,7 +141,7 @@ class EventLog:
 
 
 def read_log(path: str | os.PathLike[str]) -> EventLog:
-    """Opens a log folder with memory-mapped columns. Checks version and sizes without reading whole columns."""
+    """Opens a log folder with memory-mapped columns, and checks everything in it (data/log_checks.py)."""
     folder = Path(path)
     while True:
         before = _identity(folder)
@@ -161,39 +163,26 @@ def _identity(folder: Path) -> int | None:
 def _open_log(folder: Path) -> EventLog:
     metadata = _read_metadata(folder)
     columns = {name: _open_column(folder, name, spec) for name, spec in metadata["columns"].items()}
+    check_values(folder, columns, metadata)
 
     def ids(name: str) -> IdIndex:
         return IdIndex(columns[name], columns.get(f"{name}_offsets"))
 
-    try:
-        events, items = metadata["events"], metadata["items"]
-        log = EventLog(
-            user=columns["user"],
-            item=columns["item"],
-            time=columns["time"],
-            user_ids=ids("user_ids"),
-            item_ids=ids("item_ids"),
-            features=columns.get("features", np.zeros((events, 0), np.float32)),
-            label=columns.get("label"),
-            item_categories=columns.get("item_categories", np.zeros((items, 0), np.int32)),
-            category_ids=tuple(ids(f"category_{k}_ids") for k in range(len(metadata["item_features"]))),
-            event_ids=ids("event_ids") if "event_ids" in columns else None,
-            event_id=columns.get("event_id"),
-            metadata=metadata,
-            path=folder,
-        )
-    except KeyError as missing:
-        raise DataError(f"{folder}: {METADATA} has no {missing}; prepare the log again.") from None
-    for name, length, expected in (
-        ("user", len(log.user), events),
-        ("item", len(log.item), events),
-        ("time", len(log.time), events),
-        ("user_ids", log.num_users, metadata["users"]),
-        ("item_ids", log.num_items, items),
-    ):
-        if length != expected:
-            raise DataError(f"{folder}: column '{name}' has {length} rows instead of {expected}; prepare it again.")
-    return log
+    return EventLog(
+        user=columns["user"],
+        item=columns["item"],
+        time=columns["time"],
+        user_ids=ids("user_ids"),
+        item_ids=ids("item_ids"),
+        features=columns.get("features", np.zeros((metadata["events"], 0), np.float32)),
+        label=columns.get("label"),
+        item_categories=columns.get("item_categories", np.zeros((metadata["items"], 0), np.int32)),
+        category_ids=tuple(ids(f"category_{k}_ids") for k in range(len(metadata["item_features"]))),
+        event_ids=ids("event_ids") if "event_ids" in columns else None,
+        event_id=columns.get("event_id"),
+        metadata=metadata,
+        path=folder,
+    )
 
 
 def _read_metadata(folder: Path) -> dict[str, Any]:
@@ -201,11 +190,9 @@ def _read_metadata(folder: Path) -> dict[str, Any]:
         problem = "is a file, not a log folder" if folder.exists() else "does not exist"
         raise DataError(f"{folder} {problem}; make a log with: dynedge prepare FILE --out {folder.stem or 'LOG'}")
     try:
-        metadata = json.loads((folder / METADATA).read_bytes())
+        metadata = read_json(folder / METADATA)
     except FileNotFoundError:
         raise DataError(f"{folder} is not a log: it has no {METADATA}.") from None
-    except ValueError:
-        raise DataError(f"{folder / METADATA} is damaged: it is not JSON; prepare the log again.") from None
     is_log = isinstance(metadata, dict) and metadata.get("format") == FORMAT
     if not is_log or not isinstance(metadata.get("columns"), dict):
         raise DataError(f"{folder / METADATA} is not the metadata of a dynedge log.")
@@ -214,15 +201,17 @@ def _read_metadata(folder: Path) -> dict[str, Any]:
             f"{folder} is a log of version {metadata.get('version')}; this dynedge reads version {VERSION}: "
             "prepare the log again."
         )
+    damage = check_metadata(metadata)
+    if damage:
+        raise DataError(f"{folder / METADATA}: {damage}; prepare the log again.")
     return metadata
 
 
 def _open_column(folder: Path, name: str, spec: dict[str, Any]) -> Array:
-    path = folder / f"{name}.npy"
+    path, shape, dtype = folder / f"{name}.npy", tuple(spec["shape"]), np.dtype(spec["dtype"])
+    expected = HEADER_BYTES + _column_bytes(spec)
     try:
-        shape, dtype = tuple(spec["shape"]), np.dtype(spec["dtype"])
-        expected = HEADER_BYTES + _column_bytes(spec)
-        size = path.stat().st_size
+        size = check_regular(path).st_size
         if size < expected:
             raise DataError(f"{folder}: column '{name}' has {size} bytes instead of {expected}; prepare it again.")
         with open(path, "rb") as file:
@@ -230,17 +219,13 @@ def _open_column(folder: Path, name: str, spec: dict[str, Any]) -> Array:
                 raise DataError(f"{folder}: column '{name}' has a damaged header; prepare the log again.")
     except FileNotFoundError:
         raise DataError(f"{folder}: column '{name}' is missing; prepare the log again.") from None
-    except (KeyError, TypeError, ValueError):
-        raise DataError(
-            f"{folder / METADATA}: the entry of column '{name}' is damaged; prepare the log again."
-        ) from None
     if 0 in shape:
         return np.zeros(shape, dtype)
     return np.memmap(path, dtype, "r", HEADER_BYTES, shape)
 
 
 def _column_bytes(spec: dict[str, Any]) -> int:
-    return int(np.prod(spec["shape"])) * np.dtype(spec["dtype"]).itemsize
+    return math.prod(spec["shape"]) * np.dtype(spec["dtype"]).itemsize
 
 
 def _header_fits(header: bytes, dtype: np.dtype[Any], shape: Sequence[int]) -> bool:

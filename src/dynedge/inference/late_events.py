@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from dynedge.errors import DataError
 from dynedge.utils.array_type import Array
 from dynedge.utils.numba_compile import compiled
 from dynedge.utils.tensor_io import Tensors
@@ -45,7 +46,14 @@ class LateEventPolicy:
         return {name: torch.from_numpy(last) for name, last in zip(("user", "item"), self._last_time, strict=True)}
 
     @classmethod
-    def from_tensors(cls, tensors: Tensors) -> LateEventPolicy:
+    def from_tensors(cls, tensors: Tensors, users: int, items: int) -> LateEventPolicy:
+        """The inverse of `tensors`, for at least so many users and items; DataError if they do not fit."""
+        for name, count in (("user", users), ("item", items)):
+            last = tensors.get(name)
+            if last is None or last.dtype != torch.float64 or last.dim() != 1 or len(last) < count:
+                raise DataError(f"it has no times of the last events of each {name}")
+            if bool(last.isnan().any()):
+                raise DataError(f"the time of the last event of a {name} is not a number")
         policy = cls(0, 0, 0.0)
         policy._last_time = [tensors["user"].numpy(), tensors["item"].numpy()]
         return policy

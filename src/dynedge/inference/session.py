@@ -33,20 +33,23 @@ from dynedge.models.capabilities import Growable, HasVectors, RemembersSeen, Sea
 from dynedge.models.registry import models_with
 from dynedge.runs.event_coverage import Coverage
 from dynedge.runs.folder import (
-    COVERAGE,
     CURRENT_STATE,
+    RUN_FILES,
     LoadedRun,
     check_finished,
+    damage_in,
     is_run_folder,
     load_run,
     read_config,
+    read_coverage,
 )
+from dynedge.runs.manifest import write_manifest
 from dynedge.training.precision import autocast
 from dynedge.utils.array_type import Array
 from dynedge.utils.atomic_io import atomic_folder
 from dynedge.utils.file_lock import LOCK
 from dynedge.utils.progress import Progress
-from dynedge.utils.tensor_io import load_tensors, save_tensors, select_prefix, with_prefixes
+from dynedge.utils.tensor_io import Tensors, load_tensors, save_tensors, select_prefix, with_prefixes
 
 OBSERVE_EVENTS = 4096  # events applied to the state together
 MAX_SCORES = 1 << 22  # scores in memory at once: users × items
@@ -79,12 +82,18 @@ class Session:
         device = torch.device(read_config(path).training.device)
         usable = device.type == "cpu" or torch.cuda.is_available()
         trained = load_run(path, str(device) if usable else "cpu")
-        session = cls(path, trained, Coverage.from_tensors(load_tensors(path / COVERAGE)))
-        if (path / CURRENT_STATE).is_file():
+        session = cls(path, trained, read_coverage(path, trained.log.num_items))
+        if (path / CURRENT_STATE).exists():
             saved = load_tensors(path / CURRENT_STATE)
-            session.state = State(select_prefix(saved, "state")).placed_like(session.state)
-            session.coverage = Coverage.from_tensors(select_prefix(saved, "coverage"))
+            with damage_in(path / CURRENT_STATE):
+                session.restore(select_prefix(saved, "state"), select_prefix(saved, "coverage"))
         return session
+
+    def restore(self, state: Tensors, coverage: Tensors) -> None:
+        """Replaces state and coverage by those of a file; DataError, with nothing changed, if they do not fit."""
+        self.model.check_state(State(state))
+        self.coverage = Coverage.from_tensors(coverage, len(self.items))
+        self.state = State(state).placed_like(self.state)
 
     @property
     def device(self) -> torch.device:
@@ -104,8 +113,9 @@ class Session:
         with atomic_folder(out, force=force, is_ours=is_run_folder) as partial:
             excluded = shutil.ignore_patterns("checkpoints", LOCK, CURRENT_STATE)
             shutil.copytree(self.folder, partial, ignore=excluded, dirs_exist_ok=True)
-            if self.coverage.events != Coverage.from_tensors(load_tensors(self.folder / COVERAGE)).events:
+            if self.coverage.events != read_coverage(self.folder, self.run_log.num_items).events:
                 save_tensors(partial / CURRENT_STATE, current)
+            write_manifest(partial, RUN_FILES)
 
     # ---- events
 

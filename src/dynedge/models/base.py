@@ -211,6 +211,15 @@ class Model(nn.Module, ABC):
         """The state before the first event; empty for a model that remembers nothing."""
         return State()
 
+    def check_state(self, state: State) -> None:
+        """Raises DataError if a state from a file does not fit the model: an index out of range, a missing tensor.
+
+        A model that uses numbers of its state as indices must check their range here (state_checks.py).
+        """
+        from dynedge.models.state_checks import check_like
+
+        check_like(state, self.start())
+
     def prepare(self, window: Window) -> Any:
         """A window as `score` takes it."""
         return window

@@ -14,15 +14,18 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from dynedge.errors import DataError
 from dynedge.models.base import State
 from dynedge.models.capabilities import HasStates
 from dynedge.models.dynamic_base import DynamicModel, Forward
 from dynedge.models.entity_rows import Rows
 from dynedge.models.ring_buffer import SIDES
+from dynedge.models.state_checks import check_names, check_tensor
 from dynedge.models.window_index import WindowIndex
 from dynedge.ops.read_states import EntityTable, read_states
 from dynedge.utils.array_type import Array
 
+ENTITY_TENSORS = *(f"{name}{part}" for name in SIDES for part in ("", "_moved", "_time")), "last_item"
 NEVER = -1.0  # time of the last event of an entity without events
 
 
@@ -58,6 +61,26 @@ class CoevolvingModel(DynamicModel, HasStates):
             state[f"{name}_time"] = torch.full((count,), NEVER, dtype=torch.float64, device=device)
         state["last_item"] = torch.full((self.shape.users,), -1, device=device)
         return state
+
+    def check_state(self, state: State) -> None:
+        check_names(state, ENTITY_TENSORS)
+        self.check_entities(state)
+
+    def check_entities(self, state: State) -> None:
+        """Raises DataError unless the states of users and items are in range."""
+        for name, count in zip(SIDES, self.sizes, strict=True):
+            check_tensor(state, name, self.xi.dtype, (count, self.config.dim))
+            check_tensor(state, f"{name}_moved", torch.bool, (count,))
+            check_tensor(state, f"{name}_time", torch.float64, (count,), NEVER)
+        check_tensor(state, "last_item", torch.int64, (self.shape.users,), -1, self.shape.items - 1)
+
+    def check_psi_rows(self) -> None:
+        """Raises DataError unless the rows of ψ that were loaded are those of active entities, in their order."""
+        for side, psi in enumerate(self.psi):
+            row = self.psi_row(side)
+            active = row >= 0
+            if not torch.equal(row, torch.where(active, active.cumsum(0) - 1, -1)) or int(active.sum()) != len(psi):
+                raise DataError(f"'psi_row_{side}' is inconsistent")
 
     def entity_table(self, side: int, state: State) -> EntityTable:
         name = SIDES[side]

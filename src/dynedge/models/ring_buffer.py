@@ -20,7 +20,9 @@ from torch import Tensor
 
 from dynedge.data.log import EventLog
 from dynedge.data.windows import Window
+from dynedge.errors import DataError
 from dynedge.models.base import State
+from dynedge.models.state_checks import check_tensor
 from dynedge.utils.array_type import Array
 from dynedge.utils.numba_compile import compiled
 
@@ -69,6 +71,16 @@ class RingBuffers:
                 self._key("event_counts"): torch.zeros(self.entities, dtype=torch.int64, device=device),
             }
         )
+
+    def check(self, state: State, partners: int) -> None:
+        """Raises DataError unless ring buffers from a file are in range; `partners` is the size of the other side."""
+        shape = self.entities, self.length
+        stored = check_tensor(state, self._key("partners"), torch.int32, shape, NONE, partners - 1)
+        check_tensor(state, self._key("times"), torch.float64, shape, NONE)
+        counts = check_tensor(state, self._key("event_counts"), torch.int64, (self.entities,), 0)
+        is_stored = torch.arange(self.length) < counts[:, None]
+        if bool((stored < 0).logical_and_(is_stored).any()):
+            raise DataError(f"'{self._key('partners')}' has fewer events than its counts say")
 
     def index(self, window: Window, device: torch.device, is_stored: Array | None = None) -> RingIndex:
         """Indexes a window; `is_stored` bool[n] selects the events to store, None: all of them."""

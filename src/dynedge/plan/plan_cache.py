@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import operator
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,9 +20,11 @@ from typing import NamedTuple
 import numpy as np
 
 from dynedge.data.log import EventLog
+from dynedge.data.windows import cut_windows
 from dynedge.errors import DataError
 from dynedge.utils.array_type import Array
 from dynedge.utils.atomic_io import atomic_folder
+from dynedge.utils.file_checks import check_regular, read_json_object
 
 VERSION = 3  # raise it when the format changes, or when a method selects other d-nodes than before
 FORMAT = "dynedge-plan"
@@ -70,20 +73,24 @@ class PlanCache:
         assert log.path is not None
         checksum = log.prefix_checksum(config.train_end)
         self.folder = log.path / FOLDER / config.key(checksum)
+        self._sizes = [len(window) for window in cut_windows(config.train_end, config.windows)]
         self._metadata = {"format": FORMAT, "version": VERSION, "events": checksum, "config": asdict(config)}
 
     def read(self) -> DNodeChoice | None:
         """The stored choice, or None if there is no valid entry."""
         try:
-            index = json.loads((self.folder / INDEX).read_bytes())
+            check_regular(self.folder / DNODES)
+            index = read_json_object(self.folder / INDEX)
             sha256, stats = index.pop("sha256"), index.pop("stats")
             if index != self._metadata or sha256 != self._digest(stats):
                 return None
             codes = np.load(self.folder / DNODES, mmap_mode="r", allow_pickle=False)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            windows = [WindowStats(*map(operator.index, window)) for window in stats]
+            dnodes = np.split(codes, np.cumsum([window.dnodes for window in windows])[:-1])
+            valid = len(windows) == len(self._sizes) and all(map(_is_valid, dnodes, windows, self._sizes))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, EOFError, DataError):
             return None
-        windows = [WindowStats(*window) for window in stats]
-        return DNodeChoice(np.split(codes, np.cumsum([window.dnodes for window in windows])[:-1]), windows)
+        return DNodeChoice(dnodes, windows) if valid else None
 
     def write(self, choice: DNodeChoice) -> None:
         """Stores a choice atomically. Does nothing if the folder is not writable."""
@@ -101,3 +108,12 @@ class PlanCache:
         digest = hashlib.sha256(json.dumps(stats).encode())
         digest.update(((folder or self.folder) / DNODES).read_bytes())
         return digest.hexdigest()
+
+
+def _is_valid(dnodes: Array, stats: WindowStats, events: int) -> bool:
+    """Whether d-nodes of a file can be those of a window of `events` events: ascending and in range."""
+    if dnodes.ndim != 1 or dnodes.dtype.kind != "i" or len(dnodes) != stats.dnodes:
+        return False
+    if stats.events != events or min(stats) < 0:
+        return False
+    return not len(dnodes) or bool(dnodes[0] >= 0 and dnodes[-1] < 2 * events and (np.diff(dnodes) > 0).all())

@@ -31,6 +31,7 @@ from dynedge.runs.trained_log import as_trained
 from dynedge.training.precision import autocast
 from dynedge.utils.array_type import Array
 from dynedge.utils.atomic_io import file_sha256, write_atomically, write_text
+from dynedge.utils.file_checks import check_regular, read_json, remembered_sha256
 from dynedge.utils.progress import Progress
 
 PARTS = "valid", "test"
@@ -75,7 +76,7 @@ def evaluate_run(folder: Path, log: Path | None = None, *, protocol: str = "full
     config = read_config(folder)
     opened = _open_log(folder, log)
     key = _cache_key(folder, config, opened, protocol)
-    cached = _read_cache(folder, protocol, key)
+    cached = _read_cache(folder, protocol, key, len(_ranked_events(config, opened)))
     if cached is None:
         cached = _rank_events(folder, opened, protocol, quiet)
         _write_cache(folder, protocol, key, *cached)
@@ -84,8 +85,15 @@ def evaluate_run(folder: Path, log: Path | None = None, *, protocol: str = "full
 
 def cached_ranks(folder: Path, config: RunConfig, log: EventLog, protocol: str) -> RunRanks | None:
     """Returns the cached ranks of a finished run, or None if it has to be evaluated."""
-    cached = _read_cache(folder, protocol, _cache_key(folder, config, log, protocol))
+    key = _cache_key(folder, config, log, protocol)
+    cached = _read_cache(folder, protocol, key, len(_ranked_events(config, log)))
     return None if cached is None else RunRanks(folder, config, log, protocol, *cached)
+
+
+def _ranked_events(config: RunConfig, log: EventLog) -> range:
+    """Positions of the validation and test events."""
+    events = config.training.resolve_split(log).ranges(len(log))
+    return range(events["valid"].start, events["test"].stop)
 
 
 def check_protocol(protocol: str) -> None:
@@ -101,8 +109,7 @@ def _rank_events(folder: Path, log: EventLog, protocol: str, quiet: bool) -> tup
     on_gpu = torch.device(training.device).type == "cuda" and torch.cuda.is_available()
     device = training.device if on_gpu else "cpu"
     run = load_run(folder, device)
-    events = training.resolve_split(log).ranges(len(log))
-    both = range(events["valid"].start, events["test"].stop)
+    both = _ranked_events(run.config, log)
     with Progress(f"ranking {folder.name}", total=len(both), quiet=quiet) as progress, autocast(training):
         model, state, advance = run.model, run.state, progress.advance
         return rank_events(model, log, both, state, protocol=protocol, on_progress=advance), None
@@ -152,22 +159,28 @@ def _cache_key(folder: Path, config: RunConfig, log: EventLog, protocol: str) ->
         "seed": None if PROTOCOLS.get(protocol) is None else SEED,
         "log": log.fingerprint,
         "split": str(config.training.resolve_split(log)),
-        "model": file_sha256(folder / MODEL),
-        "state": file_sha256(folder / STATE),
+        "model": remembered_sha256(folder / MODEL),
+        "state": remembered_sha256(folder / STATE),
         "settings": {key: str(value) for key, value in flatten(config.model).items()},
         "precision": config.training.precision,
         **(online_key(folder) if protocol == ONLINE else {}),
     }
 
 
-def _read_cache(folder: Path, protocol: str, key: dict[str, Any]) -> tuple[Array, float | None] | None:
+def _read_cache(
+    folder: Path, protocol: str, key: dict[str, Any], events: int
+) -> tuple[Array, float | None] | None:
+    """Returns the cached ranks of this many events and the chosen rate, or None."""
     path = folder / "ranks" / f"{protocol}.npy"
     try:
-        stored = json.loads(path.with_suffix(".json").read_bytes())
+        check_regular(path)
+        stored = read_json_object(path.with_suffix(".json"))
         rate = stored.pop("chosen_rate", None)
-        if stored == {**key, "sha256": file_sha256(path)}:
-            return np.load(path, allow_pickle=False), rate
-    except (OSError, ValueError, AttributeError):
+        if stored == {**key, "sha256": file_sha256(path)} and isinstance(rate, float | int | None):
+            ranks = np.load(path, allow_pickle=False)
+            if ranks.shape == (events,) and ranks.dtype == np.float64 and bool((ranks >= 1).all()):
+                return np.asarray(ranks), rate
+    except (OSError, ValueError, EOFError, DataError):
         pass  # missing or damaged
     return None
 

@@ -9,6 +9,9 @@ import numpy as np
 import torch
 
 from dynedge.data.log import EventLog
+from dynedge.errors import DataError
+from dynedge.models.base import State
+from dynedge.models.state_checks import at_least, check_names, check_tensor
 from dynedge.utils.array_type import Array
 from dynedge.utils.tensor_io import Tensors
 
@@ -46,7 +49,7 @@ class Coverage:
             self.item_counts = np.concatenate([self.item_counts, added])
 
     def tensors(self) -> Tensors:
-        """Returns the fields as tensors. `from_tensors` is the inverse."""
+        """Returns the fields as tensors."""
         return {
             "events": torch.tensor(self.events),
             "last_time": torch.tensor(self.last_time, dtype=torch.float64),
@@ -54,8 +57,16 @@ class Coverage:
         }
 
     @classmethod
-    def from_tensors(cls, tensors: Tensors) -> Coverage:
-        return cls(int(tensors["events"]), float(tensors["last_time"]), tensors["item_counts"].numpy())
+    def from_tensors(cls, tensors: Tensors, items: int) -> Coverage:
+        """The inverse of `tensors`, for at least `items` items; DataError if tensors of a file do not fit."""
+        state = State(tensors)
+        check_names(state, ("events", "last_time", "item_counts"))
+        check_tensor(state, "events", torch.int64, (), 0)
+        check_tensor(state, "item_counts", torch.int64, (at_least(items),), 0)
+        last_time = state["last_time"]
+        if last_time.dtype != torch.float64 or last_time.shape or not float(last_time) < np.inf:
+            raise DataError("'last_time' is not a time")
+        return cls(int(tensors["events"]), float(last_time), tensors["item_counts"].numpy())
 
 
 def _chunks(events: range) -> Iterator[slice]:

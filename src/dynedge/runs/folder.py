@@ -1,8 +1,8 @@
 """The run folder: the output of training, consistent at any time. The model loads without its training data.
 
 config.toml · model.safetensors · state.safetensors · coverage.safetensors · ids/ · metrics.jsonl · run_info.json ·
-env.json · README.md · checkpoints/; after an evaluation also ranks/; if the run was saved with a state that has
-consumed events after training, also current_state.safetensors.
+env.json · manifest.json · README.md · checkpoints/; after an evaluation also ranks/; if the run was saved with a
+state that has consumed events after training, also current_state.safetensors.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import json
 import os
 import platform
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -29,6 +31,7 @@ from dynedge.models.base import LogShape, Model, State
 from dynedge.models.registry import find_entry
 from dynedge.ops.dispatch import set_cuda_device
 from dynedge.runs.event_coverage import Coverage
+from dynedge.runs.manifest import MANIFEST, verify_manifest, write_manifest
 from dynedge.runs.readme import readme
 from dynedge.runs.run_config import RunConfig, parse_config
 from dynedge.training.checkpoint import Checkpoints
@@ -36,12 +39,14 @@ from dynedge.training.config import TrainingConfig
 from dynedge.training.optimizer import Adam
 from dynedge.training.train_state import TrainState
 from dynedge.utils.atomic_io import atomic_folder, write_text
+from dynedge.utils.file_checks import check_regular, read_json_object
 from dynedge.utils.file_lock import FileLock
 from dynedge.utils.tensor_io import load_tensors, save_tensors, select_prefix
 
 CONFIG, MODEL, STATE, IDS = "config.toml", "model.safetensors", "state.safetensors", "ids"
 COVERAGE, CURRENT_STATE = "coverage.safetensors", "current_state.safetensors"
 RUN_INFO, ENV, README = "run_info.json", "env.json", "README.md"
+RUN_FILES = MODEL, STATE, COVERAGE, CURRENT_STATE, RUN_INFO, ENV, IDS  # in the manifest
 FORMAT, VERSION = "dynedge-run", 3
 UPDATE = "update"  # key of run_info.json: what `dynedge update` continued, and how
 
@@ -114,7 +119,7 @@ class RunFolder:
 
     def _warn_if_threads_differ(self) -> None:
         """The number of threads decides in which order sums are rounded."""
-        before, now = json.loads((self.folder / ENV).read_bytes()).get("threads"), torch.get_num_threads()
+        before, now = read_json_object(self.folder / ENV).get("threads"), torch.get_num_threads()
         if before != now:
             change = f"{self.folder} was started with {before} threads and resumes with {now}"
             print(f"dynedge: warning: {change}: the result may differ in its last bits.", file=sys.stderr)
@@ -126,13 +131,14 @@ class RunFolder:
     def finish(self, train_state: TrainState, config: RunConfig, log: EventLog) -> None:
         """Writes the model of the best epoch, its state at the end of the training events, and the README."""
         tensors = train_state.best.tensors if train_state.best else train_state.snapshot()
-        for outdated in (STATE, CURRENT_STATE):
+        for outdated in (MANIFEST, STATE, CURRENT_STATE):
             (self.folder / outdated).unlink(missing_ok=True)  # does not belong to the model written next
         coverage = Coverage.empty(log.num_items)
         coverage.add(log, config.training.train_valid_ranges(log)[0])
         save_tensors(self.folder / MODEL, select_prefix(tensors, "model"))
         save_tensors(self.folder / COVERAGE, coverage.tensors())
         save_tensors(self.folder / STATE, select_prefix(tensors, "state"))
+        write_manifest(self.folder, RUN_FILES)
         write_text(self.folder / README, readme(self.folder, config, log, train_state))
 
 
@@ -153,16 +159,22 @@ def load_run(folder: str | os.PathLike[str], device: str = "cpu") -> LoadedRun:
     config = read_config(path)
     entry = find_entry(config.name)
     log = read_log(path / IDS)
+    verify_manifest(path)
     tensors = load_tensors(path / MODEL)
+    for name, tensor in tensors.items():
+        if bool(tensor.isnan().any()) or bool((tensor == torch.inf).any()):
+            raise DataError(f"{path / MODEL} is damaged: '{name}' has a number that is not finite.")
     set_cuda_device(device)
     try:
         model = entry.model.restore(config.model, LogShape.of(log), tensors).to(device).eval()
         if config.training.precision == "float64":
             model.double().load_state_dict(tensors)  # again: restoring in float32 lost bits
-    except (RuntimeError, KeyError, ValueError) as error:
+    except (RuntimeError, KeyError, ValueError, TypeError, IndexError, DataError) as error:
         reason = " ".join(str(error).split())
         raise DataError(f"{path / MODEL} does not fit the run's config.toml: {reason}.") from None
     state = State(load_tensors(path / STATE))
+    with damage_in(path / STATE):
+        model.check_state(state)
     return LoadedRun(model, state if device == "cpu" else state.placed_like(model.start()), log, config)
 
 
@@ -178,7 +190,23 @@ def load_optimizer(folder: Path, model: Model, training: TrainingConfig) -> Adam
 def newest_checkpoint(folder: Path) -> dict[str, Any] | None:
     """The manifest of the run's newest checkpoint; None if it has none."""
     manifests = sorted((folder / "checkpoints").glob("*.json"))
-    return dict(json.loads(manifests[-1].read_bytes())) if manifests else None
+    return read_json_object(manifests[-1]) if manifests else None
+
+
+@contextmanager
+def damage_in(path: Path) -> Iterator[None]:
+    """Context in which a DataError about the content of a file gets its name and what to do."""
+    try:
+        yield
+    except DataError as error:
+        raise DataError(f"{path} is damaged: {error}; copy the run again, or train it again.") from None
+
+
+def read_coverage(folder: Path, items: int) -> Coverage:
+    """Returns the coverage of a run's state at the end of its training events."""
+    tensors = load_tensors(folder / COVERAGE)
+    with damage_in(folder / COVERAGE):
+        return Coverage.from_tensors(tensors, items)
 
 
 def check_finished(folder: Path) -> None:
@@ -207,7 +235,7 @@ def is_finished(folder: Path) -> bool:
 
 def check_version(folder: Path) -> None:
     """Raises DataError if a run folder was written in another version of the format."""
-    version = json.loads((folder / ENV).read_bytes()).get("version")
+    version = read_json_object(folder / ENV).get("version")
     if version != VERSION:
         raise DataError(
             f"{folder} has run format version {version}, and this dynedge reads version {VERSION}: train it again "
@@ -218,6 +246,7 @@ def check_version(folder: Path) -> None:
 def read_config(folder: Path) -> RunConfig:
     """Returns the config in a run folder."""
     try:
+        check_regular(folder / CONFIG)
         text = (folder / CONFIG).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         raise DataError(f"{folder / CONFIG} is missing or damaged.") from None
@@ -238,8 +267,8 @@ def check_resumable(old: RunConfig, new: RunConfig, folder: Path) -> None:
 def is_run_folder(folder: Path) -> bool:
     """Returns whether `folder` is a run folder, of any version."""
     try:
-        return bool(json.loads((folder / ENV).read_bytes())["format"] == FORMAT)
-    except (OSError, ValueError, KeyError, TypeError):
+        return read_json_object(folder / ENV).get("format") == FORMAT
+    except (OSError, DataError):
         return False
 
 

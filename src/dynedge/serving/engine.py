@@ -28,14 +28,13 @@ from dynedge.inference.event_input import Event
 from dynedge.inference.late_events import LateEventPolicy
 from dynedge.inference.session import Session
 from dynedge.models.base import State
-from dynedge.runs.event_coverage import Coverage
 from dynedge.runs.folder import CONFIG, CURRENT_STATE, MODEL, STATE
 from dynedge.serving.drift import DriftTracker
 from dynedge.serving.journal import DiskFullError, Entry, Journal, JournalUnavailableError
 from dynedge.serving.snapshots import SnapshotInfo, Snapshots
 from dynedge.serving.sqlite_journal import JOURNAL, SqliteJournal
 from dynedge.serving.validation import entry_event
-from dynedge.utils.atomic_io import file_sha256
+from dynedge.utils.file_checks import remembered_sha256
 from dynedge.utils.file_lock import FileLock
 from dynedge.utils.tensor_io import Tensors, select_prefix, with_prefixes
 
@@ -152,7 +151,7 @@ class Engine:
         """Opens the run, restores its newest snapshot and replays the journal from there."""
         self._check_snapshots()
         session, registration = self._open_run()
-        self.position = self._restore_newest(session, registration)
+        session, self.position = self._restore_newest(session, registration)
         self.snapshot_position, self._snapshot_events = self.position, session.coverage.events
         self.position = self._replay(session, registration, self.position)
         session.enable_quantized_search()
@@ -175,17 +174,24 @@ class Engine:
         registered = self.journal.register_run(fingerprint, session.coverage.last_time)
         return session, _Registration(fingerprint, *registered)
 
-    def _restore_newest(self, session: Session, registration: _Registration, until: int | None = None) -> int:
-        """Restores the newest snapshot of the run; returns its position, 0 if there is none.
+    def _restore_newest(
+        self, session: Session, registration: _Registration, until: int | None = None
+    ) -> tuple[Session, int]:
+        """Restores the run's newest snapshot that fits it; returns the session and the position, 0 without one.
 
         Raises DataError if the journal does not have all events after it.
         """
-        snapshot, position = self.snapshots.newest(registration.fingerprint, until), 0
-        if snapshot is not None:
-            info, tensors = snapshot
+        position = 0
+        for info, tensors in self.snapshots.of_run(registration.fingerprint, until):
             self.journal.check(info.position)
-            _restore(session, info, tensors)
-            position = info.position
+            try:
+                _restore(session, info, tensors)
+                position = info.position
+                break
+            except DataError as error:
+                at = self.journal.text(info.position)
+                self.snapshots.report(f"The snapshot of position {at} is damaged: {error}.")
+                session = Session.open(self.run)
         trimmed, newest = self.journal.trimmed
         needed = trimmed > registration.first_position or newest > registration.trained_until
         if position < trimmed and needed:
@@ -194,7 +200,7 @@ class Engine:
                 f"has no snapshot of {self.run} after that; pass the folder of the other replicas' snapshots with "
                 "--data, or train on events up to then."
             )
-        return position
+        return session, position
 
     def _replay(self, session: Session, registration: _Registration, position: int, until: int | None = None) -> int:
         """Applies the journal after `position`, up to `until` or to its end; returns the position reached."""
@@ -233,7 +239,7 @@ class Engine:
         """
         with self._reload_lock:
             session, registration = self._open_run()
-            position = self._restore_newest(session, registration, self.position)
+            session, position = self._restore_newest(session, registration, self.position)
             for _ in range(RELOAD_PASSES):
                 position = self._replay(session, registration, position, self.position)
             session.enable_quantized_search()
@@ -434,9 +440,9 @@ def _restore(session: Session, info: SnapshotInfo, tensors: Tensors) -> None:
         for external_id in added:
             ids.add(external_id)
     session.grow()
-    session.state = State(select_prefix(tensors, "state")).placed_like(session.state)
-    session.coverage = Coverage.from_tensors(select_prefix(tensors, "coverage"))
-    session.late_events = LateEventPolicy.from_tensors(select_prefix(tensors, "last_event_time"))
+    session.restore(select_prefix(tensors, "state"), select_prefix(tensors, "coverage"))
+    sizes = len(session.users), len(session.items)
+    session.late_events = LateEventPolicy.from_tensors(select_prefix(tensors, "last_event_time"), *sizes)
 
 
 def _fingerprint(run: Path) -> str:
@@ -444,5 +450,5 @@ def _fingerprint(run: Path) -> str:
     digest = hashlib.sha256()
     for name in (CONFIG, MODEL, STATE, CURRENT_STATE):
         if (run / name).is_file():
-            digest.update(file_sha256(run / name).encode())
+            digest.update(remembered_sha256(run / name).encode())
     return digest.hexdigest()

@@ -9,11 +9,9 @@ import numpy as np
 from dynedge.data.log import EventLog
 from dynedge.errors import DataError
 from dynedge.inference.event_input import Event
-from dynedge.runs.event_coverage import Coverage
-from dynedge.runs.folder import COVERAGE
+from dynedge.runs.folder import read_coverage
 from dynedge.serving.engine import BusyError, Engine
 from dynedge.serving.journal import DiskFullError, JournalUnavailableError
-from dynedge.utils.tensor_io import load_tensors
 
 INTERVAL = 0.1  # seconds between two batches
 
@@ -30,7 +28,7 @@ class LogReplay(threading.Thread):
                 f"{session.run_log.features.shape[1]}."
             )
         self.engine, self.log, self.rate = engine, log, rate
-        trained = Coverage.from_tensors(load_tensors(session.folder / COVERAGE))
+        trained = read_coverage(session.folder, session.run_log.num_items)
         is_training_log = session.run_log.metadata.get("trained_on", {}).get("fingerprint") == log.fingerprint
         self.start_at = (
             trained.events if is_training_log else int(np.searchsorted(log.time, trained.last_time, "right"))

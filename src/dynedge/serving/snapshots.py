@@ -24,6 +24,7 @@ import torch
 from dynedge.data.id_index import ExternalId
 from dynedge.errors import DataError
 from dynedge.utils.atomic_io import PARTIAL, file_sha256, write_atomically, write_text
+from dynedge.utils.file_checks import read_json_object
 from dynedge.utils.tensor_io import Tensors, load_tensors
 
 VERSION = 3
@@ -102,14 +103,14 @@ class Snapshots:
     def latest_info(self, fingerprint: str) -> tuple[SnapshotInfo, float] | None:
         """Returns the description of a run's newest snapshot, unchecked, and its age in seconds."""
         for path in self._paths():
-            with suppress(DataError, OSError, ValueError, TypeError):
+            with suppress(DataError, OSError):
                 info = _read_info(path)
                 if info.fingerprint == fingerprint:
                     return info, _age(path)
         return None
 
-    def newest(self, fingerprint: str, until: int | None = None) -> tuple[SnapshotInfo, Tensors] | None:
-        """Returns a run's newest intact snapshot, up to a position if given; reports damaged ones on stderr."""
+    def of_run(self, fingerprint: str, until: int | None = None) -> Iterator[tuple[SnapshotInfo, Tensors]]:
+        """Yields a run's intact snapshots, newest first, up to a position if given; reports damaged ones."""
         for description in self._paths():
             path = description.with_suffix(".safetensors")
             try:
@@ -119,13 +120,13 @@ class Snapshots:
                 if file_sha256(path) != info.sha256:
                     raise DataError(f"{path} does not match its checksum.")
                 tensors = load_tensors(path)
-                for name, tensor in tensors.items():
-                    if name.startswith("state.") and not torch.isfinite(tensor).all():
-                        raise DataError(f"{path} has an infinite number in {name}.")
-                return info, tensors
-            except (DataError, OSError, ValueError, TypeError) as error:
-                print(f"dynedge: {error} An earlier snapshot is used instead.", file=sys.stderr)
-        return None
+            except (DataError, OSError) as error:
+                self.report(str(error))
+            else:
+                yield info, tensors
+
+    def report(self, damage: str) -> None:
+        print(f"dynedge: {damage} An earlier snapshot is used instead.", file=sys.stderr)
 
     def _paths(self) -> list[Path]:
         """Descriptions of all snapshots, newest first."""
@@ -146,11 +147,18 @@ def _age(path: Path) -> float:
 
 
 def _read_info(path: Path) -> SnapshotInfo:
-    values = dict(json.loads(path.read_bytes()))
+    values = read_json_object(path)
     version = values.get("version", 1)
     if version != VERSION:
         raise DataError(f"{path} is a snapshot of version {version}, but this dynedge reads version {VERSION}.")
-    return SnapshotInfo(**values)
+    try:
+        info = SnapshotInfo(**values)
+        ids = [*info.added_users, *info.added_items]
+        if type(info.position) is int and all(type(external_id) in (int, str) for external_id in ids):
+            return info
+    except TypeError:
+        pass
+    raise DataError(f"{path} is damaged.")
 
 
 def _write_safetensors(file: BinaryIO, tensors: Tensors, digest: hashlib._Hash) -> None:

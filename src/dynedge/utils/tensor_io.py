@@ -12,6 +12,7 @@ from torch import Tensor
 
 from dynedge.errors import DataError
 from dynedge.utils.atomic_io import write_atomically
+from dynedge.utils.file_checks import check_regular
 
 Tensors = dict[str, Tensor]
 
@@ -24,6 +25,7 @@ def save_tensors(path: Path, tensors: Tensors) -> None:
 def load_tensors(path: Path) -> Tensors:
     """Returns the tensors of a file, on the CPU; DataError where it is missing or not a safetensors file."""
     try:
+        check_regular(path)
         return load_file(path)
     except FileNotFoundError:
         raise DataError(f"{path} is missing.") from None

@@ -24,6 +24,7 @@ import torch
 from dynedge.errors import DataError
 from dynedge.models.base import State
 from dynedge.models.growable import doubled_capacity, grown
+from dynedge.models.state_checks import at_least, check_names, check_tensor
 from dynedge.utils.array_type import Array
 from dynedge.utils.numba_compile import compiled
 
@@ -86,6 +87,62 @@ def empty(users: int, items: int, half_lives: int) -> State:
     state["popularity_total"] = torch.zeros(half_lives, dtype=torch.float64)
     state["event_weight"] = torch.ones(half_lives, dtype=torch.float64)
     return state
+
+
+def check(state: State, users: int, items: int, half_lives: int) -> None:
+    """Raises DataError unless everything in a state from a file is in range and consistent."""
+    int32, int64, float64 = torch.int32, torch.int64, torch.float64
+    check_names(state, (name for name in EventIndex._fields if name != "num_items"))
+    clock = int(check_tensor(state, "clock", int64, (1,), 0, NEVER))
+    history = check_tensor(state, "history", int32, (at_least(POOL_CAPACITY), 3))
+    occurrences = check_tensor(state, "occurrences", int32, (at_least(POOL_CAPACITY), 6))
+    check_tensor(state, "history_time", float64, (len(history),))
+    used = check_tensor(state, "used", int64, (2,), 0)
+    check_tensor(state, "user_blocks", int64, (users, 3), 0, len(history))
+    check_tensor(state, "item_blocks", int64, (items, 3), 0, len(occurrences))
+    check_tensor(state, "latest_items", int32, (RECENT_EVENTS,), NONE, items - 1)
+    check_tensor(state, "popularity", torch.float32, (half_lives, at_least(items)), 0)
+    check_tensor(state, "popularity_total", float64, (half_lives,), 0)
+    check_tensor(state, "event_weight", float64, (half_lives,), 0)
+    index = view_of(state, items)
+    if used[0] > len(history) or used[1] > len(occurrences) or not _is_consistent(index, clock):
+        raise DataError("its index of events is inconsistent")
+
+
+@compiled
+def _is_consistent(index: EventIndex, clock: int) -> bool:
+    """Whether all blocks are inside their pools and each event is once in a history and once among occurrences."""
+    events = 0
+    for blocks, used in ((index.user_blocks, index.used[0]), (index.item_blocks, index.used[1])):
+        for row in range(len(blocks)):
+            if blocks[row, LENGTH] > blocks[row, CAPACITY] or blocks[row, START] + blocks[row, CAPACITY] > used:
+                return False
+    for user in range(len(index.user_blocks)):
+        start, length = index.user_blocks[user, START], index.user_blocks[user, LENGTH]
+        events += length
+        for place in range(length):
+            event = index.history[start + place]
+            item, at, number = event[ITEM], event[CLOCK], event[NUMBER]
+            if not 0 <= item < len(index.item_blocks) or not 0 <= number < index.item_blocks[item, LENGTH]:
+                return False
+            if at < 0 or at >= clock or (place > 0 and at <= index.history[start + place - 1, CLOCK]):
+                return False
+            found = index.occurrences[index.item_blocks[item, START] + number]
+            if found[USER] != user or found[PLACE] != place or found[AT] != at:
+                return False
+            before = index.history[start + place - 1, ITEM] if place > 0 else NONE
+            is_last = place + 1 == length
+            following = NONE if is_last else index.history[start + place + 1, ITEM]
+            following_at = NEVER if is_last else index.history[start + place + 1, CLOCK]
+            if found[BEFORE] != before or found[NEXT] != following or found[NEXT_AT] != following_at:
+                return False
+    for item in range(len(index.item_blocks)):
+        start, length = index.item_blocks[item, START], index.item_blocks[item, LENGTH]
+        events -= length
+        for x in range(start + 1, start + length):
+            if index.occurrences[x, AT] <= index.occurrences[x - 1, AT]:
+                return False
+    return bool(events == 0)
 
 
 def view_of(state: State, items: int) -> EventIndex:

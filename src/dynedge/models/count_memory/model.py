@@ -77,6 +77,9 @@ class CountMemory(Model, Growable, Explainable, Undoable, RemembersSeen):
     def start(self) -> State:
         return event_index.empty(self.shape.users, self.shape.items, len(self.counts.half_lives))
 
+    def check_state(self, state: State) -> None:
+        event_index.check(state, self.shape.users, self.shape.items, len(self.counts.half_lives))
+
     def _index(self, state: State) -> EventIndex:
         """Returns the index in a state; cached for the same tensors: making the view is much of a query's cost."""
         tensors, view = self._view

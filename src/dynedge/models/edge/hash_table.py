@@ -14,8 +14,10 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from dynedge.errors import DataError
 from dynedge.models.base import State
 from dynedge.models.growable import doubled_capacity
+from dynedge.models.state_checks import check_range, check_tensor
 from dynedge.utils.array_type import Array
 from dynedge.utils.numba_compile import compiled
 
@@ -48,6 +50,53 @@ def empty(prefix: str) -> State:
     state[f"{prefix}.row_keys"] = torch.zeros(INITIAL_CAPACITY, dtype=torch.int64)
     state[f"{prefix}.entry_times"] = torch.zeros(INITIAL_CAPACITY, dtype=torch.float64)
     return state
+
+
+def check(state: State, prefix: str, users: int, items: int) -> None:
+    """Raises DataError unless everything of a table in a state from a file is in range and consistent."""
+    used = check_tensor(state, f"{prefix}.used", torch.int64, (2,), 0)
+    for slots, records, columns, beside in (
+        ("row_slots", "rows", 3, "row_keys"),
+        ("entry_slots", "entries", 5, "entry_times"),
+    ):
+        capacity = len(check_tensor(state, f"{prefix}.{records}", torch.int32, (_is_power_of_two, columns), NONE))
+        check_tensor(state, f"{prefix}.{slots}", torch.int32, (2 * capacity,), NONE, capacity - 1)
+        check_tensor(state, f"{prefix}.{beside}", torch.int64 if beside == "row_keys" else torch.float64, (capacity,))
+    check_range(f"{prefix}.row_keys", state[f"{prefix}.row_keys"], 0, users - 1 if used[0] else 0)
+    table = view_of(state, prefix)
+    fits = used[0] <= len(table.rows) and used[1] <= len(table.entries)
+    if not fits or not _is_consistent(table, items):
+        raise DataError(f"its table '{prefix}' is inconsistent")
+
+
+def _is_power_of_two(size: int) -> bool:
+    return size >= INITIAL_CAPACITY and size & (size - 1) == 0
+
+
+@compiled
+def _is_consistent(table: CountTable, items: int) -> bool:
+    """Whether entries are in range, lists of entries end, and the slots are those of these rows and entries."""
+    rows, entries = table.used[0], table.used[1]
+    for row in range(rows):
+        if table.rows[row, HEAD] >= entries:
+            return False
+    for entry in range(entries):
+        of_item = table.entries[entry]
+        row, following = of_item[ROW], of_item[NEXT]
+        if not 0 <= row < rows or not 0 <= of_item[ITEM] < items or of_item[COUNT] < 1:
+            return False
+        if not NONE <= following < entry:  # lists lead to older entries, so they end
+            return False
+        if not 0 <= of_item[ENTRY_CLOCK] <= table.rows[row, CLOCK]:
+            return False
+        if following != NONE and table.entries[following, ROW] != row:
+            return False
+    row_slots, entry_slots = np.full_like(table.row_slots, NONE), np.full_like(table.entry_slots, NONE)
+    for row in range(rows):
+        _insert(row_slots, table.row_keys[row], row)
+    for entry in range(entries):
+        _insert(entry_slots, (np.int64(table.entries[entry, ROW]) << 32) | table.entries[entry, ITEM], entry)
+    return bool(np.all(row_slots == table.row_slots) and np.all(entry_slots == table.entry_slots))
 
 
 def view_of(state: State, prefix: str) -> CountTable:

@@ -36,6 +36,7 @@ from dynedge.models.count_memory.model import CountMemory
 from dynedge.models.edge.config import EdgeConfig
 from dynedge.models.edge.recurrence import Recurrence
 from dynedge.models.entity_rows import Rows
+from dynedge.models.state_checks import check_names
 from dynedge.models.window_index import WindowIndex
 from dynedge.ops.dispatch import SideStream
 from dynedge.ops.item_ranks import ranks_of_weighted_sums
@@ -118,6 +119,12 @@ class Edge(
 
     def start(self) -> State:
         return _join(self.memory.start(), self.recurrence.start())
+
+    def check_state(self, state: State) -> None:
+        parts = _part(state, MEMORY), _part(state, RECURRENCE)
+        check_names(state, _join(*parts))
+        self.memory.check_state(parts[0])
+        self.recurrence.check_state(parts[1])
 
     def sample_negatives(self, batch: ExpertBatches, step: Step) -> Tensor | None:
         return self.recurrence.sample_negatives(batch.recurrence, step)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from dynedge.models.base import State
+from dynedge.models.state_checks import check_tensor
 from dynedge.ops.decaying_columns import NEVER
 
 COUNTS, EVENT, CLOCK = "item_counts", "item_event", "clock"  # names in the state
@@ -56,6 +57,13 @@ def empty(items: int, rate: Rates, like: Tensor) -> State:
             CLOCK: torch.zeros(1, dtype=torch.int64, device=device),
         }
     )
+
+
+def check(state: State, items: int, rate: Rates, dtype: torch.dtype) -> None:
+    """Raises DataError unless the columns in a state from a file are in range."""
+    clock = int(check_tensor(state, CLOCK, torch.int64, (1,), 0))
+    check_tensor(state, COUNTS, dtype, (items, len(rate.counts)), 0)
+    check_tensor(state, EVENT, torch.int64, (items,), NO_EVENT, clock - 1)
 
 
 def columns(counts: Tensor, event: Tensor, clock: Tensor, rate: Rates) -> Tensor:

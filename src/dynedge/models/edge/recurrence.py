@@ -25,7 +25,7 @@ from dynedge.errors import UsageError
 from dynedge.models.base import LogShape, Loss, State, Step, Tensors, check_finite, loggable, seeded
 from dynedge.models.candidate_states import candidates_of_chunks, num_chunks, rows_before
 from dynedge.models.capabilities import GraphCapturable, Growable, Searchable, Undoable
-from dynedge.models.coevolving_base import CoevolvingModel, time_gap_features
+from dynedge.models.coevolving_base import ENTITY_TENSORS, CoevolvingModel, time_gap_features
 from dynedge.models.dynamic_base import Forward
 from dynedge.models.edge import popularity
 from dynedge.models.edge.config import RecurrenceConfig
@@ -44,6 +44,7 @@ from dynedge.models.entity_rows import Rows
 from dynedge.models.growable import grown, padded_size
 from dynedge.models.layers import CoupledGRU, Head, ItemFeatures
 from dynedge.models.ring_buffer import SIDES
+from dynedge.models.state_checks import check_names
 from dynedge.models.window_index import WindowIndex, index_event, index_window
 from dynedge.ops.all_scores import all_scores
 from dynedge.ops.candidate_scores import ItemUpdates, candidate_scores
@@ -150,6 +151,7 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
         options = {"lists": "bonus" in tensors, "candidate_id": "candidate" in tensors}
         model = cls(config, shape, (users, items), len(tensors["dnode_constraint.phi"]), **options)
         model.load_state_dict(tensors)
+        model.check_psi_rows()
         return model
 
     # ---- windows
@@ -274,6 +276,14 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
             state.update(popularity.empty(self.shape.items, self.popularity, self.xi.detach()))
         state.update(self.lists.start(*self.sizes))
         return state
+
+    def check_state(self, state: State) -> None:
+        counted = (popularity.COUNTS, popularity.EVENT, popularity.CLOCK) if self.config.popularity else ()
+        check_names(state, (*ENTITY_TENSORS, *counted, *self.lists.start(0, 0)))
+        self.check_entities(state)
+        if self.config.popularity:
+            popularity.check(state, self.shape.items, self.popularity, self.xi.dtype)
+        self.lists.check(*self.sizes, state)
 
     @torch.no_grad()
     def grow(self, users: int, items: int, state: State) -> None:

@@ -64,6 +64,11 @@ def empty_lists() -> State:
     return State(hash_table.empty(TABLE))
 
 
+def check(state: State, users: int, items: int) -> None:
+    """Raises DataError unless the lists in a state from a file are in range."""
+    hash_table.check(state, TABLE, users, items)
+
+
 def lists_before_events(window: Window, state: State, device: torch.device) -> RepeatLists:
     """Returns the lists as they are before each event of the window, and counts its events in the state."""
     hash_table.reserve(state, TABLE, len(window))

@@ -111,6 +111,13 @@ class ListSources:
         state.update(successors.empty_lists(users, items) if self.successors else {})
         return state
 
+    def check(self, users: int, items: int, state: State) -> None:
+        """Raises DataError unless the lists in a state from a file are in range."""
+        if self.repeats:
+            repeat_bonus.check(state, users, items)
+        if self.successors:
+            successors.check(state, users, items)
+
     def start_values(self, items: int) -> Tensor:
         """The value of each bucket before training."""
         return torch.cat([torch.zeros(repeat_bonus.BUCKETS), successors.start_values(items)])

@@ -18,8 +18,10 @@ import torch
 from torch import Tensor
 
 from dynedge.data.windows import Window
+from dynedge.errors import DataError
 from dynedge.models.base import State
 from dynedge.models.edge.repeat_bonus import RepeatLists
+from dynedge.models.state_checks import check_range, check_tensor
 from dynedge.utils.array_type import Array
 from dynedge.utils.numba_compile import compiled
 
@@ -41,6 +43,18 @@ def empty_lists(users: int, items: int) -> State:
             LAST: torch.full((users, 2), NONE, dtype=torch.int32),  # the last item and the one before it
         }
     )
+
+
+def check(state: State, users: int, items: int) -> None:
+    """Raises DataError unless the lists in a state from a file are in range."""
+    ring = check_tensor(state, ITEMS, torch.int32, (items, LENGTH, 3), NONE, max(users, items) - 1)
+    count = check_tensor(state, COUNT, torch.int64, (items,), 0)
+    check_tensor(state, LAST, torch.int32, (users, 2), NONE, items - 1)
+    for column in (ITEM, BEFORE):
+        check_range(ITEMS, ring[:, :, column], NONE, items - 1)
+    is_stored = torch.arange(LENGTH) < count[:, None]
+    if bool((ring[:, :, ITEM] < 0).logical_and_(is_stored).any()):
+        raise DataError(f"'{ITEMS}' has fewer items than '{COUNT}' says")
 
 
 def start_values(items: int) -> Tensor:

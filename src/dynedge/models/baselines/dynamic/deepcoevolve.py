@@ -85,6 +85,7 @@ class DeepCoevolve(CoevolvingRNN):
         users, items = (np.asarray(tensors[f"psi_row_{side}"] >= 0) for side in (0, 1))
         model = cls(config, shape, (users, items))
         model.load_state_dict(tensors)
+        model.check_psi_rows()
         return model
 
     def forward_window(self, index: WindowIndex, state: State) -> Forward:

@@ -15,6 +15,7 @@ from dynedge.data.windows import Window
 from dynedge.models.base import LogShape, State
 from dynedge.models.dynamic_base import DynamicModel, Forward
 from dynedge.models.ring_buffer import History, RingBuffers, RingIndex
+from dynedge.models.state_checks import check_like
 from dynedge.models.window_index import WindowIndex
 from dynedge.utils.array_type import Array
 
@@ -35,6 +36,11 @@ class NeighbourModel(DynamicModel):
     def start(self) -> State:
         users, items = (buffers.start(self.like.device) for buffers in self.ring_buffers)
         return State(users | items)
+
+    def check_state(self, state: State) -> None:
+        check_like(state, self.start())
+        for buffers, partners in zip(self.ring_buffers, (self.shape.items, self.shape.users), strict=True):
+            buffers.check(state, partners)
 
     def prepare(self, window: Window) -> NeighbourIndex:
         device = self.like.device

@@ -28,6 +28,7 @@ from dynedge.models.base import REPLAYED, LogShape, Loss, Model, State, Step, lo
 from dynedge.models.entity_rows import Rows
 from dynedge.models.layers import ItemFeatures
 from dynedge.models.ring_buffer import HistoryLookup, RingBuffers, RingIndex
+from dynedge.models.state_checks import check_names
 from dynedge.ops.gather_linear import gather_rows
 from dynedge.utils.array_type import Array
 
@@ -214,6 +215,10 @@ class SequenceModel(Model):
 
     def start(self) -> State:
         return self.ring_buffers.start(self.bias.device)
+
+    def check_state(self, state: State) -> None:
+        check_names(state, self.start())
+        self.ring_buffers.check(state, self.shape.items)
 
     def prepare(self, window: Window) -> RingIndex:
         return self.ring_buffers.index(window, self.bias.device)
