@@ -26,6 +26,7 @@ INTEGERS = -1, 0, 1, 2, 127, 1000, 10**6, 2**31 - 1, -(2**31), 2**62, -(2**63)
 FLOATS = float("nan"), float("inf"), float("-inf"), -1.0, 0.0, 1e38, 1e300
 JSON_VALUES = None, -1, 0, 10**20, 1e300, "", "x", [], {}, [[]], True, "0" * 400, {"a": [1]}
 TENSOR_TYPES = {"F64": "<f8", "F32": "<f4", "I64": "<i8", "I32": "<i4", "BOOL": "|u1"}
+OFTEN = "state.safetensors", "user.npy", "item.npy", "time.npy", "user_ids_offsets.npy"
 SECONDS = 60  # a command that takes longer hangs
 BUG = "this is a bug", "Traceback"
 
@@ -109,9 +110,9 @@ def run_in_fork(command: Callable[[], int], scratch: Path) -> str:
 
 
 def damage(folder: Path, rng: random.Random) -> str:
-    """Changes one file of a folder and says how; small files have the same chance as large ones."""
+    """Changes one file of a folder and says how; files of states and columns are chosen more often."""
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name not in ("README.md", ".lock"))
-    path = rng.choice(files)
+    path = rng.choices(files, [10 if path.name in OFTEN else 3 if path.parent == folder else 1 for path in files])[0]
     name = path.relative_to(folder)
     if rng.random() < 0.06:
         return f"{name}: {_replace_file(path, rng)}"
@@ -243,7 +244,9 @@ def _change_text(raw: bytearray, rng: random.Random) -> str:
         return _flip_bits(raw, rng)
     k = rng.choice(with_values)
     key = lines[k].partition(b"=")[0]
-    value = rng.choice((b"-1", b"0", b"1e300", b'"x"', b"[]", b"true", b"99999999999999999999", b"nan", b"1000000000"))
+    value = rng.choice(
+        (b"-1", b"0", b"1e300", b'"x"', b"[]", b"true", b"99999999999999999999", b"nan", b"1000000000")
+    )
     lines[k] = key + b"= " + value
     raw[:] = b"\n".join(lines)
     return f"{key.decode(errors='replace').strip()} set to {value.decode()}"
@@ -285,7 +288,7 @@ def make_targets(place: Path, models: Sequence[str]) -> list[Target]:
             _command("recommend", "--users", "üser 1"),
             _command("recommend", "--users", "üser 1", "--log", log, "--filter-seen"),
             _command("evaluate"),
-            _command("evaluate", "--protocol", "sampled-100"),
+            _command("evaluate", "--protocol", "sampled-499"),
             lambda copy: cli(["train", str(log), "--out", str(copy), "--resume", "--epochs", "2"]),
         )
         targets.append(Target(f"run {run.name}", run, commands, ("manifest.json",)))

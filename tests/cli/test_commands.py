@@ -190,3 +190,21 @@ def test_prepare_killed_at_random_times_leaves_the_old_log_the_new_one_or_none(t
     assert {"none", "old"} <= set(outcomes), outcomes
     assert start("new.csv").wait() == 0
     assert sorted(os.listdir(tmp_path)) == ["log", "new.csv", "old.csv"], "killed processes leave no temporary files"
+
+
+def test_a_missing_extra_is_named(cli_run, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    for name in [name for name in sys.modules if name.startswith("dynedge.serving")]:
+        monkeypatch.delitem(sys.modules, name)
+    code, _, error = cli_run("serve", tmp_path)
+    assert (code, error) == (
+        2,
+        "dynedge: this command needs uvicorn; install it with: pip install 'dynedge[serve]'\n",
+    )
+
+
+def test_an_unknown_missing_module_is_a_bug(cli_run, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "dynedge.serving.engine", None)
+    code, _, error = cli_run("serve", tmp_path)
+    assert code == 1
+    assert "this is a bug" in error

@@ -148,6 +148,7 @@ def test_the_log_is_not_needed(cli_run, place, log, tmp_path):
     card = json.loads((tmp_path / "run" / "ids" / "log.json").read_text())
     card["trained_on"]["path"] = str(tmp_path / "gone")
     (tmp_path / "run" / "ids" / "log.json").write_text(json.dumps(card))
+    (tmp_path / "run" / "manifest.json").unlink()
     here = recommended(cli_run, place / "run", "--users", names(log, [5]))
     assert recommended(cli_run, tmp_path / "run", "--users", names(log, [5]))["users"] == here["users"]
 
@@ -264,3 +265,19 @@ def test_mistakes_are_one_sentence_with_the_right_exit_code(cli_run, place, tmp_
     assert len(complaint) == 1
     assert words in complaint[0]
     assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("text", "ids"),
+    [
+        ("a, b ,c", ["a", "b", "c"]),
+        ('"A, B",c', ["A, B", "c"]),
+        ('" a ", b', [" a ", "b"]),
+        ('a,"say ""hi"""', ["a", 'say "hi"']),
+        ("a,,b,", ["a", "b"]),
+    ],
+)
+def test_ids_are_parsed_as_in_csv(text, ids):
+    from dynedge.cli.recommend import _parse_ids
+
+    assert _parse_ids(text) == ids

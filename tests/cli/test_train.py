@@ -259,3 +259,7 @@ def test_resuming_with_another_number_of_threads_is_reported(cli_run, tmp_path, 
     code, _, err = cli_run("train", log, "--out", run, *FAST, "--resume")
     assert code == 0
     assert "was started with 77 threads and resumes with" in err
+
+
+def test_one_epoch_is_singular(cli_run, tmp_path, log):
+    assert "toy, 1 epoch in" in cli_run("train", log, "--out", tmp_path / "run", "--epochs", "1")[1]

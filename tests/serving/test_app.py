@@ -205,6 +205,8 @@ INVALID = {
     "no item": {"events": [{"user_id": "u", "timestamp": 1}]},
     "an empty id": {"events": [{"user_id": "", "item_id": "i", "timestamp": 1}]},
     "a long id": {"events": [{"user_id": "u" * 257, "item_id": "i", "timestamp": 1}]},
+    "an id with a zero byte": {"events": [{"user_id": "a\0b", "item_id": "i", "timestamp": 1}]},
+    "an event id with a zero byte": {"events": [{"user_id": "u", "item_id": "i", "timestamp": 1, "event_id": "\0"}]},
     "an id of another type": {"events": [{"user_id": True, "item_id": "i", "timestamp": 1}]},
     "an invalid time": {"events": [{"user_id": "u", "item_id": "i", "timestamp": "soon"}]},
     "the far future": {"events": [{"user_id": "u", "item_id": "i", "timestamp": 7e9}]},
@@ -241,6 +243,7 @@ def test_limits_on_parameters_bodies_hosts_and_origins(client, known):
     problem(client.get("/nowhere"), 404)
     problem(client.get("/page/../server.py"), 404)
     problem(client.get(f"/page/{'x' * 300}"), 404)
+    problem(client.get("/users/a%00b/recommendations"), 422)
     for path in ("/health", "/activity", "/", f"/users/{user}"):
         answer = client.head(path)
         assert (answer.status_code, answer.headers["content-type"]) == (200, client.get(path).headers["content-type"])

@@ -4,11 +4,13 @@ import importlib.util
 import os
 import subprocess
 import sys
+import tempfile
 import textwrap
 
 import pytest
 
-from dynedge.utils.numba_compile import compiled, source_key
+from dynedge.errors import DataError
+from dynedge.utils.numba_compile import cache_folder, compiled, source_key
 
 CONSTANTS = """
 SCALE = 3
@@ -157,3 +159,30 @@ def run(folder, script, **environment):
     return subprocess.run(
         [sys.executable, "-c", script], env=environment, check=True, capture_output=True, text=True
     ).stdout.strip()
+
+
+@pytest.mark.parametrize("home", ["no home", "a file"])
+def test_without_a_usable_home_the_cache_is_in_the_temporary_folder(monkeypatch, tmp_path, home):
+    (tmp_path / "file").touch()
+    monkeypatch.delenv("DYNEDGE_CACHE_DIR", raising=False)
+    monkeypatch.setattr(
+        os.path, "expanduser", lambda path: path if home == "no home" else str(tmp_path / "file" / "x")
+    )
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    cache_folder.cache_clear()
+    try:
+        assert cache_folder() == tmp_path / f"dynedge-kernels-{os.getuid()}"
+    finally:
+        cache_folder.cache_clear()
+
+
+def test_without_any_writable_folder_the_message_says_what_to_set(monkeypatch, tmp_path):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("DYNEDGE_CACHE_DIR", str(tmp_path / "file" / "x"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "file"))
+    cache_folder.cache_clear()
+    try:
+        with pytest.raises(DataError, match="set DYNEDGE_CACHE_DIR to a folder"):
+            cache_folder()
+    finally:
+        cache_folder.cache_clear()

@@ -25,6 +25,13 @@ app = typer.Typer(
     context_settings={"max_content_width": 110},
 )
 
+EXTRAS = dict.fromkeys(("fastapi", "httptools", "prometheus_client", "starlette", "uvicorn", "uvloop"), "serve") | {
+    "matplotlib": "plots",
+    "optuna": "tune",
+    "redis": "redis",
+    "tensorboard": "track",
+}  # by package: the optional dependency of dynedge that installs it
+
 # Typer carries its own copy of click in some versions and uses the installed one in others.
 _ClickError: type[Exception] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 
@@ -72,11 +79,21 @@ def run(arguments: list[str]) -> int:
         return _fail("not enough memory; close other programs or choose smaller settings.", 3)
     except OSError as error:
         return _fail(_explain(error), 3)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package in EXTRAS:
+            extra = EXTRAS[package]
+            return _fail(f"this command needs {package}; install it with: pip install 'dynedge[{extra}]'", 2)
+        return _report_bug(error)
     except Exception as error:
-        if os.environ.get("DYNEDGE_DEBUG"):
-            traceback.print_exc()
-        kind = type(error).__name__
-        return _fail(f"this is a bug in dynedge ({kind}: {error}); DYNEDGE_DEBUG=1 prints the traceback.", 1)
+        return _report_bug(error)
+
+
+def _report_bug(error: Exception) -> int:
+    if os.environ.get("DYNEDGE_DEBUG"):
+        traceback.print_exc()
+    kind = type(error).__name__
+    return _fail(f"this is a bug in dynedge ({kind}: {error}); DYNEDGE_DEBUG=1 prints the traceback.", 1)
 
 
 def stopped(signal_name: object, exit_code: int, advice: str) -> typer.Exit:

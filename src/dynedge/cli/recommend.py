@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import json
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -96,8 +96,10 @@ def open_session(run: Path, log: Path | None, time: str | None, flag: str) -> tu
 
 
 def _parse_ids(text: str) -> list[int | str]:
-    """Returns comma-separated ids; quotes as in CSV."""
-    return [name.strip() for row in csv.reader([text], skipinitialspace=True) for name in row if name.strip()]
+    """Returns comma-separated ids, as in CSV: spaces belong to an id only inside quotes."""
+    found = re.findall(r'\s*"((?:[^"]|"")*)"\s*(?:,|$)|([^,]+)', text)
+    ids = [quoted.replace('""', '"') or plain.strip() for quoted, plain in found]
+    return [external_id for external_id in ids if external_id]
 
 
 def _write(session: Session, out: Path, k: int, seconds: float | None, filter_seen: bool, as_json: bool) -> None:

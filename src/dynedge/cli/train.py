@@ -119,8 +119,9 @@ def summary_text(summary: dict[str, Any]) -> str:
     from dynedge.utils.progress import clock
 
     early = ", stopped early" if summary["stopped_early"] else ""
+    epochs = f"{summary['epochs']} epoch{'' if summary['epochs'] == 1 else 's'}"
     lines = {
-        "model": f"{summary['model']}, {summary['epochs']} epochs in {clock(summary['seconds'])}{early}",
+        "model": f"{summary['model']}, {epochs} in {clock(summary['seconds'])}{early}",
         "best epoch": summary["best_epoch"],
     }
     if summary["valid_mrr"] is not None:

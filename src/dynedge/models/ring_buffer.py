@@ -77,7 +77,7 @@ class RingBuffers:
         shape = self.entities, self.length
         stored = check_tensor(state, self._key("partners"), torch.int32, shape, NONE, partners - 1)
         check_tensor(state, self._key("times"), torch.float64, shape, NONE)
-        counts = check_tensor(state, self._key("event_counts"), torch.int64, (self.entities,), 0)
+        counts = check_tensor(state, self._key("event_counts"), torch.int64, (self.entities,), 0, 2**53)
         is_stored = torch.arange(self.length) < counts[:, None]
         if bool((stored < 0).logical_and_(is_stored).any()):
             raise DataError(f"'{self._key('partners')}' has fewer events than its counts say")

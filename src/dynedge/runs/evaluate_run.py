@@ -31,7 +31,7 @@ from dynedge.runs.trained_log import as_trained
 from dynedge.training.precision import autocast
 from dynedge.utils.array_type import Array
 from dynedge.utils.atomic_io import file_sha256, write_atomically, write_text
-from dynedge.utils.file_checks import check_regular, read_json, remembered_sha256
+from dynedge.utils.file_checks import check_regular, read_json_object, remembered_sha256
 from dynedge.utils.progress import Progress
 
 PARTS = "valid", "test"

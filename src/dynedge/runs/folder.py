@@ -250,7 +250,12 @@ def read_config(folder: Path) -> RunConfig:
         text = (folder / CONFIG).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         raise DataError(f"{folder / CONFIG} is missing or damaged.") from None
-    return parse_config(text, str(folder / CONFIG))
+    config = parse_config(text, str(folder / CONFIG))
+    try:
+        torch.device(config.training.device)
+    except RuntimeError:
+        raise DataError(f"{folder / CONFIG}: training.device must be cpu, cuda or cuda:N.") from None
+    return config
 
 
 def check_resumable(old: RunConfig, new: RunConfig, folder: Path) -> None:

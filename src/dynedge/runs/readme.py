@@ -24,6 +24,7 @@ FILES = """
 | `run_info.json` | number of parameters, and the model's statistics of its training schedule |
 | `env.json` | versions, machine, threads, precision |
 | `ranks/` | the rank of each validation and test event's item, after `dynedge evaluate` |
+| `manifest.json` | sizes and SHA-256 of these files, verified when the run is opened |
 | `checkpoints/` | training progress, for `--resume`; may be deleted when training has finished |
 
 No file is pickled: the formats are safetensors, npy, JSON, TOML and JSON lines.

@@ -10,8 +10,9 @@ from dynedge.inference.event_input import MAX_FEATURE
 
 MAX_EVENTS, MAX_ITEMS, MAX_USERS = 1000, 1000, 1000
 
+ID_PATTERN = r"^[^\x00]+$"  # any text without zero bytes, as in `prepare`
 IdBody = (
-    Annotated[StrictStr, Field(min_length=1, max_length=256)]
+    Annotated[StrictStr, Field(min_length=1, max_length=256, pattern=ID_PATTERN)]
     | Annotated[StrictInt, Field(ge=-(2**63) + 1, le=2**63 - 1)]
 )
 Timestamp = Annotated[
@@ -37,8 +38,8 @@ class EventBody(RequestBody):
     item_id: IdBody
     timestamp: Timestamp
     event_id: Annotated[
-        StrictStr | None,
-        Field(min_length=1, max_length=256, description="Events with an id that was sent before are ignored."),
+        Annotated[StrictStr, Field(min_length=1, max_length=256, pattern=ID_PATTERN)] | None,
+        Field(description="Events with an id that was sent before are ignored."),
     ] = None
     features: Annotated[
         list[Feature] | None,

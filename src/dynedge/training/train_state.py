@@ -157,19 +157,21 @@ class TrainState:
 
     def load(self, checkpoint: Checkpoint) -> None:
         """Restores the progress stored in a checkpoint."""
-        current, metadata = checkpoint.parts["current"], checkpoint.metadata
+        metadata = checkpoint.metadata
         try:
+            current = checkpoint.parts["current"]
             self.model.load_state_dict(select_prefix(current, "model"))
             self.optimizer.load(select_prefix(current, "optim"))
-        except (RuntimeError, KeyError) as error:
+            state, best = State(select_prefix(current, "state")), metadata["best"]
+            self.model.check_state(state)
+            self.state = state.placed_like(self.state).clone()
+            self.epoch, self.window, self.history = metadata["epoch"], metadata["window"], metadata["history"]
+            self.totals = EpochTotals(**metadata["totals"])
+            self.best = BestEpoch(**best, tensors=checkpoint.parts["best"]) if best else None
+        except (RuntimeError, KeyError, TypeError, ValueError, DataError) as error:
             reason = " ".join(str(error).split())
             raise DataError(f"the checkpoint does not fit the model as it is configured now: {reason}.") from None
         device = self.model.device
         self.average = {
             name: tensor.to(device, copy=True) for name, tensor in select_prefix(current, "average").items()
         }
-        self.state = State(select_prefix(current, "state")).placed_like(self.state).clone()
-        self.epoch, self.window, self.history = metadata["epoch"], metadata["window"], metadata["history"]
-        self.totals = EpochTotals(**metadata["totals"])
-        best = metadata["best"]
-        self.best = BestEpoch(**best, tensors=checkpoint.parts["best"]) if best else None

@@ -48,9 +48,11 @@ def cache_folder() -> Path:
 
     A folder of another user is not used.
     """
-    preferred = os.environ.get("DYNEDGE_CACHE_DIR") or Path.home() / ".cache" / "dynedge" / "kernels"
+    preferred = os.environ.get("DYNEDGE_CACHE_DIR") or os.path.expanduser("~/.cache/dynedge/kernels")
     for folder in (Path(preferred), Path(tempfile.gettempdir()) / f"dynedge-kernels-{os.getuid()}"):
         try:
+            if not folder.is_absolute() and folder.parts[:1] == ("~",):  # this user has no home folder
+                continue
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if folder.stat().st_uid != os.getuid():  # its files are loaded as code
                 continue

@@ -593,3 +593,52 @@ def test_preparing_twice_gives_the_same_bits(tmp_path):
     one, two = read(tmp_path, table()), prepare(tmp_path / "events.csv", tmp_path / "again")
     assert one.fingerprint == two.fingerprint
     assert np.array_equal(one.time, two.time)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.csv", b"user_id,item_id,timestamp\ra,b,1\rc,d,2\r", "lines that end with CR alone; convert it: tr"),
+        ("a.csv", np.random.default_rng(0).bytes(5000), "is not a text file: it contains binary data"),
+        ("a.csv", b"\x89PNG\r\n\x1a\n" + np.random.default_rng(1).bytes(5000), "is not a text file"),
+        ("a.csv", b"x" * 300_000, "the first line is not a list of columns"),
+        ("a.json", b'[{"user_id": 1, "item_id": 2, "timestamp": 3}]', "is one JSON array; write one object per line"),
+        ("a.jsonl", b'[\n {"user_id": 1, "item_id": 2, "timestamp": 3}\n]', "is one JSON array"),
+        ("events", b'[{"user_id": 1, "item_id": 2, "timestamp": 3}]', "is one JSON array"),
+    ],
+)
+def test_files_of_another_kind_are_refused_with_a_remedy(tmp_path, name, content, message):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        prepare(tmp_path / name, tmp_path / "log")
+    assert not (tmp_path / "log").exists()
+
+
+def test_a_pipe_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(DataError, match="is a pipe or a device"):
+        prepare(tmp_path / "pipe", tmp_path / "log")
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.parquet"])
+def test_a_column_with_two_roles_is_refused(tmp_path, name):
+    table = pa.table({"user_id": ["a"], "item_id": ["b"], "timestamp": [1]})
+    if name == "a.parquet":
+        pq.write_table(table, tmp_path / name)
+    else:
+        (tmp_path / name).write_text("user_id,item_id,timestamp\na,b,1\n")
+    with pytest.raises(UsageError, match="column 'item_id' is given twice"):
+        prepare(tmp_path / name, tmp_path / "log", Schema(item_features=("item_id",)))
+
+
+@pytest.mark.parametrize("delimiter", ["", "abc", "é", "→", '"', "\n", "\r", ",\n"])
+def test_delimiters_that_cannot_work_are_refused(tmp_path, delimiter):
+    (tmp_path / "a.csv").write_text("user_id,item_id,timestamp\na,b,1\n")
+    with pytest.raises(UsageError, match="--delimiter"):
+        prepare(tmp_path / "a.csv", tmp_path / "log", Schema(delimiter=delimiter))
+
+
+def test_the_share_of_bad_rows_does_not_count_duplicate_ids(tmp_path):
+    rows = "".join(f"u,i,{k},{k}\n" for k in range(50)) + "u,i,1,1\n" * 49 + "u,i,?,99\n"
+    with pytest.raises(DataError, match=r"1 of 100 rows are bad \(1\.00%"):
+        read(tmp_path, "user_id,item_id,timestamp,id\n" + rows, Schema(event_id="id"), max_bad=0)

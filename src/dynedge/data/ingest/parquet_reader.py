@@ -27,6 +27,7 @@ def parquet_blocks(path: Path, schema: Schema) -> Iterator[Block]:
     try:
         file = pq.ParquetFile(path)
         names = file.schema_arrow.names
+        schema.check_roles()
         for name in schema.columns:
             column_index(path, names, name)
         size, rows, line = os.path.getsize(path), max(file.metadata.num_rows, 1), 1

@@ -80,9 +80,15 @@ def checked_schema(schema: Schema, paths: list[Path]) -> Schema:
     if schema.time_unit not in ("auto", *TIME_UNITS):
         units = ", ".join(["auto", *TIME_UNITS])
         raise UsageError(f"--time-unit {schema.time_unit!r} is not one of {units}.")
-    if schema.delimiter is not None and not 1 <= len(schema.delimiter.encode()) <= 2:
-        raise UsageError(f"--delimiter {schema.delimiter!r} should be one or two characters.")
+    if schema.delimiter is not None and not _is_delimiter(schema.delimiter):
+        raise UsageError(
+            f"--delimiter {schema.delimiter!r} should be one or two ASCII characters, without quotes and line ends."
+        )
     return with_feature_columns(paths[0], schema) if schema.rest_are_features else schema
+
+
+def _is_delimiter(text: str) -> bool:
+    return 1 <= len(text) <= 2 and text.isascii() and not set(text) & set('"\r\n\0')
 
 
 def rejects_copy_path(log: str | os.PathLike[str]) -> Path:
@@ -155,7 +161,7 @@ def _check_rejects(
         raise DataError(f"{name} is empty: there is no row to read.")
     if (rows.rows_written or not rejects.bad) and rejects.bad <= max_bad * rows.rows_read:
         return
-    share = f"{rejects.count} of {rows.rows_read} rows are bad ({rejects.count / rows.rows_read:.2%}"
+    share = f"{rejects.bad} of {rows.rows_read} rows are bad ({rejects.bad / rows.rows_read:.2%}"
     limit = f", more than --max-bad {max_bad:.4g}" if rows.rows_written else ""
     outcome = "the log is unchanged" if rows.base else "no log was written"
     if rejects.reasons[REASONS[LATE]]:

@@ -34,6 +34,8 @@ def expand_paths(patterns: Sequence[str | os.PathLike[str]]) -> list[Path]:
                 f"{pattern} is a folder; name the files in it, for example '{pattern.rstrip('/')}/*.csv'."
             )
         if path.exists():
+            if not path.is_file():
+                raise DataError(f"{pattern} is a pipe or a device; write its content to a file first.")
             files.append(path)
         elif any(letter in pattern for letter in "*?["):
             matches = sorted(glob.glob(pattern, recursive=True))

@@ -24,6 +24,9 @@ BLOCK_BYTES = 8 << 20
 MAX_LINE_BYTES = 64 << 20
 COMPRESSIONS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bz2"}
 DELIMITERS = ",\t;|"
+SAMPLE_BYTES = 1 << 16  # from which binary data is recognised
+CONTROL_BYTES = [bytes([byte]) for byte in range(32) if byte not in b"\t\n\r"]
+MAX_CONTROLS, MAX_CONTROL_SHARE = 64, 0.01  # a text may have as many control bytes as the larger of both
 
 
 def text_blocks(path: Path, schema: Schema, magic: bytes) -> Iterator[Block]:
@@ -32,6 +35,7 @@ def text_blocks(path: Path, schema: Schema, magic: bytes) -> Iterator[Block]:
     head = stream.head(1)
     if not head:
         return
+    _check_text(path, head)
     tokenizer = _tokenizer(path, schema, head)
     rest, line = head[tokenizer.skip :], tokenizer.first_line
     while True:
@@ -56,7 +60,7 @@ def with_feature_columns(path: Path, schema: Schema) -> Schema:
     with open(path, "rb") as file:
         stream = _ByteStream(path, file.read(4))
     second = stream.head(2).split(b"\n", 2)[1:2]
-    fields = len(_split_line(second[0], schema.delimiter)) if second and second[0].strip() else 0
+    fields = len(_split_line(path, second[0], schema.delimiter)) if second and second[0].strip() else 0
     width = max(fields - (len(schema.names) - 1), 0)
     return replace(schema, features=tuple(f"{schema.names[-1]}_{k}" for k in range(width)))
 
@@ -108,7 +112,7 @@ class _ByteStream:
 def _tokenizer(path: Path, schema: Schema, head: bytes) -> _JsonTokenizer | _DelimitedTokenizer:
     suffixes = {suffix.lower() for suffix in path.suffixes}
     is_json = bool(suffixes & {".json", ".jsonl", ".ndjson"}) or (
-        not suffixes & {".csv", ".tsv", ".txt"} and schema.names is None and head.lstrip()[:1] == b"{"
+        not suffixes & {".csv", ".tsv", ".txt"} and schema.names is None and head.lstrip()[:1] in (b"{", b"[")
     )
     tokenizer: _JsonTokenizer | _DelimitedTokenizer
     tokenizer = _JsonTokenizer(path, schema, head) if is_json else _DelimitedTokenizer(path, schema, head)
@@ -128,7 +132,7 @@ class _DelimitedTokenizer:
         if names is None or schema.rest_are_features:
             self.skip, self.first_line = min(len(first) + 1, len(head)), 2
         if names is None:
-            names = tuple(_split_line(first, delimiter))
+            names = tuple(_split_line(path, first, delimiter))
         if schema.rest_are_features:
             names = (*names[:-1], *schema.features)
         self.expected_fields = len(names)
@@ -157,6 +161,9 @@ class _JsonTokenizer:
     skip, first_line = 0, 1
 
     def __init__(self, path: Path, schema: Schema, head: bytes) -> None:
+        if head.lstrip()[:1] == b"[":
+            advice = f"write one object per line, for example with: jq -c '.[]' {path} > {path.stem}.jsonl"
+            raise DataError(f"{path} is one JSON array; {advice}")
         self.path = path
         keys = [name.encode() for name in schema.columns]
         self.keys = np.frombuffer(b"".join(keys), np.uint8)
@@ -197,6 +204,18 @@ def _text_block(
     return Block(os.fspath(path), columns, line, RowChecks.from_status(status), text, None, 0, 0)
 
 
+def _check_text(path: Path, head: bytes) -> None:
+    """Raises DataError for a file that has no lines of text: binary data, or lines that end with CR only."""
+    sample = head[:SAMPLE_BYTES]
+    controls = sum(sample.count(byte) for byte in CONTROL_BYTES)
+    if controls > max(MAX_CONTROLS, MAX_CONTROL_SHARE * len(sample)):
+        raise DataError(f"{path} is not a text file: it contains binary data; give CSV, JSON lines or Parquet files.")
+    if b"\r" in _first_line(head).rstrip(b"\r"):
+        raise DataError(
+            f"{path} has lines that end with CR alone; convert it: tr '\\r' '\\n' < {path} > converted.csv"
+        )
+
+
 def _first_line(head: bytes) -> bytes:
     return head.split(b"\n", 1)[0]
 
@@ -208,9 +227,12 @@ def _detect_delimiter(path: Path, first: bytes) -> str:
     return max(DELIMITERS, key=lambda delimiter: first.count(delimiter.encode()))
 
 
-def _split_line(line: bytes, delimiter: str) -> list[str]:
+def _split_line(path: Path, line: bytes, delimiter: str) -> list[str]:
     """Returns the fields of one line, as tokenize_delimited splits it."""
     text = line.decode(errors="backslashreplace").rstrip("\r")
     if len(delimiter) > 1:
         return [field.strip() for field in text.split(delimiter)]
-    return [field.strip(" ") for field in next(csv.reader([text], delimiter=delimiter), [])]
+    try:
+        return [field.strip(" ") for field in next(csv.reader([text], delimiter=delimiter), [])]
+    except csv.Error as error:
+        raise DataError(f"{path}: the first line is not a list of columns ({error}).") from None

@@ -22,6 +22,7 @@ from dynedge.utils.array_type import Array
 from dynedge.utils.numba_compile import compiled
 
 NONE = -1
+MAX_CLOCK = 1 << 30  # of a table from a file: counts go on from there
 INITIAL_CAPACITY = 1024  # rows and entries of a new table
 
 HEAD, LENGTH, CLOCK = range(3)  # columns of a row; CLOCK: number of events so far
@@ -78,12 +79,12 @@ def _is_consistent(table: CountTable, items: int) -> bool:
     """Whether entries are in range, lists of entries end, and the slots are those of these rows and entries."""
     rows, entries = table.used[0], table.used[1]
     for row in range(rows):
-        if table.rows[row, HEAD] >= entries:
+        if table.rows[row, HEAD] >= entries or table.rows[row, CLOCK] > MAX_CLOCK:
             return False
     for entry in range(entries):
         of_item = table.entries[entry]
         row, following = of_item[ROW], of_item[NEXT]
-        if not 0 <= row < rows or not 0 <= of_item[ITEM] < items or of_item[COUNT] < 1:
+        if not 0 <= row < rows or not 0 <= of_item[ITEM] < items or not 1 <= of_item[COUNT] <= MAX_CLOCK:
             return False
         if not NONE <= following < entry:  # lists lead to older entries, so they end
             return False

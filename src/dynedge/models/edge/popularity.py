@@ -61,7 +61,7 @@ def empty(items: int, rate: Rates, like: Tensor) -> State:
 
 def check(state: State, items: int, rate: Rates, dtype: torch.dtype) -> None:
     """Raises DataError unless the columns in a state from a file are in range."""
-    clock = int(check_tensor(state, CLOCK, torch.int64, (1,), 0))
+    clock = int(check_tensor(state, CLOCK, torch.int64, (1,), 0, 2**53))
     check_tensor(state, COUNTS, dtype, (items, len(rate.counts)), 0)
     check_tensor(state, EVENT, torch.int64, (items,), NO_EVENT, clock - 1)
 

@@ -48,7 +48,7 @@ def empty_lists(users: int, items: int) -> State:
 def check(state: State, users: int, items: int) -> None:
     """Raises DataError unless the lists in a state from a file are in range."""
     ring = check_tensor(state, ITEMS, torch.int32, (items, LENGTH, 3), NONE, max(users, items) - 1)
-    count = check_tensor(state, COUNT, torch.int64, (items,), 0)
+    count = check_tensor(state, COUNT, torch.int64, (items,), 0, 2**53)
     check_tensor(state, LAST, torch.int32, (users, 2), NONE, items - 1)
     for column in (ITEM, BEFORE):
         check_range(ITEMS, ring[:, :, column], NONE, items - 1)

@@ -10,7 +10,7 @@ from dynedge.serving import problem_details, schemas
 
 MAX_LISTED = 200
 
-PathId = Annotated[str, Path(min_length=1, max_length=256)]
+PathId = Annotated[str, Path(min_length=1, max_length=256, pattern=schemas.ID_PATTERN)]
 ItemCount = Annotated[int, Query(ge=1, le=schemas.MAX_ITEMS, description="Number of items.")]
 Limit = Annotated[int, Query(ge=1, le=MAX_LISTED, description="Maximum number of entries.")]
 QueryTime = Annotated[
