@@ -3,8 +3,8 @@
     python benchmarks/open_checks.py                                 # 30 million events
     python benchmarks/open_checks.py --events 300000 --run RUN
 
-The first opening reads the columns from the page cache, as after `dynedge prepare`; facts about large files are remembered for
-the next ones. For a run the checks of its state are compared with reading the file.
+The first opening reads the columns from the page cache, as after `dynedge prepare`; facts about large files are
+remembered for the next ones. For a run the checks of its state are compared with reading the file.
 """
 
 from __future__ import annotations
@@ -47,9 +47,7 @@ def main() -> None:
         for entry in (Path(folder) / "cache" / "checked").glob("*"):
             entry.unlink()
         first, again = seconds(lambda: read_log(path)), min(seconds(lambda: read_log(path)) for _ in range(5))
-        print(
-            f"log of {args.events:,} events, {size / 1e9:.2f} GB: opened in {first:.3f} s ({size / first / 1e9:.1f} GB/s)"
-        )
+        print(f"log of {args.events:,} events, {size / 1e9:.2f} GB: {first:.3f} s, {size / first / 1e9:.1f} GB/s")
         print(f"opened again in {again * 1e3:.1f} ms")
     if args.run:
         run = load_run(args.run)
