@@ -167,9 +167,7 @@ def _cache_key(folder: Path, config: RunConfig, log: EventLog, protocol: str) ->
     }
 
 
-def _read_cache(
-    folder: Path, protocol: str, key: dict[str, Any], events: int
-) -> tuple[Array, float | None] | None:
+def _read_cache(folder: Path, protocol: str, key: dict[str, Any], events: int) -> tuple[Array, float | None] | None:
     """Returns the cached ranks of this many events and the chosen rate, or None."""
     path = folder / "ranks" / f"{protocol}.npy"
     try:
