@@ -13,13 +13,11 @@ from dynedge.data.log import read_log
 from dynedge.errors import DataError
 from dynedge.evaluation.metrics import mean
 from dynedge.evaluation.protocol import rank_events
-from dynedge.runs.event_coverage import Coverage
-from dynedge.runs.folder import VERSION, RunFolder, load_run
+from dynedge.runs.folder import VERSION, RunFolder, load_run, read_coverage
 from dynedge.runs.run_config import RunConfig
 from dynedge.runs.train_run import train_run
 from dynedge.training.config import TrainingConfig
 from dynedge.utils.jsonl import read_jsonl
-from dynedge.utils.tensor_io import load_tensors
 
 CONFIG = RunConfig("toy", ToyConfig(), TrainingConfig(epochs=2, lr=0.02, split="0.7,0.1,0.2"))
 DAMAGES = {
@@ -51,7 +49,7 @@ def test_a_run_loads_without_its_log(tmp_path):
     assert loaded.log.category_ids[0][2] == "blue"
     assert len(loaded.log) == 0
     assert loaded.state["seen"].sum() == 420
-    coverage = Coverage.from_tensors(load_tensors(tmp_path / "run" / "coverage.safetensors"))
+    coverage = read_coverage(tmp_path / "run", loaded.log.num_items)
     assert (coverage.events, coverage.last_time) == (420, 419.0)
     assert torch.equal(torch.from_numpy(coverage.item_counts), loaded.state["seen"].long())
     ranks = rank_events(loaded.model, read_log(moved), range(420, 480), loaded.state)
