@@ -36,9 +36,8 @@ def main() -> None:
     parser.add_argument("--folder", default=None, help="Folder for temporary files.")
     args = parser.parse_args()
     print(f"{describe_machine()}; CSV of four columns, the fastest of {args.repeats}")
-    print(
-        f"{'log events':>12} {'users':>10} {'items':>10} {'new rows':>10} {'rule':>7} {'seconds':>8} {'peak MiB':>9}"
-    )
+    sizes = f"{'log events':>12} {'users':>10} {'items':>10} {'new rows':>10}"
+    print(f"{sizes} {'rule':>7} {'seconds':>8} {'CPU s':>6} {'peak MiB':>9}")
     with tempfile.TemporaryDirectory(prefix="append-", dir=args.folder) as name:
         log, file = Path(name) / "log", Path(name) / "new.csv"
         for events in args.events.split(","):

@@ -1,6 +1,8 @@
 """`append` against preparing all files at once, under every interruption, and beside readers of the old log."""
 
 import csv
+import errno
+import hashlib
 import json
 import os
 import subprocess
@@ -17,7 +19,7 @@ from dynedge.data.ingest import external_sort, id_encoder, text_reader
 from dynedge.data.ingest.append import append
 from dynedge.data.ingest.pipeline import prepare
 from dynedge.data.ingest.schema import Schema
-from dynedge.data.log import METADATA, read_log
+from dynedge.data.log import HEADER_BYTES, METADATA, read_log
 from dynedge.errors import DataError, UsageError
 from dynedge.plan.plan_cache import PlanCache, PlanConfig
 
@@ -281,6 +283,44 @@ def test_features_as_a_list_or_as_columns(tmp_path, base, text):
     (tmp_path / "b.csv").write_text("user_id;item_id;timestamp;v\nu;i;2;[1, 2, 3]\n")
     with pytest.raises(DataError, match=r"wrong number of values|not a number"):
         append(tmp_path / "log", tmp_path / "b.csv", Schema(features=("v",)), max_bad=1)
+
+
+def test_a_log_without_checksums_of_blocks(tmp_path):
+    """As written before there were any: one SHA-256 of all bytes. It is read once, and then has them."""
+    path = small(tmp_path, "".join(f"u{k},{k % 7},{k}\n" for k in range(500)))
+    metadata = json.loads((path / METADATA).read_text())
+    for name, column in metadata["columns"].items():
+        column.pop("blocks", None)
+        column["sha256"] = hashlib.sha256((path / f"{name}.npy").read_bytes()[HEADER_BYTES:]).hexdigest()
+    (path / METADATA).write_text(json.dumps(metadata))
+    old = read_log(path)
+    old.verify()
+    log = more(tmp_path, "new,7,600\n").log
+    log.verify()
+    assert log.prefix_checksum(500) == old.prefix_checksum(500)
+    whole = prepare([tmp_path / "first.csv", tmp_path / "more.csv"], tmp_path / "whole")
+    assert log.metadata["columns"] == whole.metadata["columns"]
+
+
+def test_a_full_disk_leaves_the_old_log(tmp_path, monkeypatch):
+    path = small(tmp_path)
+    real, calls = log_writer.ColumnWriter.close, []
+
+    def full(column):
+        calls.append(column)
+        if len(calls) == 7:  # the added columns are written, and some columns of the log are longer already
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(column)
+
+    monkeypatch.setattr(log_writer.ColumnWriter, "close", full)
+    with pytest.raises(DataError, match="disk is full"):
+        more(tmp_path, "w,i,6\n")
+    log = read_log(path)
+    log.verify()
+    assert len(log) == 2
+    monkeypatch.undo()
+    assert len(more(tmp_path, "w,i,7\n").log) == 3
+    read_log(path).verify()
 
 
 KILLED = """
