@@ -19,7 +19,7 @@ from dynedge.runs.evaluate_run import evaluate_run
 from dynedge.runs.folder import RunFolder
 from dynedge.runs.train_run import train_run
 
-ALL = ["frozen", "state", "online", "retrain"]
+ALL = ["frozen", "state", "online", "update", "retrain"]
 SHORT = "--policies", ",".join(ALL), "--epochs", "2", "--cuts", "3", "--set", "model.windows=4"
 
 
@@ -111,8 +111,10 @@ def test_the_policies(toy_models, finished):
     assert rows["state", 2]["seconds"] == 0 < rows["retrain", 2]["seconds"]
     online = evaluate_run(folder / "runs" / "cut-1", protocol="online").part("test")[0]
     assert (1 / online).mean() == pytest.approx({row["policy"]: row for row in results["policies"]}["online"]["mrr"])
-    assert rows["online", 2]["seconds"] > 0
-    ranks = np.fromfile(folder / "runs" / "ranks" / "state-1-full.npy")
+    assert rows["online", 2]["seconds"] > 0 and rows["update", 2]["seconds"] > 0
+    assert rows["update", 1]["mrr"] == rows["state", 1]["mrr"]
+    assert rows["update", 3]["mrr"] not in (rows["state", 3]["mrr"], rows["retrain", 3]["mrr"])
+    ranks = np.fromfile(folder / "runs" / "ranks" / "state-cut-1-full.npy")
     evaluated = evaluate_run(folder / "runs" / "cut-1").part("test")[0]
     assert len(ranks) == len(evaluated) == 300
     assert (1 / ranks).mean() == pytest.approx((1 / evaluated).mean(), abs=0.05), "chunks differ in a toy model"
@@ -135,7 +137,7 @@ def test_a_finished_backtest_computes_nothing(toy_models, finished, monkeypatch)
     monkeypatch.setattr(module, "load_run", None)
     assert backtest(log, config(), ALL, folder / "runs", cuts=3) == results
     monkeypatch.undo()
-    (folder / "runs" / "ranks" / "state-2-full.npy").write_bytes(b"damaged")
+    (folder / "runs" / "ranks" / "state-cut-2-full.npy").write_bytes(b"damaged")
     assert backtest(log, config(), ALL, folder / "runs", cuts=3) == results
 
 

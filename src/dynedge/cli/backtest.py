@@ -26,9 +26,9 @@ def backtest(
         typer.Option(
             metavar="A,B,…",
             help="Policies: frozen (nothing changes after the first cut), state (states follow the events), "
-            "online (parameters too), retrain (trained from nothing at each cut).",
+            "online (parameters too), update (the last run goes on at each cut), retrain (trained from nothing at each cut).",
         ),
-    ] = "frozen,state,retrain",
+    ] = "frozen,state,update,retrain",
     cuts: Annotated[int, typer.Option(metavar="N", help="Number of cuts.", min=1)] = 5,
     start: Annotated[float, typer.Option(metavar="SHARE", help="Share of the events before the first cut.")] = 0.5,
     epochs: Annotated[int | None, config_flag("epochs", default=False, min=0, rich_help_panel=None)] = None,
@@ -85,7 +85,7 @@ def _text(results: dict[str, Any]) -> str:
         _cut_table(results),
         f"{LEGEND}; age: from the first cut to the middle of the judged events\n"
         f"difference to best: mean difference per event to {results['best']}; intervals: bootstrap over users\n"
-        f"seconds: of training, for online also of ranking; runs: {results['runs']}",
+        f"seconds: of training or updating, for online also of ranking; runs: {results['runs']}",
     ]
     if results["gain_of_retraining"]:
         parts.append(_answer(results))

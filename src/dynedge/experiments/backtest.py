@@ -4,7 +4,7 @@ The log is cut at N times. At each cut every policy has a model that has seen on
 the events up to the next cut: their items are ranked among all items of the log, or among sampled ones.
 
 RUNS/cut-K is the run folder trained from nothing at cut K, on the events before it, of which the last tenth are for
-validation. RUNS/ranks has the ranks of each policy. What is there is not computed again, so an interrupted backtest
+validation. RUNS/update-K continues the run of the cut before. RUNS/ranks has the ranks of each policy. What is there is not computed again, so an interrupted backtest
 resumes.
 """
 
@@ -32,9 +32,10 @@ from dynedge.evaluation.summary import difference, summarize
 from dynedge.experiments.compare_models import BenchmarkRun, check_reusable, resolve_for
 from dynedge.experiments.compared_models import TOML
 from dynedge.experiments.subprocess_training import announce, is_trained, train_in_subprocess
-from dynedge.runs.folder import MODEL, STATE, load_run
+from dynedge.runs.folder import MODEL, STATE, RunFolder, is_finished, load_run, update_info
 from dynedge.runs.online_evaluation import online_key, rank_run_online
 from dynedge.runs.run_config import RunConfig, parse_config, read_config_file, recipe_config
+from dynedge.runs.update_run import update_run
 from dynedge.training.logging import METRICS
 from dynedge.training.precision import autocast
 from dynedge.utils.array_type import Array
@@ -47,6 +48,7 @@ POLICIES = {
     "frozen": "the model and the states of the first cut",
     "state": "the parameters of the first cut; states follow the events",
     "online": "the run of the first cut, which learns from each 1,000 events after ranking them",
+    "update": "at each cut the run of the cut before goes on with the new events; states follow the events",
     "retrain": "trained from nothing at each cut; states follow the events",
 }
 VALID_SHARE = 10  # one in so many of the events before a cut is for validation: the last ones
@@ -120,7 +122,7 @@ def backtest(
         raise UsageError("training.split cannot be set here: the cuts decide what is trained on.")
     work = _Backtest(log, config, policies, folder, cut_log(len(log), cuts, start), protocol)
     folder.mkdir(parents=True, exist_ok=True)
-    with StopSignal():
+    with StopSignal() as work.stop:
         judged = {policy: work.judge(policy) for policy in policies}
     return {
         "log": str(log.path),
@@ -139,6 +141,7 @@ class _Backtest:
         self, log: EventLog, config: RunConfig, policies: Sequence[str], folder: Path, cuts: list[Cut], protocol: str
     ) -> None:
         self.log, self.policies, self.folder, self.cuts, self.protocol = log, policies, folder, cuts, protocol
+        self.stop = StopSignal()
         self.runs = [self._run(config, cut) for cut in cuts]
         for run in self.runs if "retrain" in policies else self.runs[:1]:
             check_reusable(run, log)
@@ -150,19 +153,33 @@ class _Backtest:
 
     def judge(self, policy: str) -> list[Judged]:
         """Returns the ranks of a policy at every cut."""
-        first = self._train(0)
-        if policy == "retrain":
+        first, run = self._train(0), self.runs[0].folder
+        if policy in ("update", "retrain"):
             # At the first cut it is the run of the policy `state`, which follows the events of all cuts.
-            ranks, _ = self._ranks("state", 0, self.cuts if "state" in self.policies else self.cuts[:1])
-            return [Judged(ranks[0], first), *(self._judge_retrained(k) for k in range(1, len(self.cuts)))]
-        ranks, seconds = self._ranks(policy, 0, self.cuts)
+            ranks, _ = self._ranks("state", run, 0, self.cuts if "state" in self.policies else self.cuts[:1])
+            judge = self._judge_updated if policy == "update" else self._judge_retrained
+            return [Judged(ranks[0], first), *map(judge, range(1, len(self.cuts)))]
+        ranks, seconds = self._ranks(policy, run, 0, self.cuts)
         learning = seconds / sum(map(len, ranks)) if policy == "online" else 0.0  # per event
         return [Judged(part, learning * len(part) + (0.0 if k else first)) for k, part in enumerate(ranks)]
 
     def _judge_retrained(self, k: int) -> Judged:
         seconds = self._train(k)
-        (ranks,), _ = self._ranks("state", k, self.cuts[k : k + 1])
+        (ranks,), _ = self._ranks("state", self.runs[k].folder, k, self.cuts[k : k + 1])
         return Judged(ranks, seconds)
+
+    def _judge_updated(self, k: int) -> Judged:
+        """The run of cut 2 continues that of cut 1, and so on."""
+        parent = self.runs[0].folder if k == 1 else self.folder / f"update-{k}"
+        folder, seconds_file = self.folder / f"update-{k + 1}", self.folder / f"update-{k + 1}.seconds"
+        if not is_finished(folder) or (update_info(folder) or {}).get("parent_model") != file_sha256(parent / MODEL):
+            announce(f"cut {k + 1} of {len(self.cuts)}: updating {parent.name}", None)
+            started = time.monotonic()
+            with RunFolder(folder, resume=True) as run:
+                update_run(parent, self.log, run, split=self.cuts[k].split(len(self.log)), stop=self.stop)
+            write_text(seconds_file, f"{time.monotonic() - started}\n")
+        (ranks,), _ = self._ranks("state", folder, k, self.cuts[k : k + 1])
+        return Judged(ranks, float(seconds_file.read_text()))
 
     def _train(self, k: int) -> float:
         """Trains the run of a cut unless it is trained; returns the seconds that its epochs took."""
@@ -175,10 +192,13 @@ class _Backtest:
                 raise DataError(f"{title}: training failed: {result.error}")
         return float(sum(record["seconds"] + record["valid_seconds"] for record in read_jsonl(run.folder / METRICS)))
 
-    def _ranks(self, kind: str, k: int, cuts: Sequence[Cut]) -> tuple[list[Array], float]:
-        """Returns the ranks at `cuts` by the run of cut k, under the policy `kind`, and the seconds they took."""
-        run, events = self.runs[k].folder, range(cuts[0].events.start, cuts[-1].events.stop)
-        path = self.folder / "ranks" / f"{kind}-{k + 1}-{self.protocol}.npy"
+    def _ranks(self, kind: str, run: Path, k: int, cuts: Sequence[Cut]) -> tuple[list[Array], float]:
+        """Returns the ranks at `cuts` by a run trained for cut k, and the seconds they took.
+
+        `kind`: states are frozen at the first of `cuts`, follow the events, or learn online.
+        """
+        events = range(cuts[0].events.start, cuts[-1].events.stop)
+        path = self.folder / "ranks" / f"{kind}-{run.name}-{self.protocol}.npy"
         key = {
             "dynedge": __version__,
             "log": self.log.fingerprint,
@@ -190,20 +210,20 @@ class _Backtest:
         stored = _read(path, key)
         if stored is None:
             started = time.monotonic()
-            stored = self._rank(kind, k, events), time.monotonic() - started
+            stored = self._rank(kind, run, self.cuts[k].train_end, events), time.monotonic() - started
             _write(path, key, *stored)
         return np.split(stored[0], np.cumsum([len(cut.events) for cut in cuts])[:-1]), stored[1]
 
-    def _rank(self, kind: str, k: int, events: range) -> Array:
+    def _rank(self, kind: str, folder: Path, train_end: int, events: range) -> Array:
         if kind == "online":
-            return rank_run_online(self.runs[k].folder, self.log).ranks[-len(events) :]
-        config = self.runs[k].config.training
+            return rank_run_online(folder, self.log).ranks[-len(events) :]
+        config = self.runs[0].config.training
         on_gpu = torch.device(config.device).type == "cuda" and torch.cuda.is_available()
-        run = load_run(self.runs[k].folder, config.device if on_gpu else "cpu")
+        run = load_run(folder, config.device if on_gpu else "cpu")
         rank = rank_frozen if kind == "frozen" else rank_events
-        title = f"cut {k + 1} of {len(self.cuts)}: ranking, {'frozen' if kind == 'frozen' else 'states follow'}"
+        title = f"ranking by {folder.name}{', frozen' if kind == 'frozen' else ''}"
         with Progress(title, total=len(events)) as progress, autocast(config), torch.no_grad():
-            for start in range(self.cuts[k].train_end, events.start, OBSERVED):
+            for start in range(train_end, events.start, OBSERVED):
                 window = Window(self.log, range(start, min(start + OBSERVED, events.start)))
                 run.model.observe(window, run.state)
             advance = progress.advance
