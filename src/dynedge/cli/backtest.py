@@ -26,7 +26,8 @@ def backtest(
         typer.Option(
             metavar="A,B,…",
             help="Policies: frozen (nothing changes after the first cut), state (states follow the events), "
-            "online (parameters too), update (the last run goes on at each cut), retrain (trained from nothing at each cut).",
+            "online (parameters too), update (the run of the cut before goes on), "
+            "retrain (trained from nothing at each cut).",
         ),
     ] = "frozen,state,update,retrain",
     cuts: Annotated[int, typer.Option(metavar="N", help="Number of cuts.", min=1)] = 5,

@@ -4,8 +4,8 @@ The log is cut at N times. At each cut every policy has a model that has seen on
 the events up to the next cut: their items are ranked among all items of the log, or among sampled ones.
 
 RUNS/cut-K is the run folder trained from nothing at cut K, on the events before it, of which the last tenth are for
-validation. RUNS/update-K continues the run of the cut before. RUNS/ranks has the ranks of each policy. What is there is not computed again, so an interrupted backtest
-resumes.
+validation. RUNS/update-K continues the run of the cut before. RUNS/ranks has the ranks of each policy. What is there
+is not computed again, so an interrupted backtest resumes.
 """
 
 from __future__ import annotations

@@ -60,13 +60,14 @@ def update_run(
     run: RunFolder,
     settings: UpdateConfig | None = None,
     *,
+    split: str | None = None,
     stop: StopSignal | None = None,
     quiet: bool = False,
 ) -> tuple[RunConfig, TrainState]:
     """Continues the run `parent` on `log` and writes the run folder `run`, which has been entered.
 
     Returns the config and the final training state, as `train_run` does. The config is the parent's; `log` is split
-    in the same shares as the parent's log, so that training now ends later.
+    in the same shares as the parent's log, so that training now ends later, or else by `split`.
     """
     settings, stop = settings or UpdateConfig(), stop or StopSignal()
     check_finished(parent)
@@ -74,7 +75,9 @@ def update_run(
         raise UsageError(f"--out {run.folder} is the run to update; choose another folder.")
     trained = load_run(parent)
     config = resolve_config(trained.config, log)
-    before = continued_from(parent, trained, log)
+    if split is not None:
+        config = replace(config, training=replace(config.training, split=split))
+    before = continued_from(parent, trained, log, config.training)
     train, _ = config.training.train_valid_ranges(log)
     first = max(0, before - round(settings.replay * (train.stop - before)))
     info = {
@@ -102,7 +105,7 @@ def update_run(
     return config, train_state
 
 
-def continued_from(folder: Path, trained: LoadedRun, log: EventLog) -> int:
+def continued_from(folder: Path, trained: LoadedRun, log: EventLog, training: TrainingConfig) -> int:
     """The number of training events of a run; raises DataError unless `log` continues the run's log with more."""
     ids, trained_on = trained.log, trained.log.metadata.get("trained_on", {})
     events, name = int(trained_on.get("events", 0)), log.path or "this log"
@@ -122,8 +125,8 @@ def continued_from(folder: Path, trained: LoadedRun, log: EventLog) -> int:
     for kind, found, expected in (("users", log.user_ids, ids.user_ids), ("items", log.item_ids, ids.item_ids)):
         if not found.starts_with(expected):
             raise DataError(f"{where}: its first {len(expected):,} {kind} are not those of the run's log.")
-    training = trained.config.training
-    before, now = (training.resolve_split(log).bounds(count)[0] for count in (events, len(log)))
+    before = trained.config.training.resolve_split(log).bounds(events)[0]
+    now = training.resolve_split(log).bounds(len(log))[0]
     if now <= before:
         raise DataError(
             f"{name} adds nothing to train on: of its {len(log):,} events {now:,} are for training, and {folder} was "
