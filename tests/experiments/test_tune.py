@@ -11,7 +11,9 @@ import pytest
 from training import toy_model as toy
 
 from dynedge.config import flatten
-from dynedge.experiments.search_space import search_space
+from dynedge.experiments.hyperparameter_sampler import tpe_sampler
+from dynedge.experiments.search_space import SearchSpace, search_space
+from dynedge.experiments.tune import _outcome
 from dynedge.models.registry import BUILT_IN as MODELS  # all of them: some tests replace the registry's
 from dynedge.models.registry import find_entry, use_only
 from dynedge.runs.run_config import recipe_config
@@ -101,6 +103,25 @@ def test_failed_trials_are_reported_and_repeated_settings_are_not_trained(tune, 
     registry.use_only({"toy": unlucky})
     assert tune("--epochs", "1", "--model", "toy", "--trials", "1", out=tmp_path / "none", code=3)["config"] is None
     assert not (tmp_path / "none" / "config.toml").exists()
+
+
+def test_the_result_of_a_trial_is_that_of_its_best_epoch(tmp_path):
+    records = [{"valid_mrr": mrr, "valid_recall@10": 1 - mrr} for mrr in (0.25, 0.75, 0.5)]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    assert _outcome(tmp_path) == {"valid_mrr": 0.75, "valid_recall@10": 0.25, "epochs": 3, "error": None}
+
+
+def test_better_settings_are_tried_more_often():
+    recipe = recipe_config("toy")
+    space = SearchSpace(recipe, {"model.dim": (4, 5, 6, 7)})
+    next_settings, trials = tpe_sampler(space), []
+    for _ in range(40):
+        settings = next_settings(trials)
+        trials.append({"settings": settings, "valid_mrr": {4: 0.2, 5: 0.1, 6: 0.9, 7: None}[settings["model.dim"]]})
+    assert trials[0]["settings"] == space.start
+    tried = [trial["settings"]["model.dim"] for trial in trials]
+    assert set(tried) == {4, 5, 6, 7}
+    assert tried[20:].count(6) > 10
 
 
 def test_usage_errors(tune, cli_run, log, tmp_path):

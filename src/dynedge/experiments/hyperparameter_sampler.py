@@ -20,14 +20,14 @@ def tpe_sampler(space: SearchSpace) -> Callable[[list[Trial]], Settings]:
         import optuna
     except ImportError:
         raise UsageError("tune needs optuna; install it with: pip install 'dynedge[tune]'") from None
-    from optuna.trial import TrialState, create_trial
+    from optuna.trial import create_trial
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     choices: Any = {key: optuna.distributions.CategoricalDistribution(values) for key, values in space.values.items()}
 
     def optuna_trial(trial: Trial) -> Any:
-        state = TrialState.FAIL if trial["valid_mrr"] is None else TrialState.COMPLETE
-        return create_trial(params=trial["settings"], distributions=choices, value=trial["valid_mrr"], state=state)
+        # A failed trial counts as the worst possible: optuna ignores failed ones, and would propose them forever.
+        return create_trial(params=trial["settings"], distributions=choices, value=trial["valid_mrr"] or 0.0)
 
     def next_settings(trials: list[Trial]) -> Settings:
         if not trials:
