@@ -80,6 +80,20 @@ def test_recommendations_are_the_best_items_by_their_original_ids(cli_run, place
         assert [item["score"] for item in one["items"]] == pytest.approx(row_scores[best], abs=1e-4)
 
 
+def test_printed_lists_have_the_items_of_json_with_their_ranks(cli_run, place, log):
+    arguments = place / "run", "--users", f"{names(log, [3, 0])},nobody", "--k", 4
+    code, out, _ = cli_run("recommend", *arguments)
+    assert code == 0
+    lists = [text.splitlines() for text in out.split("\n\n")]
+    for (heading, *lines), user in zip(lists, recommended(cli_run, *arguments)["users"], strict=True):
+        assert heading.startswith(user["user_id"])
+        assert ("unknown user" in heading) == (user["user_id"] == "nobody")
+        shown = [(int(line.split()[0]), " ".join(line.split()[1:-1]), line.split()[-1]) for line in lines]
+        assert shown == [
+            (rank, item["item_id"], f"{item['score']:.4f}") for rank, item in enumerate(user["items"], 1)
+        ]
+
+
 def test_scores_depend_on_the_time_of_the_request(cli_run, place, log):
     user, later = names(log, [3]), float(log.time[TRAINED - 1]) + 86400
     moment = datetime.fromtimestamp(later, UTC).isoformat()
