@@ -17,6 +17,7 @@ import pytest
 from training import toy_model as toy
 
 from dynedge.evaluation.bootstrap import confidence_intervals
+from dynedge.experiments.compare_models import BenchmarkRun, _seconds_left
 from dynedge.models.registry import BUILT_IN as MODELS  # all of them: tests here register toys instead
 from dynedge.utils.jsonl import read_jsonl
 from dynedge.utils.subprocess_worker import SubprocessError, run_in_subprocess
@@ -166,6 +167,12 @@ def test_of_a_group_of_heuristics_the_best_by_validation_is_shown(cli_run, log, 
     assert folders == {"toy-0", "toy-1", "toy-wide-0", "toy-wide-1", "recent-0", "popular-unseen-0"}
     ranks = {name: np.load(tmp_path / "log-runs" / f"{name}-0" / "ranks" / "full.npy") for name in heuristic.recipes}
     assert np.mean(1 / ranks["recent"][:60]) > np.mean(1 / ranks["popular-unseen"][:60])
+
+
+def test_the_time_left_is_that_of_the_missing_runs():
+    missing = [BenchmarkRun(recipe, 0, None, None) for recipe in ("slow", "quick", "new")]
+    assert _seconds_left(missing, {}) is None
+    assert _seconds_left(missing, {"slow": 9.0, "quick": 3.0}) == 9.0 + 3.0 + 6.0, "an unknown recipe takes the mean"
 
 
 def test_usage_errors(cli_run, log, tmp_path):
