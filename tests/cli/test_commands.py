@@ -3,12 +3,13 @@
 import json
 import os
 import random
-import signal
+import shutil
 import subprocess
 import sys
 import time
 
 import pytest
+from training.fork_server import ForkServer
 
 from dynedge.data.log import read_log
 
@@ -152,43 +153,47 @@ def test_a_closed_output_pipe_is_not_an_error(tmp_path):
     assert done.stderr == ""
 
 
+@pytest.fixture
+def processes():
+    server = ForkServer()
+    yield server
+    assert "Traceback" not in server.close()
+
+
 @pytest.mark.slow
-def test_prepare_killed_at_random_times_leaves_the_old_log_the_new_one_or_none(tmp_path):
+def test_prepare_killed_at_random_times_leaves_the_old_log_the_new_one_or_none(tmp_path, processes):
     """SIGKILL 32 times at random times of the run: half with no log before, half with an old one."""
     rng = random.Random(7)
-    rows = "".join(f"u{rng.randrange(5000)},{rng.randrange(900)},{rng.randrange(10**6)}\n" for _ in range(400_000))
+    rows = "".join(f"u{rng.randrange(5000)},{rng.randrange(900)},{rng.randrange(10**6)}\n" for _ in range(100_000))
     (tmp_path / "old.csv").write_text(ROWS)
     (tmp_path / "new.csv").write_text("user_id,item_id,timestamp\n" + rows)
     out = tmp_path / "log"
 
-    def start(name):
-        command = [sys.executable, "-m", "dynedge", "prepare", str(tmp_path / name), "--out", str(out), "--force"]
-        return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    def prepare(name, **kill):
+        return processes.run("prepare", tmp_path / name, "--out", out, "--force", **kill)
 
+    assert prepare("new.csv") == 0
     began = time.monotonic()
-    assert start("new.csv").wait() == 0
+    assert prepare("new.csv") == 0
     whole = time.monotonic() - began
     outcomes = []
     for kill in range(32):
         if kill == 16:
-            assert start("old.csv").wait() == 0
+            assert prepare("old.csv") == 0
         elif kill < 16:
-            subprocess.run(["rm", "-rf", str(out)], check=True)
-        process = start("new.csv")
-        time.sleep(rng.uniform(0.3, 1.05) * whole)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+            shutil.rmtree(out, ignore_errors=True)
+        prepare("new.csv", signal=9, after=rng.uniform(0.1, 1.05) * whole)
         if not out.exists():
             assert kill < 16, "an old log was lost"
             outcomes.append("none")
             continue
         log = read_log(out)
         log.verify()
-        outcomes.append({3: "old", 400_000: "new"}[len(log)])
+        outcomes.append({3: "old", 100_000: "new"}[len(log)])
         if kill >= 16 and outcomes[-1] == "new":
-            assert start("old.csv").wait() == 0
+            assert prepare("old.csv") == 0
     assert {"none", "old"} <= set(outcomes), outcomes
-    assert start("new.csv").wait() == 0
+    assert prepare("new.csv") == 0
     assert sorted(os.listdir(tmp_path)) == ["log", "new.csv", "old.csv"], "killed processes leave no temporary files"
 
 

@@ -16,8 +16,8 @@ from models.every_model import (
     state_after,
 )
 
-from dynedge.data.id_index import IdIndex
 from dynedge.config import flatten, set_key
+from dynedge.data.id_index import IdIndex
 from dynedge.evaluation.metrics import per_event
 from dynedge.evaluation.protocol import PROTOCOLS, rank_events
 from dynedge.models import capabilities

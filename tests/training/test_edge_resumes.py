@@ -1,12 +1,9 @@
 """EDGE trained by the command, killed and resumed several times, ends bit-identical to an uninterrupted run."""
 
-import os
-import signal
-import subprocess
-import sys
 import time
 
 import pytest
+from training.fork_server import ForkServer
 
 from dynedge.data.synthetic import synthesize
 from dynedge.training.train_state import TIMINGS
@@ -15,13 +12,14 @@ from dynedge.utils.jsonl import read_jsonl
 pytestmark = pytest.mark.slow
 
 SETTINGS = ["--epochs", "3", "--windows", "12", "--dnodes", "8", "--active-users", "60", "--dim", "16"]
+SETTINGS += ["--set", "training.checkpoint_windows=2", "--set", "model.recurrence.full_softmax_up_to=0"]
 
 
-def start(log, out, *more):
-    command = [sys.executable, "-m", "dynedge", "train", log, "--out", out, *SETTINGS, *more]
-    command += ["--set", "training.checkpoint_windows=2", "--set", "model.recurrence.full_softmax_up_to=0"]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen([str(word) for word in command], **quiet)
+@pytest.fixture(scope="module")
+def processes():
+    server = ForkServer()
+    yield server
+    assert "Traceback" not in server.close()
 
 
 def contents(run):
@@ -33,33 +31,23 @@ def contents(run):
 
 
 @pytest.fixture(scope="module")
-def log(tmp_path_factory):
+def log(tmp_path_factory, processes):
     """A log that was trained on once, so that everything is compiled and a run's duration is representative."""
     folder = tmp_path_factory.mktemp("compiled")
     synthesize("lastfm-like", folder / "log", events=6000, quiet=True)
-    process = start(folder / "log", folder / "run")
-    _, stderr = process.communicate()
-    assert process.returncode == 0, stderr
+    assert processes.run("train", folder / "log", "--out", folder / "run", *SETTINGS) == 0
     return folder / "log"
 
 
 @pytest.mark.parametrize("solver", ["penalty", "augmented", "refresh"])
-def test_a_killed_and_resumed_run_is_bit_identical(tmp_path, log, solver):
+def test_a_killed_and_resumed_run_is_bit_identical(processes, tmp_path, log, solver):
+    def train(out, *more, **kill):
+        return processes.run("train", log, "--out", tmp_path / out, *SETTINGS, "--solver", solver, *more, **kill)
+
     started = time.monotonic()
-    whole = start(log, tmp_path / "whole", "--solver", solver)
-    _, stderr = whole.communicate()
-    assert whole.returncode == 0, stderr
+    assert train("whole") == 0
     duration = time.monotonic() - started
-    kills = 0
-    for at in (0.55, 0.75, 0.9):
-        process = start(log, tmp_path / "broken", "--solver", solver, "--resume")
-        time.sleep(at * duration)
-        if process.poll() is None:
-            os.kill(process.pid, signal.SIGKILL)
-            kills += 1
-        process.communicate()
-    last = start(log, tmp_path / "broken", "--solver", solver, "--resume")
-    _, stderr = last.communicate()
-    assert last.returncode == 0, stderr
-    assert kills, "no process was killed"
+    kills = [train("broken", "--resume", signal=9, after=at * duration) for at in (0.55, 0.75, 0.9)]
+    assert -9 in kills, "no process was killed"
+    assert train("broken", "--resume") == 0
     assert contents(tmp_path / "broken") == contents(tmp_path / "whole")

@@ -4,13 +4,11 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import pytest
 from training import toy_model as toy
+from training.fork_server import ForkServer
 
 from dynedge.runs.run_config import RunConfig, build_model
 from dynedge.training.config import TrainingConfig
@@ -23,36 +21,9 @@ COMMON = ["--lr", "0.02", "--set", "training.patience=0", "--set", "model.window
 EVERY = ["--set", "training.checkpoint_windows=3", *COMMON]
 
 
-class ProcessPool:
-    """Starts commands in forks of a process that has imported torch, so that each starts quickly."""
-
-    def __init__(self):
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, str(Path(toy.__file__)), "fork-server"]
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-        )
-
-    def run(self, *arguments, **kill):
-        """Runs a command; returns its exit code, or -9 if it was killed."""
-        self.process.stdin.write(json.dumps({"arguments": [*map(str, arguments), "--json"], **kill}) + "\n")
-        self.process.stdin.flush()
-        while not (line := self.process.stdout.readline().strip()).lstrip("-").isdigit():
-            assert line.startswith("{"), self.process.stderr.read()
-        return int(line)
-
-    def close(self):
-        self.process.stdin.close()
-        stderr = self.process.stderr.read()
-        assert self.process.wait() == 0, stderr
-        for pipe in (self.process.stdout, self.process.stderr):
-            pipe.close()
-        return stderr
-
-
 @pytest.fixture
 def processes():
-    pool = ProcessPool()
+    pool = ForkServer(toys=True)
     yield pool
     assert "Traceback" not in pool.close()
 

@@ -7,10 +7,6 @@ Run as a program, it is `dynedge` with this model in the registry:
 python tests/training/toy_model.py train LOG --out RUN
 """
 
-import json
-import math
-import os
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -153,39 +149,6 @@ def register():
     use_only(MODELS)
 
 
-def fork_server():
-    """Forks a process for each line of stdin and prints its exit code.
-
-    {"arguments": […], "signal": 9, "after": seconds, "when": file}: sends the signal `after` seconds after the file
-    exists; these three are optional. Imports happen once, in this process. Nothing is computed before a fork, because
-    autograd does not survive one.
-    """
-    from dynedge.cli import compare, data, demo, embed, evaluate, plan, recommend, train  # noqa: F401
-    from dynedge.runs import train_run as _  # noqa: F401
-
-    register()
-
-    for line in sys.stdin:
-        command = json.loads(line)
-        child = os.fork()
-        if not child:
-            sys.argv[1:] = command["arguments"]
-            run_as_program()
-        when, after = Path(command.get("when", "/")), command.get("after", math.inf)
-        deadline = time.monotonic() + after if when.exists() else None
-        while True:
-            if deadline is None and when.exists():
-                deadline = time.monotonic() + after
-            done, status = os.waitpid(child, os.WNOHANG)
-            if done:
-                break
-            if deadline is not None and time.monotonic() >= deadline:
-                os.kill(child, command["signal"])
-                deadline = math.inf
-            time.sleep(0.002)
-        print(os.waitstatus_to_exitcode(status), flush=True)
-
-
 def run_as_program():
     from dynedge.cli import main
 
@@ -195,7 +158,4 @@ def run_as_program():
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["fork-server"]:
-        fork_server()
-    else:
-        run_as_program()
+    run_as_program()

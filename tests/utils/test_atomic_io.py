@@ -88,6 +88,12 @@ def test_the_next_writer_restores_or_removes_what_a_killed_writer_left(tmp_path)
     assert (tmp_path / "out" / "t").read_text() == "old"
 
 
+def test_a_writer_leaves_alone_what_another_one_is_writing(tmp_path):
+    (tmp_path / f".out.partial-{os.getpid()}-aa").mkdir()
+    replace_folder(tmp_path / "out", "new")
+    assert sorted(os.listdir(tmp_path)) == [f".out.partial-{os.getpid()}-aa", "out"]
+
+
 def test_a_missing_parent_folder_is_an_error(tmp_path):
     with (
         pytest.raises(DataError, match="create it first"),

@@ -10,6 +10,7 @@ import textwrap
 import pytest
 
 from dynedge.errors import DataError
+from dynedge.utils import numba_compile
 from dynedge.utils.numba_compile import cache_folder, compiled, source_key
 
 CONSTANTS = """
@@ -112,6 +113,15 @@ def test_the_order_of_sets_does_not_change_the_key():
         dispatcher.targetoptions = {"nogil": True, "fastmath": set(order), "mixed": frozenset([None, 3, "a"])}
         keys.add(source_key(dispatcher))
     assert len(keys) == 1
+
+
+def test_code_in_a_folder_of_another_user_is_not_loaded(tmp_path, monkeypatch):
+    monkeypatch.setenv("DYNEDGE_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(numba_compile.tempfile, "gettempdir", lambda: str(tmp_path))
+    assert numba_compile.cache_folder.__wrapped__() == tmp_path / "cache"
+    monkeypatch.setattr(os, "getuid", lambda: os.stat(tmp_path).st_uid + 1)
+    with pytest.raises(DataError, match="set DYNEDGE_CACHE_DIR"):
+        numba_compile.cache_folder.__wrapped__()
 
 
 def test_recursion_and_cycles_end(write):

@@ -45,7 +45,7 @@ def test_prefixes_of_tensor_names():
     one = torch.ones(1)
     both = with_prefixes(model={"a.b": one}, state={"c": one})
     assert list(both) == ["model.a.b", "state.c"]
-    assert list(select_prefix(both, "model")) == ["a.b"]
+    assert list(select_prefix({**both, "models.c": both["model.a.b"]}, "model")) == ["a.b"]
 
 
 @pytest.mark.parametrize(

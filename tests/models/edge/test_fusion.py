@@ -95,6 +95,18 @@ def test_the_weight_with_the_best_mrr_is_chosen_not_the_one_with_the_best_mean_r
     assert model.weight == 0.25
 
 
+def test_shares_of_an_explanation_add_up_to_one():
+    log = make_log()
+    model = make_edge(log, 90)
+    model.weight.fill_(2.0)
+    with torch.no_grad():
+        state = model.start()
+        model.observe(Window(log, range(len(log))), state)
+        explanations = model.explain(int(log.user[-1]), float(log.time[-1]), torch.arange(log.num_items), state)
+    assert all(abs(sum(one.shares.values()) - 1) < 1e-5 for one in explanations)
+    assert max(one.shares["states"] for one in explanations) > 0.01
+
+
 def test_a_recurrence_that_only_hurts_gets_no_weight():
     log = make_log(events=400)
     model = make_edge(log, 300)

@@ -130,6 +130,20 @@ def test_the_loss_and_all_gradients_equal_the_reference():
         assert torch.allclose(_dense(parameter.grad), expected[name], atol=1e-11, rtol=0), name
 
 
+def test_the_penalty_of_dnodes_is_part_of_what_is_trained_and_not_of_the_reported_loss():
+    log = make_log()
+    totals = []
+    for alpha in (0.0, 1.0, 2.0):
+        model = make_model(log, windows=1, dnodes=3, alpha=alpha)
+        batch = next(model.batches(log, model.training_windows(len(log))))
+        assert batch.dnodes == 3
+        loss = model.loss(batch, model.start(), STEP)
+        assert loss.log["residual"] > 0
+        totals.append(float(loss.total.detach()) - float(loss.log["loss"]))
+    assert totals[0] == pytest.approx(0, abs=1e-6)
+    assert 0 < totals[1] == pytest.approx(totals[2] / 2, rel=1e-3)
+
+
 def _dense(grad):
     return torch.zeros(()) if grad is None else grad.to_dense() if grad.is_sparse else grad
 
