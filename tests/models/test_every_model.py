@@ -1,6 +1,7 @@
 """Every model and recipe of the registry passes the checks of tests/models/every_model.py."""
 
 import inspect
+from dataclasses import replace
 from functools import cache
 
 import numpy as np

@@ -134,7 +134,7 @@ def test_the_penalty_of_dnodes_is_part_of_what_is_trained_and_not_of_the_reporte
     log = make_log()
     totals = []
     for alpha in (0.0, 1.0, 2.0):
-        model = make_model(log, windows=1, dnodes=3, alpha=alpha)
+        model = make_model(log, windows=1, dnodes=3, solver="penalty", alpha=alpha)
         batch = next(model.batches(log, model.training_windows(len(log))))
         assert batch.dnodes == 3
         loss = model.loss(batch, model.start(), STEP)
