@@ -3,11 +3,13 @@
     python benchmarks/count_memory.py                              # globo, or a synthetic log where it is missing
     python benchmarks/count_memory.py --log ml-25m-like --last 10000000
     python benchmarks/count_memory.py --log taobao-like
+    python benchmarks/count_memory.py --model edge                 # ranking and queries by `edge`, weight .05
 
 A name that ends in -like is a synthetic log (`dynedge synthesize`). The first 80 % of the events are training events,
 appended in 300 windows and sampled for examples as `dynedge train` does; the next --events are ranked among all items
 (among 499 negatives where there are more than 200,000 items). Each is measured --repeats times, of which the fastest
-counts; kernels are compiled before. The networks are not trained: the values of their weights do not change the time.
+counts, with the CPU time of all threads beside it; kernels are compiled before. Nothing is trained: the values of the
+weights do not change the time.
 """
 
 from __future__ import annotations
@@ -27,9 +29,11 @@ from dynedge.data.log import EventLog
 from dynedge.data.synthetic import synthesize
 from dynedge.data.windows import Window
 from dynedge.evaluation.protocol import rank_events
-from dynedge.models.base import State
+from dynedge.models.base import Model, State
 from dynedge.models.count_memory.config import StandaloneMemoryConfig
 from dynedge.models.count_memory.model import CountMemory
+from dynedge.models.edge.config import EdgeConfig
+from dynedge.models.edge.model import Edge
 
 MAX_RANKED_ITEMS = 200_000  # above, ranking is among sampled items, as in validation
 
@@ -38,6 +42,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=DATA, help=DATA_HELP)
     parser.add_argument("--log", default="globo", help="Name of a real or a synthetic log.")
+    parser.add_argument("--model", default="memory", choices=("memory", "edge"))
+    parser.add_argument("--weight", type=float, default=0.05, help="Fusion weight of the recurrence in `edge`.")
+    parser.add_argument("--device", default="cpu", help="Where the recurrence of `edge` computes.")
     parser.add_argument("--last", type=int, default=0, help="Number of last training events appended; 0: all.")
     parser.add_argument("--events", type=int, default=20_000, help="Maximum number of events ranked.")
     parser.add_argument("--repeats", type=int, default=3, help="Number of measurements, of which the fastest counts.")
@@ -51,6 +58,14 @@ def main() -> None:
         measure(args.log, log, args)
 
 
+def make_model(log: EventLog, train_end: int, args: argparse.Namespace) -> Model:
+    if args.model == "memory":
+        return CountMemory.create(StandaloneMemoryConfig(), log, train_end, 0)
+    model = Edge.create(EdgeConfig(), log, train_end, 0).eval()
+    model.weight.fill_(args.weight)
+    return model.to(args.device)
+
+
 def measure(name: str, log: EventLog, args: argparse.Namespace) -> None:
     train_end = int(0.8 * len(log))
     begin = max(train_end - args.last, 0) if args.last else 0
@@ -58,7 +73,7 @@ def measure(name: str, log: EventLog, args: argparse.Namespace) -> None:
         f"{name}: {len(log):,} events, {log.num_users:,} users, {log.num_items:,} items; "
         f"{train_end - begin:,} events are appended"
     )
-    model = CountMemory.create(StandaloneMemoryConfig(), log, train_end, 0)
+    model = make_model(log, train_end, args)
     windows = [range(begin + r.start, begin + r.stop) for r in model.training_windows(train_end - begin)]
     warm_up(model, log)
 
@@ -68,20 +83,20 @@ def measure(name: str, log: EventLog, args: argparse.Namespace) -> None:
             model.observe(Window(log, events), state)
         return state
 
-    seconds, state = fastest(append, args.repeats)
-    report("append", seconds, train_end - begin, "event")
+    timed, state = fastest(append, args.repeats if args.model == "memory" else 1)
+    report("append", timed, train_end - begin, "event")
 
     def collect() -> None:
         fresh = CountMemory.create(StandaloneMemoryConfig(), log, train_end, 0)
         for _ in fresh.batches(log, windows):
             pass
 
-    seconds, _ = fastest(collect, args.repeats)
-    report("append and collect examples", seconds, train_end - begin, "event")
+    if args.model == "memory":
+        report("append and collect examples", fastest(collect, args.repeats)[0], train_end - begin, "event")
     protocol = "full" if log.num_items <= MAX_RANKED_ITEMS else "sampled-499"
     ranked = range(train_end, min(train_end + args.events, len(log)))
-    seconds, _ = fastest(lambda: rank_events(model, log, ranked, state.clone(), protocol=protocol), args.repeats)
-    report(f"rank, {protocol}", seconds, len(ranked), "event")
+    timed, _ = fastest(lambda: rank_events(model, log, ranked, state.clone(), protocol=protocol), args.repeats)
+    report(f"rank, {protocol}", timed, len(ranked), "event")
     users = torch.tensor(log.user[train_end : train_end + 200]).long()
     times = torch.tensor(log.time[train_end : train_end + 200])
 
@@ -95,27 +110,33 @@ def measure(name: str, log: EventLog, args: argparse.Namespace) -> None:
     )
 
 
-def warm_up(model: CountMemory, log: EventLog) -> None:
+def warm_up(model: Model, log: EventLog) -> None:
     """Compiles all kernels."""
     state, window = model.start(), Window(log, range(100))
-    model._collect(window, 0, 10, state)
-    model.score(window, None if log.num_items <= MAX_RANKED_ITEMS else torch.zeros(100, 3).long(), state)
+    if isinstance(model, CountMemory):
+        model._collect(window, 0, 10, state)
+    protocol = "full" if log.num_items <= MAX_RANKED_ITEMS else "sampled-499"
+    rank_events(model, log, range(100), state, protocol=protocol)
     model.score_query(torch.zeros(1).long(), torch.zeros(1).double(), None, state)
     model.observe(window, state)
 
 
-def fastest(work: Callable[[], Any], repeats: int) -> tuple[float, Any]:
-    """Returns the least seconds of several calls, and the last result."""
-    best = float("inf")
+def fastest(work: Callable[[], Any], repeats: int) -> tuple[tuple[float, float], Any]:
+    """Returns the least seconds of several calls, and of CPU time, and the last result."""
+    best = cpu = float("inf")
     for _ in range(repeats):
-        start = time.perf_counter()
+        start, cpu_start = time.perf_counter(), time.process_time()
         result = work()
-        best = min(best, time.perf_counter() - start)
-    return best, result
+        best, cpu = min(best, time.perf_counter() - start), min(cpu, time.process_time() - cpu_start)
+    return (best, cpu), result
 
 
-def report(what: str, seconds: float, count: int, unit: str) -> None:
-    print(f"  {what}: {seconds:.2f} s, {1e6 * seconds / count:.2f} µs per {unit}", flush=True)
+def report(what: str, timed: tuple[float, float], count: int, unit: str) -> None:
+    seconds, cpu = timed
+    print(
+        f"  {what}: {seconds:.2f} s, {1e6 * seconds / count:.2f} µs per {unit} ({1e6 * cpu / count:.2f} of CPU)",
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

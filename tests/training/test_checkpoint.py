@@ -9,7 +9,7 @@ import torch
 
 from dynedge.errors import DataError
 from dynedge.models.base import State
-from dynedge.training.checkpoint import Checkpoint, Checkpoints
+from dynedge.training.checkpoint import VERSION, Checkpoint, Checkpoints
 
 
 def checkpoint(value, best=None):
@@ -95,12 +95,12 @@ def test_a_malformed_manifest_counts_as_damaged(tmp_path, body):
 
 
 def test_another_format_version_is_reported(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("dynedge.training.checkpoint.VERSION", 4)
+    monkeypatch.setattr("dynedge.training.checkpoint.VERSION", VERSION + 1)
     Checkpoints(tmp_path).save(checkpoint(1))
     monkeypatch.undo()
     with pytest.raises(DataError):
         Checkpoints(tmp_path).load()
-    assert "has format version 4; this dynedge reads version 3" in capsys.readouterr().err
+    assert f"has format version {VERSION + 1}; this dynedge reads version {VERSION}" in capsys.readouterr().err
 
 
 def system_calls_of_save(folder, monkeypatch):

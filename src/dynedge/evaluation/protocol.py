@@ -24,7 +24,6 @@ from dynedge.data.windows import Window
 from dynedge.evaluation.negatives import evaluation_negatives
 from dynedge.models.base import Model, State
 from dynedge.models.capabilities import Calibrated, capable
-from dynedge.ops.item_ranks import ranks_on_device
 from dynedge.utils.array_type import Array
 from dynedge.utils.prefetch import prefetch_map
 
@@ -96,8 +95,7 @@ def rank_events(
             ranks[positions.start - events.start : positions.stop - events.start] = chunk_ranks.cpu().numpy()
 
     for chunk in chunks(model, log, events, protocol, max_events):
-        scores = model.score(chunk.batch, chunk.candidates, state)
-        pending.append((chunk.window.events, ranks_on_device(scores, chunk.true.to(scores.device))))
+        pending.append((chunk.window.events, model.rank(chunk.batch, chunk.candidates, chunk.true, state)))
         read(leave=int(model.device.type == "cuda"))
         on_progress(len(chunk.window))
     read(leave=0)

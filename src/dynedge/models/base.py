@@ -26,6 +26,7 @@ from dynedge.data.log import EventLog
 from dynedge.data.windows import Window, cut_windows
 from dynedge.errors import DataError
 from dynedge.models.entity_rows import Rows, grown_table
+from dynedge.ops.item_ranks import ranks_on_device
 from dynedge.utils.array_type import Array
 from dynedge.utils.prefetch import prefetch_map
 
@@ -230,6 +231,11 @@ class Model(nn.Module, ABC):
 
         Row k sees only what came before event k.
         """
+
+    def rank(self, batch: Any, candidates: Tensor | None, true: Tensor, state: State) -> Tensor:
+        """float64[n]: ranks of the columns `true` int64[n] by `score` (ops/item_ranks.py); advances the state."""
+        scores = self.score(batch, candidates, state)
+        return ranks_on_device(scores, true.to(scores.device))
 
     @abstractmethod
     def score_query(self, users: Tensor, times: Tensor, candidates: Tensor | None, state: State) -> Tensor:

@@ -11,8 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dynedge.ops.thread_pool import part_of_range, run_in_parts
 from dynedge.utils.array_type import Array
 from dynedge.utils.numba_compile import compiled
+
+NUMBERS = 1024  # that take as long as a row of other operators
 
 
 def ranks(scores: Tensor, true: Tensor) -> Array:
@@ -22,18 +25,19 @@ def ranks(scores: Tensor, true: Tensor) -> Array:
     """
     if scores.device.type != "cpu" or scores.dtype not in (torch.float32, torch.float64):
         return reference_ranks(scores, true)
-    plain = scores.numpy()
-    if plain.T.flags.c_contiguous:  # some operators return scores item by item
-        return _count_by_item(plain.T, true.numpy())
-    return _count(np.ascontiguousarray(plain), true.numpy())
+    out = np.empty(len(scores))
+    run_in_parts(_count, scores.numel() // NUMBERS, np.ascontiguousarray(scores.numpy()), true.numpy(), out)
+    return out
 
 
 def ranks_of_weighted_sums(one: Tensor, other: Tensor, weights: Sequence[float], true: Tensor) -> Array:
     """float64[W, n]: ranks by one + weight · other, for each weight; on a CPU both are read only once."""
     if one.device.type != "cpu" or one.dtype != torch.float32:
         return np.stack([ranks(one + weight * other, true) for weight in weights])
-    factors = np.array(weights, np.float32)
-    return _count_sums(one.contiguous().numpy(), other.contiguous().numpy(), factors, true.numpy())
+    factors, out = np.array(weights, np.float32), np.empty((len(weights), len(one)))
+    columns = one.contiguous().numpy(), other.contiguous().numpy(), factors, true.numpy(), out
+    run_in_parts(_count_sums, len(weights) * one.numel() // NUMBERS, *columns)
+    return out
 
 
 def ranks_on_device(scores: Tensor, true: Tensor) -> Tensor:
@@ -55,11 +59,10 @@ def _count_in_torch(scores: Tensor, true: Tensor) -> Tensor:
 
 
 @compiled
-def _count(scores: Array, true: Array) -> Array:
-    out = np.empty(len(scores))
-    for k in range(len(scores)):
+def _count(part: int, parts: int, scores: Array, true: Array, out: Array) -> None:
+    start, stop = part_of_range(0, len(scores), part, parts)
+    for k in range(start, stop):
         out[k] = _count_row(scores[k], true[k])
-    return out
 
 
 @compiled
@@ -78,33 +81,11 @@ def _count_row(row: Array, true: int) -> float:
 
 
 @compiled
-def _count_sums(one: Array, other: Array, weights: Array, true: Array) -> Array:
-    out = np.empty((len(weights), len(one)))
+def _count_sums(part: int, parts: int, one: Array, other: Array, weights: Array, true: Array, out: Array) -> None:
+    start, stop = part_of_range(0, len(one), part, parts)
     row = np.empty(one.shape[1], one.dtype)
-    for k in range(len(one)):
+    for k in range(start, stop):
         for w in range(len(weights)):
             for i in range(len(row)):
                 row[i] = one[k, i] + weights[w] * other[k, i]
             out[w, k] = _count_row(row, true[k])
-    return out
-
-
-@compiled
-def _count_by_item(scores: Array, true: Array) -> Array:
-    """As `_count`, for scores [C, n]."""
-    n = len(true)
-    true_score = np.empty(n, scores.dtype)
-    for k in range(n):
-        true_score[k] = scores[true[k], k]
-        if np.isnan(true_score[k]):
-            true_score[k] = -np.inf
-    above, tied = np.zeros(n, np.int32), np.zeros(n, np.int32)
-    for i in range(len(scores)):
-        row = scores[i]
-        for k in range(n):
-            above[k] += np.int32(row[k] > true_score[k])
-            tied[k] += np.int32(row[k] == true_score[k])
-    for k in range(n):
-        if true_score[k] == -np.inf:
-            tied[k] = len(scores) - above[k]
-    return above + (tied + 1) / 2

@@ -47,7 +47,7 @@ CONFIG, MODEL, STATE, IDS = "config.toml", "model.safetensors", "state.safetenso
 COVERAGE, CURRENT_STATE = "coverage.safetensors", "current_state.safetensors"
 RUN_INFO, ENV, README = "run_info.json", "env.json", "README.md"
 RUN_FILES = MODEL, STATE, COVERAGE, CURRENT_STATE, RUN_INFO, ENV, IDS  # in the manifest
-FORMAT, VERSION = "dynedge-run", 3
+FORMAT, VERSION = "dynedge-run", 4
 UPDATE = "update"  # key of run_info.json: what `dynedge update` continued, and how
 
 

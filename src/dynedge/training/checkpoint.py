@@ -19,7 +19,7 @@ from dynedge.errors import DataError
 from dynedge.utils.atomic_io import file_sha256, write_text
 from dynedge.utils.tensor_io import Tensors, load_tensors, save_tensors
 
-FORMAT, VERSION = "dynedge-checkpoint", 3
+FORMAT, VERSION = "dynedge-checkpoint", 4
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from models.every_model import assert_no_leak, make_log
 
 from dynedge.data.windows import Window
 from dynedge.errors import UsageError
-from dynedge.models.count_memory.candidates import STALENESS, clear, collect_candidates, set_staleness
+from dynedge.models.count_memory.candidates import ITEM_FEATURES, add_rows, clear, collect_candidates, item_features
 from dynedge.models.count_memory.config import CONTEXTS, MemoryConfig
 from dynedge.models.count_memory.contexts import CONTEXT_SOURCES, SOURCE, decay_factors
 from dynedge.models.count_memory.scoring import query_of
@@ -35,20 +35,18 @@ def queries(model, log, size):
 def counted(model, index, query, items):
     """(probabilities [items, sources], query features, {candidate: its features}) of a query."""
     buffer = model._buffer()
-    size = collect_candidates(index, model.settings, query, buffer)
-    found = buffer.items[:size]
+    others, size = collect_candidates(index, model.settings, query, buffer)
+    found, of_items = buffer.items[:size], np.empty((ITEM_FEATURES, size), np.float32)
+    add_rows(buffer, others, np.arange(size))
     assert len(set(found.tolist())) == size
     probabilities = np.zeros((items, CONTEXT_SOURCES))
     with np.errstate(invalid="ignore"):
         probabilities[found] = np.where(buffer.totals > 0, buffer.sums[:size] / buffer.totals, 0)
-    assert not buffer.item_features[:size, STALENESS:].any()
-    set_staleness(index, query, buffer, np.arange(size))
-    features = dict(zip(found.tolist(), buffer.item_features[:size].copy(), strict=True))
+    item_features(index, query, buffer, np.arange(size), of_items)
+    features = dict(zip(found.tolist(), of_items.T, strict=True))
     query_features = buffer.query_features.copy()
     clear(buffer, size)
     assert (buffer.slot == -1).all()
-    assert not buffer.similarity.any()
-    assert not buffer.near.any()
     return probabilities, query_features, features
 
 

@@ -52,6 +52,18 @@ def assert_equal(state, other):
         assert torch.equal(tensor, other[name]), name
 
 
+def left_blocks(state, pool, name):
+    """[(start, stop)] of all blocks of a pool that were left."""
+    found = []
+    for size, first in enumerate(state["left"][pool].tolist()):
+        start = first
+        while start != NONE:
+            found.append((start, start + 2**size))
+            low, high = state[name][start, :2].tolist()
+            start = (high << 32) | (low & 0xFFFFFFFF)
+    return found
+
+
 def assert_lists(state, user, item, time):
     """The blocks of all users and items hold the events, in order."""
     histories, occurrences = defaultdict(list), defaultdict(list)
@@ -70,10 +82,12 @@ def assert_lists(state, user, item, time):
         assert state["occurrences"][start : start + length].tolist() == occurrences[i]
         assert length <= capacity
     for pool, (blocks, names) in enumerate(event_index.BLOCKS):
-        taken = sorted((start, start + capacity) for start, _, capacity in state[blocks].tolist() if capacity)
-        assert all(stop <= start for (_, stop), (start, _) in pairwise(taken)), "no overlap"
+        taken = [(start, start + capacity) for start, _, capacity in state[blocks].tolist() if capacity]
+        taken = sorted(taken + left_blocks(state, pool, names[0]))
         used = int(state["used"][pool])
-        assert taken[-1][1] <= used
+        assert taken[0][0] == 0
+        assert all(stop == start for (_, stop), (start, _) in pairwise(taken)), "no gap and no overlap"
+        assert taken[-1][1] == used
         for name in names:
             assert len(state[name]) >= used
             assert not state[name][used:].any(), "unused memory is zero"
@@ -112,6 +126,15 @@ def test_a_full_block_moves_to_the_end_of_its_pool_and_doubles():
         assert starts == tuple(2**n - 2 for n in range(1, 14))
 
 
+def test_blocks_that_were_left_are_used_again():
+    """Users come one after the other: each takes the blocks that those before have left."""
+    state, events = empty(200, 1, 0), 9
+    for k in range(200 * events):
+        append(state, 1, np.array([k // events]), np.array([0]), np.array([float(k)]))
+    largest = 200 * 16
+    assert largest <= int(state["used"][0]) <= largest + 2 + 4 + 8
+
+
 def test_the_lists_after_each_event():
     user, item, time = columns(120, seed=3, users=6, items=7)
     state = empty(6, 7, 0)
@@ -133,15 +156,13 @@ def test_new_users_and_items():
         before = len(growing["user_blocks"]), len(growing["item_blocks"])
         event_index.grow(growing, users, items)
         grown += (users, items) != before
-        assert growing["popularity"].shape[1] >= items
+        assert len(growing["popularity"]) == items
         for state, size in ((growing, items), (large, ITEMS)):
             append(state, size, user[some], item[some], time[some])
             count(state, item[some], size)
     assert grown > 10
     event_index.grow(growing, USERS, ITEMS)
     assert_lists(growing, user, item, time)
-    assert not growing["popularity"][:, ITEMS:].any()
-    growing["popularity"] = growing["popularity"][:, :ITEMS]
     assert_equal(growing, large)
 
 
@@ -204,7 +225,7 @@ def test_undo_right_before_popularity_is_rescaled(half_life):
     growth = np.array([2.0 ** (1 / half_life)])
     for share in (0.999, 0.5, 0.26, 0.25, 0.1):
         state = empty(3, 4, 1)
-        state["popularity"][:] = torch.tensor([1e12, 3e9, 7.0, 0.1])
+        state["popularity"][:, 0] = torch.tensor([1e12, 3e9, 7.0, 0.1])
         state["event_weight"][:], state["popularity_total"][:] = share * RESCALE_ABOVE, 2e12
         undo, before = save_for_undo(state, 1, 2, growth), state.clone()
         count_popularity(popularity_of(view_of(state, 4)), growth, np.array([2]))
@@ -254,5 +275,5 @@ def test_popularity_decays_by_its_half_lives():
     ages = len(item) - 1 - np.arange(len(item))
     for h, half_life in enumerate(HALF_LIVES):
         weights = np.bincount(item, 2.0 ** (-ages / half_life), ITEMS)
-        shares = state["popularity"][h].double().numpy() / float(state["popularity_total"][h])
+        shares = state["popularity"][:, h].double().numpy() / float(state["popularity_total"][h])
         np.testing.assert_allclose(shares, weights / weights.sum(), rtol=1e-5, atol=1e-12)

@@ -9,15 +9,15 @@ from models.every_model import make_log
 from dynedge.data.windows import Window
 from dynedge.models.capabilities import apply_with_undo
 from dynedge.models.count_memory.candidates import SEEN
-from dynedge.models.count_memory.scoring import CHUNK, NEGLIGIBLE
+from dynedge.models.count_memory.event_index import BLOCK
+from dynedge.models.count_memory.scoring import NEGLIGIBLE
+from dynedge.ops.item_ranks import ranks
 
-KEPT = "slot", "similarity", "near"  # scratch that is left as a query finds it
 
-
-def popularity_shares(log, k):
+def popularity_shares(log, k, half_lives):
     """float[items, half-lives]: shares of the events before event k, newer ones with more weight."""
-    ages, shares = k - 1 - np.arange(k), np.zeros((log.num_items, len(HALF_LIVES)))
-    for h, half_life in enumerate(HALF_LIVES):
+    ages, shares = k - 1 - np.arange(k), np.zeros((log.num_items, len(half_lives)))
+    for h, half_life in enumerate(half_lives):
         shares[:, h] = np.bincount(log.item[:k], 2.0 ** (-ages / half_life), log.num_items)
     return shares / np.maximum(shares.sum(0), 1e-30)
 
@@ -26,12 +26,12 @@ def popularity_shares(log, k):
 def expected_scores(model, log, k):
     """(float[items], bool): log scores before event k, and whether rounding decides which ones are rescaled."""
     mixture, counts = model.mixture, Expected(log, k, Rules(model.counts))
-    by_source, shares = counts.probabilities(), popularity_shares(log, k)
+    by_source, shares = counts.probabilities(), popularity_shares(log, k, model.counts.half_lives)
     query = torch.from_numpy(counts.query_features)
     logits = mixture.logits
     if mixture.gating_in is not None:
         logits = logits + mixture.gating_out @ mixture.gating_in(query).relu()
-    used = torch.from_numpy(np.append(np.ones(1 + len(HALF_LIVES), bool), counts.sums.sum(0) > 0))
+    used = torch.from_numpy(np.append(np.ones(1 + shares.shape[1], bool), counts.sums.sum(0) > 0))
     weight = logits.masked_fill(~used, -torch.inf).softmax(0)
     uniform = np.full((log.num_items, 1), 1 / log.num_items)
     probability = torch.from_numpy(np.concatenate((uniform, shares, by_source), 1)) @ weight
@@ -100,17 +100,59 @@ def test_candidates_score_as_among_all_items(threads, config, monkeypatch):
     assert_same(one, everything)
 
 
-@pytest.mark.parametrize("items", [CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK + 5])
-def test_many_items(items):
-    """Those that no context has seen are scored in chunks, to the bits of one by one."""
+@pytest.mark.parametrize("half_lives", [HALF_LIVES, (1e12, 300.0, 50.0, 20.0, 7.0)])
+@pytest.mark.parametrize("items", [13, 2000])
+def test_many_items(items, half_lives):
+    """Those that no context has seen are scored together, to the bits of one by one."""
     log = random_log(60, 4, items - 1, seed=7, repeats=0.2)
-    model = make_memory(log)
+    model = make_memory(log, half_lives=half_lives)
     window, every = Window(log, range(60)), torch.arange(items).expand(60, -1).contiguous()
     scores = model.score(window, None, model.start())
     assert torch.equal(model.score(window, every, model.start()), scores)
     model.double()
     for k in (0, 1, 59):
-        assert torch.allclose(scores[k].double().log(), expected_scores(model, log, k)[0], rtol=1e-4, atol=1e-4), k
+        expected, _ = expected_scores(model, log, k)
+        assert torch.allclose(scores[k].double().log(), expected, rtol=1e-4, atol=1e-4), k
+
+
+def ranks_by_scores(model, log, window):
+    return ranks(model.score(window, None, model.start()), torch.from_numpy(log.item[window.events.start :]).long())
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize(
+    "config", [{}, {"gating_hidden": 0}, {"rescaling_hidden": 0, "contexts": ("last",)}], ids=str
+)
+@pytest.mark.parametrize("items", [13, BLOCK, 2 * BLOCK + 1, 1000])
+def test_ranks_are_those_of_the_scores(items, config, threads, monkeypatch):
+    """Exactly, with the ties of items that have no events or the same ones."""
+    log = random_log(250, 12, items, seed=items, repeats=0.3)
+    model, window = make_memory(log, **config), Window(log, range(250))
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    expected, state, again = ranks_by_scores(model, log, window), model.start(), model.start()
+    found = model.rank(window, None, torch.from_numpy(log.item).long(), state)
+    np.testing.assert_array_equal(found.numpy(), expected)
+    assert len(set((2 * expected).tolist())) > 9, "many ranks"
+    assert items < 1000 or (expected % 1 == 0.5).any(), "some are ties"
+    model.observe(window, again)
+    assert_same(state, again)
+
+
+@pytest.mark.parametrize("part", ["logits", "rescaling_out"])
+def test_ranks_where_scores_are_not_numbers(part):
+    log = random_log(120, 6, 90, seed=1, repeats=0.3)
+    model, window = make_memory(log), Window(log, range(120))
+    getattr(model.mixture, part).data[0] = torch.nan
+    expected = ranks_by_scores(model, log, window)
+    found = model.rank(window, None, torch.from_numpy(log.item).long(), model.start())
+    np.testing.assert_array_equal(found.numpy(), expected)
+
+
+def test_ranks_of_events_whose_popularity_is_rescaled():
+    log = random_log(300, 6, 150, seed=2, repeats=0.3)
+    model, window = make_memory(log, half_lives=(1e12, 4.0, 0.6)), Window(log, range(300))
+    found = model.rank(window, None, torch.from_numpy(log.item).long(), model.start())
+    np.testing.assert_array_equal(found.numpy(), ranks_by_scores(model, log, window))
 
 
 def test_parts_of_a_window_score_the_same_wherever_they_begin(monkeypatch):
@@ -178,11 +220,9 @@ def poison(model):
     assert model._scratch
     for buffer in model._scratch:
         for name, array in buffer._asdict().items():
-            if name not in KEPT:
+            if name != "slot":
                 array.fill(np.nan if array.dtype.kind == "f" else 1 << 30)
         assert (buffer.slot == -1).all()
-        assert not buffer.similarity.any()
-        assert not buffer.near.any()
 
 
 @pytest.mark.parametrize("threads", [1, 3])

@@ -1,6 +1,7 @@
 """`edge` adds the scores of its two experts, with a weight chosen on the validation events."""
 
 import numpy as np
+import pytest
 import torch
 from models.count_memory.reference_counts import HALF_LIVES
 from models.every_model import make_log
@@ -10,6 +11,7 @@ from dynedge.evaluation.protocol import calibrate, rank_events
 from dynedge.models.count_memory.config import MemoryConfig
 from dynedge.models.edge.config import EdgeConfig, RecurrenceConfig
 from dynedge.models.edge.model import Edge
+from dynedge.ops.item_ranks import ranks
 from dynedge.training import loop
 from dynedge.training.config import TrainingConfig
 from dynedge.training.loop import fit
@@ -30,6 +32,25 @@ def test_fused_scores_are_the_weighted_sum_of_the_experts():
     with torch.no_grad():
         fused = model.score(model.prepare(window), None, model.start())
     assert torch.allclose(fused, counted.log() + 0.7 * evolved, atol=1e-5)
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.3, -0.3])
+@pytest.mark.parametrize("items", [20, 300])
+def test_ranks_are_those_of_the_scores(items, weight):
+    """Exactly, also the ties of items without events; the state advances alike."""
+    log = make_log(events=300, users=12, items=items)
+    model, window = make_edge(log, 200), Window(log, range(300))
+    model.weight.fill_(weight)
+    one, other, true = model.start(), model.start(), torch.from_numpy(log.item).long()
+    with torch.no_grad():
+        scores = model.score(model.prepare(window), None, one)
+        found = model.rank(model.prepare(window), None, true, other).numpy()
+    if weight == 0:  # without the rounding of the logarithm
+        scores = model.memory.score(window, None, model.memory.start())
+    np.testing.assert_array_equal(found, ranks(scores, true))
+    assert (found % 1 == 0.5).any(), "some are ties"
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
 
 
 def test_with_no_weight_the_scores_are_those_of_the_memory_and_both_experts_advance():

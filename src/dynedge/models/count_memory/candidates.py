@@ -2,9 +2,13 @@
 
 A query is a user, a time and a clock: only events before the clock are read. Its candidates are the items of all
 contexts together; every other item has probability 0 under all context sources. Sums are collected unnormalised, with
-their totals: a probability is their ratio.
+their totals: a probability is their ratio. Most candidates are found by `near` alone: they come last, and their sums
+are in a small array of their own.
 
-Legend: I items, C candidates.
+What is read lies far apart in memory, so a query's time is that of its cache misses: rows are fetched ahead, and
+short loops let the processor fetch several at once.
+
+Legend: I items, C candidates, n of them that the rescaling network sees.
 """
 
 from __future__ import annotations
@@ -42,6 +46,8 @@ from dynedge.models.count_memory.event_index import (
     first_from,
 )
 from dynedge.models.count_memory.event_index import USER as OF_USER
+from dynedge.ops.prefetch_row import prefetch_row
+from dynedge.ops.vector_math import log
 from dynedge.utils.array_type import Array
 from dynedge.utils.numba_compile import compiled
 
@@ -49,6 +55,15 @@ QUERY_FEATURES = 18  # sizes of the contexts, time since the user's last event, 
 ITEM_FEATURES = 13  # of an item: how recently and how often the user and anyone met it
 SEEN = 0  # the item feature that is 1 for the user's own items
 STALENESS = 6  # the first item feature that is not about the user
+LOGARITHMS = (
+    (1, 0.3),
+    (2, 0.1),
+    (6, 0.2),
+    (7, 0.1),
+    (8, 0.2),
+    (9, 0.1),
+    (10, 0.2),
+)  # item features: log(1 + x), scaled
 
 IN_USER, IN_USER_LAST, IN_LAST, IN_LAST_TWO, IN_SIMILAR, IN_EARLIER, IN_NEAR, IN_PEERS, IN_RECENT = range(9)
 USER, USER_CONTEXT, USER_LOG, USER_RECENCY = (
@@ -72,12 +87,12 @@ class CandidateBuffer(NamedTuple):
 
     slot: Array  # int32[I]: slot of an item, or -1
     items: Array  # int32[C]: item in each slot
-    sums: Array  # float32[C, CONTEXT_SOURCES], by slot
-    item_features: Array  # float32[C, ITEM_FEATURES], by slot
+    seen: Array  # int32[C]: 1 + age of the user's newest event with the item, negative if there are others; 0: none
+    near: Array  # float32[C, 2]: plain and log-decayed sums of `near`, by slot
+    sums: Array  # float32[C, CONTEXT_SOURCES], by slot; not of candidates that `near` alone found, see add_rows
     totals: Array  # float64[CONTEXT_SOURCES]: 0 where the source has seen nothing
     query_features: Array  # float32[QUERY_FEATURES]
-    similarity: Array  # float32[I]: weight of the user's recent items, 0 for all others
-    near: Array  # float32[I, 2]: plain and log-decayed sums of `near` while it is read, else 0
+    unseen: Array  # float32[C]: the probability that the item had if no context had seen it, by slot (scoring.py)
     probability: Array  # float32[C]: of the mixture, by slot (scoring.py)
 
 
@@ -96,35 +111,34 @@ def allocate_buffer(items: int, candidates: int) -> CandidateBuffer:
     return CandidateBuffer(
         np.full(items, NONE, np.int32),
         np.zeros(candidates, np.int32),
+        np.zeros(candidates, np.int32),
+        np.zeros((candidates, 2), np.float32),
         np.zeros((candidates, CONTEXT_SOURCES), np.float32),
-        np.zeros((candidates, ITEM_FEATURES), np.float32),
         np.zeros(CONTEXT_SOURCES),
         np.zeros(QUERY_FEATURES, np.float32),
-        np.zeros(items, np.float32),
-        np.zeros((items, 2), np.float32),
+        np.zeros(candidates, np.float32),
         np.zeros(candidates, np.float32),
     )
 
 
 @compiled
-def collect_candidates(index: EventIndex, settings: CountSettings, query: Query, buffer: CandidateBuffer) -> int:
-    """Fills an empty buffer for a query and returns the number of candidates; `clear` empties it again."""
+def collect_candidates(
+    index: EventIndex, settings: CountSettings, query: Query, buffer: CandidateBuffer
+) -> tuple[int, int]:
+    """Fills an empty buffer for a query; `clear` empties it again.
+
+    Returns the number of candidates that other contexts than `near` found, and of all candidates.
+    """
     buffer.totals[:] = 0
     buffer.query_features[:] = 0
     size = 0
     if query.place > 0:
-        size = _read_history(index, settings, query, buffer, size)
         recent, count = _recent_items(index, query)
-        for r in range(count - 1, 0, -1):
-            buffer.similarity[recent[r]] = NEAR_DECAY ** (r - 1)
+        stops = _find_occurrences(index, query, recent, count)
+        size = _read_history(index, settings, query, buffer, size)
         for r in range(count):
             if not _occurs(recent, r):
-                size = _read_occurrences(index, settings, query, recent, count, r, buffer, size)
-        for r in range(1, count):
-            buffer.similarity[recent[r]] = 0
-        if settings.contexts[IN_NEAR]:
-            _move_near(buffer, size)
-        _set_query_features(index, query, recent, count, buffer)
+                size = _read_occurrences(index, settings, query, recent, count, r, stops[r], buffer, size)
     if settings.contexts[IN_RECENT]:
         for age in range(RECENT_EVENTS):
             item = query.latest_items[RECENT_EVENTS - 1 - age]
@@ -134,7 +148,15 @@ def collect_candidates(index: EventIndex, settings: CountSettings, query: Query,
             size = max(size, slot + 1)
             _add(buffer, slot, RECENT, 1.0)
             _add(buffer, slot, RECENT_CONTEXT, _factor(settings.recent_decay, age))
-    return size
+    others = size
+    if query.place > 0:
+        if settings.contexts[IN_NEAR]:
+            for r in range(min(count, settings.near_items)):
+                if not _occurs(recent, r):
+                    size = _read_near(index, settings, query.clock, r, stops[r], buffer, size)
+            _sum_near(buffer, others, size)
+        _set_query_features(index, query, recent, count, buffer)
+    return others, size
 
 
 @compiled
@@ -150,9 +172,9 @@ def _slot_of(buffer: CandidateBuffer, size: int, item: int) -> int:
     slot = buffer.slot[item]
     if slot == NONE:
         slot = size
-        buffer.slot[item], buffer.items[slot] = slot, item
+        buffer.slot[item], buffer.items[slot], buffer.seen[slot] = slot, item, 0
+        buffer.near[slot] = 0
         buffer.sums[slot] = 0
-        buffer.item_features[slot] = 0
     return slot
 
 
@@ -188,7 +210,7 @@ def _occurs(recent: Array, r: int) -> bool:
 def _read_history(
     index: EventIndex, settings: CountSettings, query: Query, buffer: CandidateBuffer, size: int
 ) -> int:
-    """Counts the user's own events: contexts `user` and `user_last`, and the features of the user's items."""
+    """Counts the user's own events: contexts `user` and `user_last`."""
     start = index.user_blocks[query.user, START]
     end = start + query.place
     own, after = settings.contexts[IN_USER], settings.contexts[IN_USER_LAST]
@@ -199,17 +221,9 @@ def _read_history(
         x = end - 1 - age
         slot = _slot_of(buffer, size, history[x, ITEM])
         size = max(size, slot + 1)
-        features = buffer.item_features[slot]
-        is_new = features[SEEN] == 0
-        if is_new:
-            elapsed = query.time - index.history_time[x]
-            features[SEEN] = 1.0
-            features[1] = 0.3 * np.log1p(age)
-            features[2] = 0.1 * np.log1p(max(elapsed, 0.0))
-            features[3] = 1.0 if elapsed <= 0 else 0.0
-            features[4] = 1.0 if age == 0 else 0.0
-            distinct += 1
-        features[5] = 1.0 if is_new else 0.0
+        is_new = buffer.seen[slot] == 0
+        buffer.seen[slot] = 1 + age if is_new else -abs(buffer.seen[slot])
+        distinct += is_new
         if own:
             _add(buffer, slot, USER, 1.0)
             _add(buffer, slot, USER_CONTEXT, _factor(settings.context_decay, age))
@@ -231,6 +245,21 @@ def _read_history(
 
 
 @compiled
+def _find_occurrences(index: EventIndex, query: Query, recent: Array, count: int) -> Array:
+    """Returns int64[count, 2]: where the occurrences of each recent item begin, and end before the clock."""
+    found = np.empty((count, 2), np.int64)
+    for r in range(count):
+        prefetch_row(index.item_blocks, recent[r])
+    for r in range(count):
+        found[r, 0] = index.item_blocks[recent[r], START]
+        found[r, 1] = found[r, 0] + index.item_blocks[recent[r], LENGTH]
+        prefetch_row(index.occurrences, found[r, 1] - 1)
+    for r in range(count):
+        found[r, 1] = first_from(index.occurrences, AT, found[r, 0], found[r, 1], query.clock)
+    return found
+
+
+@compiled
 def _read_occurrences(
     index: EventIndex,
     settings: CountSettings,
@@ -238,70 +267,105 @@ def _read_occurrences(
     recent: Array,
     count: int,
     r: int,
+    found: Array,
     buffer: CandidateBuffer,
     size: int,
 ) -> int:
-    """Reads what came before and after the latest occurrences of the user's item number r, newest first."""
-    used, clock = settings.contexts, query.clock
-    start = index.item_blocks[recent[r], START]
-    stop = first_from(index.occurrences, AT, start, start + index.item_blocks[recent[r], LENGTH], clock)
+    """Reads what followed the latest occurrences of the user's item number r, and where their users are now."""
+    used, clock, (start, stop) = settings.contexts, query.clock, found
     follows = used[IN_EARLIER] and r < EARLIER_ITEMS
     if r == 0:
         follows = used[IN_LAST] or used[IN_LAST_TWO] or used[IN_SIMILAR]
-    near, peers = used[IN_NEAR] and r < settings.near_items, used[IN_PEERS] and r < PEER_ITEMS
-    if not (follows or near or peers):
+    peers = used[IN_PEERS] and r < PEER_ITEMS
+    if not (follows or peers or used[IN_NEAR]):
         return size
     read = min(stop - start, settings.occurrences[r])
     if follows:
         size = _read_followers(index, settings, clock, recent, count, r, stop, read, buffer, size)
     read = min(read, settings.near_occurrences[r])
     at, after = _locate_occurrences(index, stop, read)
-    if r == 0 and used[IN_SIMILAR] and count > 1:
-        _read_similar(index, settings, clock, stop, at, buffer)
-    near_weight = np.float32(NEAR_DECAY**r * max(read, 1) ** -NEAR_POWER)
-    peer_weight = EARLIER_DECAY ** (r - 1)
     for c in range(read):
-        x, y = stop - 1 - c, at[c]
-        fresh = _factor(settings.log_decay, clock - index.occurrences[x, AT])
-        has_moved = index.occurrences[x, NEXT_AT] < clock and index.occurrences[x, OF_USER] != query.user
-        if peers and has_moved and c < settings.peers:
-            now = first_from(index.history, CLOCK, y + 1, y + 1 + after[c], clock) - 1
-            slot = _slot_of(buffer, size, index.history[now, ITEM])
-            size = max(size, slot + 1)
-            _add(buffer, slot, PEERS, peer_weight)
-            _add(buffer, slot, PEERS_LOG, peer_weight * fresh)
-        if near:
-            first = max(-NEAR_DISTANCE, -index.occurrences[x, PLACE])
-            for distance in range(first, min(NEAR_DISTANCE, after[c]) + 1):
-                weight = settings.near_weights[NEAR_DISTANCE + distance] * near_weight
-                if weight > 0 and index.history[y + distance, CLOCK] < clock:
-                    item = index.history[y + distance, ITEM]
-                    if buffer.near[item, 0] == 0:
-                        size = max(size, _slot_of(buffer, size, item) + 1)
-                    buffer.near[item, 0] += weight
-                    buffer.near[item, 1] += weight * fresh
+        prefetch_row(index.history, at[c] - min(index.occurrences[stop - 1 - c, PLACE], NEAR_DISTANCE))
+        prefetch_row(index.history, at[c] + min(after[c], NEAR_DISTANCE))
+    if r == 0 and used[IN_SIMILAR] and count > 1:
+        _read_similar(index, settings, clock, stop, at, recent, count, buffer)
+    if peers:
+        weight, read = EARLIER_DECAY ** (r - 1), min(read, settings.peers)
+        for c in range(read):
+            prefetch_row(index.history, at[c] + after[c])
+        for c in range(read):
+            x = stop - 1 - c
+            if index.occurrences[x, NEXT_AT] < clock and index.occurrences[x, OF_USER] != query.user:
+                now = first_from(index.history, CLOCK, at[c] + 1, at[c] + 1 + after[c], clock) - 1
+                slot = _slot_of(buffer, size, index.history[now, ITEM])
+                size = max(size, slot + 1)
+                _add(buffer, slot, PEERS, weight)
+                _add(buffer, slot, PEERS_LOG, weight * _factor(settings.log_decay, clock - index.occurrences[x, AT]))
     if r == 0:
         buffer.query_features[8] = 0.2 * np.log1p(stop - start)
     return size
 
 
 @compiled
-def _move_near(buffer: CandidateBuffer, size: int) -> None:
-    """Moves the sums of `near`, which were collected by item, to the candidates' slots."""
+def _read_near(
+    index: EventIndex,
+    settings: CountSettings,
+    clock: int,
+    r: int,
+    found: Array,
+    buffer: CandidateBuffer,
+    size: int,
+) -> int:
+    """Counts what came before and after the latest occurrences of the user's item number r."""
+    start, stop = found
+    read = min(stop - start, settings.occurrences[r], settings.near_occurrences[r])
+    at, after = _locate_occurrences(index, stop, read)
+    weights = settings.near_weights * np.float32(NEAR_DECAY**r * max(read, 1) ** -NEAR_POWER)
+    for c in range(read):
+        x, y = stop - 1 - c, at[c]
+        fresh = _factor(settings.log_decay, clock - index.occurrences[x, AT])
+        last = y + min(NEAR_DISTANCE, after[c])
+        while index.history[last, CLOCK] >= clock:
+            last -= 1
+        for z in range(y - min(NEAR_DISTANCE, index.occurrences[x, PLACE]), last + 1):
+            weight = weights[NEAR_DISTANCE + z - y]
+            if weight > 0:
+                item = index.history[z, ITEM]
+                slot = buffer.slot[item]
+                is_new = slot == NONE  # no branch: it could not be predicted
+                slot = size if is_new else slot
+                buffer.slot[item], buffer.items[slot] = slot, item
+                plain, decayed = buffer.near[slot, 0], buffer.near[slot, 1]
+                buffer.near[slot, 0] = weight + (np.float32(0) if is_new else plain)
+                buffer.near[slot, 1] = weight * fresh + (np.float32(0) if is_new else decayed)
+                size += is_new
+    return size
+
+
+@compiled
+def _sum_near(buffer: CandidateBuffer, others: int, size: int) -> None:
+    """Totals the sums of `near`, and copies them to the rows of candidates that other contexts found too."""
     for slot in range(size):
-        sums = buffer.near[buffer.items[slot]]
-        buffer.sums[slot, NEAR], buffer.sums[slot, NEAR_LOG] = sums[0], sums[1]
-        buffer.totals[NEAR] += sums[0]
-        buffer.totals[NEAR_LOG] += sums[1]
-        sums[:] = 0
+        buffer.totals[NEAR] += buffer.near[slot, 0]
+        buffer.totals[NEAR_LOG] += buffer.near[slot, 1]
+    buffer.seen[others:size] = 0
+    for slot in range(others):
+        buffer.sums[slot, NEAR], buffer.sums[slot, NEAR_LOG] = buffer.near[slot]
+
+
+@compiled
+def add_rows(buffer: CandidateBuffer, others: int, slots: Array) -> None:
+    """Fills the rows of `sums` of those of these candidates that `near` alone found: the slots from `others` on."""
+    for slot in slots:
+        if slot >= others:
+            buffer.sums[slot] = 0
+            buffer.sums[slot, NEAR], buffer.sums[slot, NEAR_LOG] = buffer.near[slot]
 
 
 @compiled
 def _locate_occurrences(index: EventIndex, stop: int, read: int) -> tuple[Array, Array]:
     """Returns, for the `read` occurrences before `stop`, newest first: their places in the pool of histories, and how
     many events of that user are stored after them.
-
-    Users lie far apart in memory: a short loop lets the processor fetch several at once.
     """
     at, after = np.empty(read, np.int64), np.empty(read, np.int64)
     for c in range(read):
@@ -354,15 +418,28 @@ def _read_followers(
 
 @compiled
 def _read_similar(
-    index: EventIndex, settings: CountSettings, clock: int, stop: int, at: Array, buffer: CandidateBuffer
+    index: EventIndex,
+    settings: CountSettings,
+    clock: int,
+    stop: int,
+    at: Array,
+    recent: Array,
+    count: int,
+    buffer: CandidateBuffer,
 ) -> None:
     """Counts what followed the last item of users with recent items in common; `at` are the places in histories."""
+    weights = np.zeros(RECENT_ITEMS, np.float32)
+    for r in range(1, count):
+        if not _occurs(recent[1:], r - 1):
+            weights[r] = NEAR_DECAY ** (r - 1)
     for c in range(len(at)):
         x = stop - 1 - c
         if index.occurrences[x, NEXT_AT] < clock:
             similarity = np.float32(0)
             for y in range(at[c] - min(index.occurrences[x, PLACE], SIMILAR_DISTANCE), at[c]):
-                similarity += buffer.similarity[index.history[y, ITEM]]
+                item = index.history[y, ITEM]
+                for r in range(RECENT_ITEMS):
+                    similarity += weights[r] if recent[r] == item else np.float32(0)
             if similarity > 0:
                 slot, age = buffer.slot[index.occurrences[x, NEXT]], clock - index.occurrences[x, NEXT_AT]
                 _add(buffer, slot, SIMILAR, similarity)
@@ -391,31 +468,57 @@ def _set_query_features(index: EventIndex, query: Query, recent: Array, count: i
     features[17] = 0.2 * np.log1p(totals[USER_LAST_TWO])
 
 
-@compiled
-def set_staleness(index: EventIndex, query: Query, buffer: CandidateBuffer, slots: Array) -> None:
-    """Sets the features of candidates that are not about the user: when and how often anyone met the item.
-
-    Their data lie far apart in memory: short loops let the processor fetch several at once.
+@compiled(error_model="numpy")
+def item_features(index: EventIndex, query: Query, buffer: CandidateBuffer, slots: Array, out: Array) -> None:
+    """Writes out[ITEM_FEATURES, n or more] of the candidates in `slots`: when and how often the user and anyone met
+    the item.
     """
-    starts, stops = np.empty(len(slots), np.int64), np.empty(len(slots), np.int64)
-    for j in range(len(slots)):
+    end, n = index.user_blocks[query.user, START] + query.place, len(slots)
+    out[:] = 0
+    for j in range(n):
+        age = abs(buffer.seen[slots[j]]) - 1
+        if age >= 0:
+            elapsed = query.time - index.history_time[end - 1 - age]
+            out[SEEN, j] = 1.0
+            out[1, j] = age
+            out[2, j] = max(elapsed, 0.0)
+            out[3, j] = 1.0 if elapsed <= 0 else 0.0
+            out[4, j] = 1.0 if age == 0 else 0.0
+            out[5, j] = 1.0 if buffer.seen[slots[j]] > 0 else 0.0
+    _staleness(index, query, buffer, slots, out[STALENESS:])
+    for row, scale in LOGARITHMS:
+        values, factor = out[row], np.float32(scale)
+        for j in range(out.shape[1]):
+            values[j] = factor * log(np.float32(1) + values[j])
+
+
+@compiled
+def _staleness(index: EventIndex, query: Query, buffer: CandidateBuffer, slots: Array, out: Array) -> None:
+    """Writes the features that are not about the user, without their logarithms."""
+    n = len(slots)
+    starts, stops, at = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.int64)
+    for j in range(n):
+        prefetch_row(index.item_blocks, buffer.items[slots[j]])
+    for j in range(n):
         item = buffer.items[slots[j]]
         starts[j] = index.item_blocks[item, START]
         stops[j] = starts[j] + index.item_blocks[item, LENGTH]
-    for j in range(len(slots)):
+        prefetch_row(index.occurrences, stops[j] - 1)
+        prefetch_row(index.occurrences, max(starts[j], stops[j] - 8))
+        prefetch_row(index.occurrences, starts[j])
+    for j in range(n):
         stops[j] = first_from(index.occurrences, AT, starts[j], stops[j], query.clock)
-    for j in range(len(slots)):
-        features, start, stop = buffer.item_features[slots[j]], starts[j], stops[j]
-        other = index.occurrences[stop - 1, OF_USER]
-        elapsed = (
-            query.time - index.history_time[index.user_blocks[other, START] + index.occurrences[stop - 1, PLACE]]
-        )
-        features[STALENESS] = 0.2 * np.log1p(np.float32(query.clock - index.occurrences[stop - 1, AT]))
-        features[STALENESS + 1] = 0.1 * np.log1p(np.float32(max(elapsed, 0.0)))
-        features[STALENESS + 2] = 0.2 * np.log1p(np.float32(stop - start))
-        features[STALENESS + 3] = 0.1 * np.log1p(np.float32(query.clock - index.occurrences[start, AT]))
-        features[STALENESS + 4] = 0.2 * np.log1p(
-            np.float32(query.clock - index.occurrences[max(start, stop - 8), AT])
-        )
-        features[STALENESS + 5] = 1.0 if elapsed <= 0 else 0.0
-        features[STALENESS + 6] = 1.0 if other == query.user else 0.0
+        prefetch_row(index.user_blocks, index.occurrences[stops[j] - 1, OF_USER])
+    for j in range(n):
+        last = index.occurrences[stops[j] - 1]
+        at[j] = index.user_blocks[last[OF_USER], START] + last[PLACE]
+        prefetch_row(index.history_time, at[j])
+    for j in range(n):
+        start, stop, elapsed = starts[j], stops[j], query.time - index.history_time[at[j]]
+        out[0, j] = query.clock - index.occurrences[stop - 1, AT]
+        out[1, j] = max(elapsed, 0.0)
+        out[2, j] = stop - start
+        out[3, j] = query.clock - index.occurrences[start, AT]
+        out[4, j] = query.clock - index.occurrences[max(start, stop - 8), AT]
+        out[5, j] = 1.0 if elapsed <= 0 else 0.0
+        out[6, j] = 1.0 if index.occurrences[stop - 1, OF_USER] == query.user else 0.0

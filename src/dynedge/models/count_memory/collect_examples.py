@@ -18,12 +18,12 @@ from torch import Tensor
 from dynedge.models.count_memory.candidates import (
     QUERY_FEATURES,
     CandidateBuffer,
+    Query,
     clear,
     collect_candidates,
-    set_staleness,
 )
 from dynedge.models.count_memory.contexts import CONTEXT_SOURCES, CountSettings
-from dynedge.models.count_memory.event_index import EventIndex, Popularity, count_popularity
+from dynedge.models.count_memory.event_index import NONE, EventIndex, Popularity, count_popularity
 from dynedge.models.count_memory.scoring import (
     FIXED_INPUTS,
     Events,
@@ -98,68 +98,37 @@ def collect_examples(
         count_popularity(popularity, settings.weight_growth, events.item[counted:k])
         counted = k
         query = query_of(events, k)
-        size = collect_candidates(index, settings, query, buffer)
+        others, size = collect_candidates(index, settings, query, buffer)
         compute_gates(networks, buffer, half_lives, gates)
-        mix_sources(index, popularity, gates, buffer, size)
+        mix_sources(index, popularity, gates, buffer, others, size)
         out.query_features[m] = buffer.query_features
         out.source_mask[m, : 1 + half_lives] = True
         out.source_mask[m, 1 + half_lives :] = buffer.totals > 0
-        set_staleness(index, query, buffer, np.arange(size))
-        _write_candidates(index, popularity, buffer, size, events.item[k], offsets[m], out, m)
+        items, log_weights = _choose_candidates(buffer, size, events.item[k], offsets[m])
+        out.log_weight[m, 0], out.log_weight[m, 2 : 1 + len(items)] = 0.0, log_weights[1:]
+        _write_candidates(index, popularity, query, buffer, others, items, out.probability[m], out.inputs[m])
+        _write_unseen(index, popularity, buffer, size, events.item[k], out, m)
         clear(buffer, size)
 
 
 @compiled
-def _write_candidate(
-    index: EventIndex,
-    popularity: Popularity,
-    buffer: CandidateBuffer,
-    item: int,
-    out: Examples,
-    m: int,
-    place: int,
-    log_weight: float,
-) -> None:
-    half_lives, slot, probability = len(popularity.total), buffer.slot[item], out.probability[m, place]
-    probability[0] = 1.0 / index.num_items
-    for h in range(half_lives):
-        probability[1 + h] = popularity.counts[h, item] / max(popularity.total[h], 1e-30)
-    if slot >= 0:
-        for s in range(CONTEXT_SOURCES):
-            if buffer.totals[s] > 0:
-                probability[1 + half_lives + s] = buffer.sums[slot, s] / buffer.totals[s]
-        rescaling_inputs(index, popularity, buffer, slot, out.inputs[m, place])
-    out.log_weight[m, place] = log_weight
-
-
-@compiled
-def _write_candidates(
-    index: EventIndex,
-    popularity: Popularity,
-    buffer: CandidateBuffer,
-    size: int,
-    true_item: int,
-    offset: float,
-    out: Examples,
-    m: int,
-) -> None:
-    """Writes the true item, the unseen items as one candidate, the top candidates and a sample of the rest."""
-    _write_candidate(index, popularity, buffer, true_item, out, m, 0, 0.0)
-    _write_unseen(index, popularity, buffer, size, true_item, out, m)
+def _choose_candidates(buffer: CandidateBuffer, size: int, true_item: int, offset: float) -> tuple[Array, Array]:
+    """Returns the true item, the top candidates and a sample of the rest, and the log of how many each represents."""
+    items, log_weights = np.empty(CANDIDATES - 1, np.int64), np.zeros(CANDIDATES - 1, np.float32)
+    items[0], chosen = true_item, 1
     mixed = buffer.probability[:size]
     threshold = np.float32(-1)
     if size > TOP:
         threshold = np.partition(mixed, size - TOP)[size - TOP]
-    place, top, rest = 2, 0, 0
+    rest = 0
     is_top = np.zeros(size, np.bool_)
     for slot in range(size):
         if buffer.items[slot] == true_item:
             continue
-        if mixed[slot] >= threshold and top < TOP:
+        if mixed[slot] >= threshold and chosen <= TOP:
             is_top[slot] = True
-            top += 1
-            _write_candidate(index, popularity, buffer, buffer.items[slot], out, m, place, 0.0)
-            place += 1
+            items[chosen] = buffer.items[slot]
+            chosen += 1
         else:
             rest += 1
     sample = min(rest, SAMPLED)
@@ -168,11 +137,42 @@ def _write_candidates(
         if is_top[slot] or buffer.items[slot] == true_item:
             continue
         if taken < sample and passed >= int((taken + offset) * rest / sample):
-            log_weight = np.log(rest / sample)
-            _write_candidate(index, popularity, buffer, buffer.items[slot], out, m, place, log_weight)
-            place += 1
+            items[chosen], log_weights[chosen] = buffer.items[slot], np.log(rest / sample)
+            chosen += 1
             taken += 1
         passed += 1
+    return items[:chosen], log_weights[:chosen]
+
+
+@compiled
+def _write_candidates(
+    index: EventIndex,
+    popularity: Popularity,
+    query: Query,
+    buffer: CandidateBuffer,
+    others: int,
+    items: Array,
+    probability: Array,
+    inputs: Array,
+) -> None:
+    """Writes probability [K, M] and inputs [K, FIXED_INPUTS + H] of the chosen items."""
+    half_lives, places, slots = len(popularity.total), np.empty(len(items), np.int64), np.empty(len(items), np.int64)
+    count = 0
+    for number in range(len(items)):
+        place = number + (number > 0)  # candidate 1 is the items that no context has seen
+        probability[place, 0] = 1.0 / index.num_items
+        for h in range(half_lives):
+            probability[place, 1 + h] = popularity.counts[items[number], h] / max(popularity.total[h], 1e-30)
+        if buffer.slot[items[number]] != NONE:
+            places[count], slots[count] = place, buffer.slot[items[number]]
+            count += 1
+    columns = rescaling_inputs(index, popularity, query, buffer, others, slots[:count])
+    for j in range(count):
+        for s in range(CONTEXT_SOURCES):
+            if buffer.totals[s] > 0:
+                probability[places[j], 1 + half_lives + s] = buffer.sums[slots[j], s] / buffer.totals[s]
+        for b in range(len(columns)):
+            inputs[places[j], b] = columns[b, j]
 
 
 @compiled
@@ -196,7 +196,7 @@ def _write_unseen(
     for slot in range(size):
         unseen[0] -= 1.0 / items
         for h in range(half_lives):
-            unseen[1 + h] -= popularity.counts[h, buffer.items[slot]] / max(popularity.total[h], 1e-30)
+            unseen[1 + h] -= popularity.counts[buffer.items[slot], h] / max(popularity.total[h], 1e-30)
     for h in range(1 + half_lives):
         unseen[h] = max(unseen[h], np.float32(0))
     out.log_weight[m, 1] = 0.0

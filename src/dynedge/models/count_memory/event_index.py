@@ -2,8 +2,9 @@
 
 A user's events are contiguous (its history), and so are an item's (its occurrences). An occurrence names the user and
 the place in that user's history, where the events around it are found; the items right before and after it are stored
-in it too, since they are read most. Both kinds of blocks lie in pools
-that double when full; a full block moves to the end of its pool and doubles. Appending an event costs amortised O(1),
+in it too, since they are read most. Both kinds of blocks lie in pools that grow when full. A full block doubles: it
+moves to a block of that size that another one has left, or else to the end of its pool. Appending an event costs
+amortised O(1),
 counts nothing and does not depend on how events are grouped, so a state built event by event equals one built in
 windows. Events of a window are appended before any of them is scored: readers skip events from their own clock on.
 
@@ -32,6 +33,8 @@ START, LENGTH, CAPACITY = range(3)  # columns of a block
 FIRST_CAPACITY = 2  # of a block
 RECENT_EVENTS = 128  # latest events of the whole log whose items are at hand
 POOL_CAPACITY = 1024  # of a new pool
+SIZES = 40  # of blocks: powers of two
+BLOCK = 64  # items whose largest popularity is at hand
 RESCALE_ABOVE = 1e12  # weight of an event at which all popularity counts are divided by it
 ITEM, CLOCK, NUMBER = range(3)  # columns of an event in a history; NUMBER: among the item's occurrences
 USER, PLACE, AT, BEFORE, NEXT, NEXT_AT = range(6)  # columns of an occurrence, see EventIndex
@@ -42,16 +45,17 @@ BLOCKS = ("user_blocks", ("history", "history_time")), ("item_blocks", ("occurre
 class EventIndex(NamedTuple):
     """The arrays of an index; they share the state's memory."""
 
-    num_items: int  # `popularity` may have a larger capacity
+    num_items: int
     clock: Array  # int64[1]: number of events so far
     used: Array  # int64[2]: entries in use of the two pools
+    left: Array  # int64[2, SIZES]: a block of each size that was left, or -1; its first record names the next one
     user_blocks: Array  # int64[U, 3]: START, LENGTH and CAPACITY of a user's history
     item_blocks: Array  # int64[I, 3]: the same of an item's occurrences
     history: Array  # int32[P, 3]: ITEM, CLOCK and NUMBER of an event
     history_time: Array  # float64[P]
     occurrences: Array  # int32[Q, 6]: USER, PLACE in its history, clock AT; item BEFORE, NEXT item at clock NEXT_AT
     latest_items: Array  # int32[RECENT_EVENTS]: items of the latest events of the log, newest last; -1: none
-    popularity: Array  # float32[H, I or more]: counts that decay by giving newer events a larger weight
+    popularity: Array  # float32[I, H]: counts that decay by giving newer events a larger weight
     popularity_total: Array  # float64[H]
     event_weight: Array  # float64[H]: of the next event in `popularity`
 
@@ -59,17 +63,26 @@ class EventIndex(NamedTuple):
 class Popularity(NamedTuple):
     """The popularity of an index, or a thread's own copy of it."""
 
-    counts: Array  # float32[H, I or more]
+    counts: Array  # float32[I, H]
     total: Array  # float64[H]
     event_weight: Array  # float64[H]
-
-    def copy(self) -> Popularity:
-        return Popularity(*(array.copy() for array in self))
+    largest: Array  # float32[blocks, H]: of the counts of each BLOCK of items; no rows in the index's own popularity
 
 
 def popularity_of(index: EventIndex) -> Popularity:
     """Returns the index's own popularity, not a copy."""
-    return Popularity(index.popularity, index.popularity_total, index.event_weight)
+    return Popularity(index.popularity, index.popularity_total, index.event_weight, index.popularity[:0])
+
+
+@compiled
+def copy_popularity(popularity: Popularity) -> Popularity:
+    """Returns a copy that has the largest count of each block."""
+    counts, items = popularity.counts.copy(), len(popularity.counts)
+    largest = np.zeros(((items + BLOCK - 1) // BLOCK, counts.shape[1]), np.float32)
+    for i in range(items):
+        for h in range(counts.shape[1]):
+            largest[i // BLOCK, h] = max(largest[i // BLOCK, h], counts[i, h])
+    return Popularity(counts, popularity.total.copy(), popularity.event_weight.copy(), largest)
 
 
 def empty(users: int, items: int, half_lives: int) -> State:
@@ -77,13 +90,14 @@ def empty(users: int, items: int, half_lives: int) -> State:
     state = State()
     state["clock"] = torch.zeros(1, dtype=torch.int64)
     state["used"] = torch.zeros(2, dtype=torch.int64)
+    state["left"] = torch.full((2, SIZES), NONE)
     state["user_blocks"] = torch.zeros(users, 3, dtype=torch.int64)
     state["item_blocks"] = torch.zeros(items, 3, dtype=torch.int64)
     state["history"] = torch.zeros(POOL_CAPACITY, 3, dtype=torch.int32)
     state["history_time"] = torch.zeros(POOL_CAPACITY, dtype=torch.float64)
     state["occurrences"] = torch.zeros(POOL_CAPACITY, 6, dtype=torch.int32)
     state["latest_items"] = torch.full((RECENT_EVENTS,), NONE, dtype=torch.int32)
-    state["popularity"] = torch.zeros(half_lives, items)
+    state["popularity"] = torch.zeros(items, half_lives)
     state["popularity_total"] = torch.zeros(half_lives, dtype=torch.float64)
     state["event_weight"] = torch.ones(half_lives, dtype=torch.float64)
     return state
@@ -155,11 +169,7 @@ def grow(state: State, users: int, items: int) -> None:
     """Extends the state to more users and items; the new ones have no events."""
     state["user_blocks"] = grown(state["user_blocks"], users, 0)
     state["item_blocks"] = grown(state["item_blocks"], items, 0)
-    before = state["popularity"]
-    capacity = before.shape[1]
-    if items > capacity:
-        state["popularity"] = before.new_zeros(len(before), max(items, 2 * capacity))
-        state["popularity"][:, :capacity] = before
+    state["popularity"] = grown(state["popularity"], items, 0)
 
 
 def append(state: State, items: int, user: Array, item: Array, time: Array) -> Array:
@@ -190,36 +200,65 @@ def _reserve(state: State, pool: int, names: tuple[str, ...], additional: int) -
             state[name] = longer
 
 
+@compiled
+def _size(capacity: int) -> int:
+    """Returns the binary logarithm of a capacity."""
+    size = 0
+    while capacity >> size > 1:
+        size += 1
+    return size
+
+
 @compiled(inline="always")
-def _additional(block: Array) -> int:
+def _next_capacity(block: Array) -> int:
     """Returns the capacity that a block needs for one more entry if it is full, else 0."""
     return max(2 * block[CAPACITY], FIRST_CAPACITY) if block[LENGTH] == block[CAPACITY] else 0
 
 
 @compiled
+def _fits(index: EventIndex, pool: int, entries: int, capacity: int) -> bool:
+    return index.left[pool, _size(capacity)] != NONE or index.used[pool] + capacity <= entries
+
+
+@compiled
+def _move(index: EventIndex, pool: int, records: Array, block: Array, capacity: int) -> tuple[int, int]:
+    """Moves a block to one of a larger capacity and leaves the old one; returns the starts of both."""
+    old, size = block[START], _size(capacity)
+    start = index.left[pool, size]
+    if start == NONE:
+        start = index.used[pool]
+        index.used[pool] += capacity
+    else:
+        index.left[pool, size] = (np.int64(records[start, 1]) << 32) | (np.int64(records[start, 0]) & 0xFFFFFFFF)
+    for x in range(block[LENGTH]):
+        for column in range(records.shape[1]):
+            records[start + x, column] = records[old + x, column]
+    if block[CAPACITY]:
+        size = _size(block[CAPACITY])
+        other = index.left[pool, size]
+        records[old, 0], records[old, 1] = np.int32(other & 0xFFFFFFFF), np.int32(other >> 32)
+        index.left[pool, size] = old
+    block[START], block[CAPACITY] = start, capacity
+    return old, start
+
+
+@compiled
 def append_events(index: EventIndex, user: Array, item: Array, time: Array, places: Array) -> int:
     """Appends events until one does not fit into a pool; returns how many were appended."""
-    users, items, used = index.user_blocks, index.item_blocks, index.used
+    users, items = index.user_blocks, index.item_blocks
     for k in range(len(user)):
         u, i = user[k], item[k]
-        more_history, more_occurrences = _additional(users[u]), _additional(items[i])
-        if used[0] + more_history > len(index.history) or used[1] + more_occurrences > len(index.occurrences):
+        more_history, more_occurrences = _next_capacity(users[u]), _next_capacity(items[i])
+        if more_history and not _fits(index, 0, len(index.history), more_history):
+            return k
+        if more_occurrences and not _fits(index, 1, len(index.occurrences), more_occurrences):
             return k
         if more_history:
-            start, length, to = users[u, START], users[u, LENGTH], used[0]
-            for x in range(length):
-                for column in range(3):
-                    index.history[to + x, column] = index.history[start + x, column]
-                index.history_time[to + x] = index.history_time[start + x]
-            users[u, START], users[u, CAPACITY] = to, more_history
-            used[0] += more_history
+            old, start = _move(index, 0, index.history, users[u], more_history)
+            for x in range(users[u, LENGTH]):
+                index.history_time[start + x] = index.history_time[old + x]
         if more_occurrences:
-            start, length, to = items[i, START], items[i, LENGTH], used[1]
-            for x in range(length):
-                for column in range(6):
-                    index.occurrences[to + x, column] = index.occurrences[start + x, column]
-            items[i, START], items[i, CAPACITY] = to, more_occurrences
-            used[1] += more_occurrences
+            _move(index, 1, index.occurrences, items[i], more_occurrences)
         clock, place, number, before = index.clock[0], users[u, LENGTH], items[i, LENGTH], NONE
         x = users[u, START] + place
         if place > 0:
@@ -241,26 +280,30 @@ def append_events(index: EventIndex, user: Array, item: Array, time: Array, plac
 @compiled
 def count_popularity(popularity: Popularity, growth: Array, item: Array) -> None:
     """Counts events in the popularity of their items; `growth` float64[H] is that of an event's weight."""
-    for h in range(len(growth)):
-        counts, total, weight = popularity.counts[h], popularity.total[h], popularity.event_weight[h]
-        for k in range(len(item)):
-            weight *= growth[h]
-            counts[item[k]] += weight
-            total += weight
-            if weight > RESCALE_ABOVE:
-                for x in range(len(counts)):
-                    counts[x] /= weight
-                total /= weight
-                weight = 1.0
-        popularity.total[h], popularity.event_weight[h] = total, weight
+    counts, largest, weight = popularity.counts, popularity.largest, popularity.event_weight
+    for k in range(len(item)):
+        i = item[k]
+        for h in range(len(growth)):
+            weight[h] *= growth[h]
+            counts[i, h] += weight[h]
+            popularity.total[h] += weight[h]
+            if len(largest):
+                largest[i // BLOCK, h] = max(largest[i // BLOCK, h], counts[i, h])
+            if weight[h] > RESCALE_ABOVE:
+                for rows in (counts, largest):
+                    for x in range(len(rows)):
+                        rows[x, h] /= weight[h]
+                popularity.total[h] /= weight[h]
+                weight[h] = 1.0
 
 
 @compiled
 def first_from(records: Array, column: int, start: int, stop: int, clock: int) -> int:
     """Returns the first of the records start to stop - 1, ascending in `column`, that is not before `clock`."""
-    if stop == start or records[stop - 1, column] < clock:
-        return stop
-    low, high = start, stop
+    step = 1
+    while stop - step >= start and records[stop - step, column] >= clock:  # most often it is among the last ones
+        step *= 2
+    low, high = max(stop - step + 1, start), stop - step // 2
     while low < high:
         middle = (low + high) // 2
         if records[middle, column] < clock:
@@ -275,27 +318,29 @@ def save_for_undo(state: State, user: int, item: int, growth: Array) -> Callable
 
     `growth` is that of `count_popularity`.
     """
+    parts = []
     for pool, ((blocks, names), row) in enumerate(zip(BLOCKS, (user, item), strict=True)):
-        _reserve(state, pool, names, 2 * int(state[blocks][row, CAPACITY]) + FIRST_CAPACITY)
+        start, length, capacity = state[blocks][row].tolist()
+        _reserve(state, pool, names, 2 * capacity + FIRST_CAPACITY)
+        written = slice(start + length, start + length + 1)
+        if length == capacity:  # the block will move
+            larger = max(2 * capacity, FIRST_CAPACITY)
+            left = int(state["left"][pool, _size(larger)])
+            to = int(state["used"][pool]) if left == NONE else left
+            written = slice(to, to + larger)
+        parts += [state[name][written] for name in names]
+        parts += [state[names[0]][start]] if capacity else []  # of a block that is left, the first record changes
     rescales = bool((state["event_weight"].numpy() * growth > RESCALE_ABOVE).any())
-    columns = state["popularity"] if rescales else state["popularity"][:, item]
-    parts = [columns, state["user_blocks"][user], state["item_blocks"][item]]
+    parts.append(state["popularity"] if rescales else state["popularity"][item])
+    parts += [state["user_blocks"][user], state["item_blocks"][item]]
     start, length, _ = state["user_blocks"][user].tolist()
     if length:  # the occurrence before it will name the event as its next
         before, _, number = state["history"][start + length - 1].tolist()
         parts.append(state["occurrences"][int(state["item_blocks"][before, START]) + number])
-    parts += [state[name] for name in ("clock", "used", "latest_items", "popularity_total", "event_weight")]
+    parts += [state[name] for name in ("clock", "used", "left", "latest_items", "popularity_total", "event_weight")]
     saved = [(part, part.clone()) for part in parts]
-    before = state["used"].tolist()
 
     def undo() -> None:
-        for pool, ((blocks, names), row) in enumerate(zip(BLOCKS, (user, item), strict=True)):
-            start, length, _ = state[blocks][row].tolist()
-            used = int(state["used"][pool])
-            has_moved = used > before[pool]
-            written = slice(before[pool], used) if has_moved else slice(start + length - 1, start + length)
-            for name in names:
-                state[name][written] = 0
         for part, old in saved:
             part.copy_(old)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dynedge.models.count_memory.candidates import CandidateBuffer, Query, clear, collect_candidates
+from dynedge.models.count_memory.candidates import CandidateBuffer, Query, add_rows, clear, collect_candidates
 from dynedge.models.count_memory.contexts import (
     CONTEXT_SOURCES,
     NEAR_DECAY,
@@ -50,14 +50,15 @@ def explain_items(
     """Writes out[n, M]: what each source adds to the probability; nearest[n]: the nearest recent item, or -1."""
     half_lives = len(popularity.total)
     query = Query(user, index.user_blocks[user, LENGTH], index.clock[0], time, index.latest_items)
-    size = collect_candidates(index, settings, query, buffer)
+    others, size = collect_candidates(index, settings, query, buffer)
+    add_rows(buffer, others, np.arange(size))
     gates = np.zeros(len(networks.gating_logits), np.float32)
     compute_gates(networks, buffer, half_lives, gates)
     for k in range(len(items)):
         item = items[k]
         out[k, 0] = gates[0] / index.num_items
         for h in range(half_lives):
-            out[k, 1 + h] = gates[1 + h] * popularity.counts[h, item] / max(popularity.total[h], 1e-30)
+            out[k, 1 + h] = gates[1 + h] * popularity.counts[item, h] / max(popularity.total[h], 1e-30)
         if buffer.slot[item] != NONE:
             for s in range(CONTEXT_SOURCES):
                 if buffer.totals[s] > 0:

@@ -43,18 +43,20 @@ class Mixture(nn.Module):
     def weights(self) -> NetworkWeights:
         """Returns the weights as arrays, for the compiled kernels."""
 
-        def array(tensor: Tensor) -> Array:
-            return np.ascontiguousarray(tensor.detach().float().cpu().numpy())
+        def array(tensor: Tensor) -> Array:  # a query takes little longer than a copy of everything
+            tensor = tensor.detach()
+            return tensor.numpy() if tensor.dtype == torch.float32 and tensor.is_cpu else tensor.float().cpu().numpy()
 
-        gating = torch.zeros(0, QUERY_FEATURES), torch.zeros(0)
+        gating = np.zeros((0, QUERY_FEATURES), np.float32), np.zeros(0, np.float32)
         if self.gating_in is not None:
-            gating = self.gating_in.weight, self.gating_in.bias
-        rescaling = torch.zeros(self._item_inputs, 0), torch.zeros(0, QUERY_FEATURES), torch.zeros(0)
+            gating = array(self.gating_in.weight), array(self.gating_in.bias)
+        rescaling = np.zeros((0, self._item_inputs + QUERY_FEATURES), np.float32), np.zeros(0, np.float32)
         if self.rescaling_in is not None:
-            of_item, of_query = torch.split(self.rescaling_in.weight, [self._item_inputs, QUERY_FEATURES], 1)
-            rescaling = of_item.T, of_query, self.rescaling_in.bias.data
-        parts = *gating, self.gating_out, self.logits, *rescaling, self.rescaling_out, self.rescaling_seen
-        return NetworkWeights(*(array(part) for part in parts))
+            rescaling = array(self.rescaling_in.weight), array(self.rescaling_in.bias)
+        rows, bias = rescaling
+        of_item, of_query = (np.ascontiguousarray(part) for part in np.split(rows, [self._item_inputs], 1))
+        last = (array(part) for part in (self.rescaling_out, self.rescaling_seen))
+        return NetworkWeights(*gating, array(self.gating_out), array(self.logits), of_item, of_query, bias, *last)
 
     def loss(self, examples: Examples) -> tuple[Tensor, Tensor]:
         """Returns ([m], [m]): the negative log probability of the true item, before and after rescaling."""

@@ -34,6 +34,7 @@ from dynedge.models.count_memory.event_index import (
     RECENT_EVENTS,
     EventIndex,
     Popularity,
+    copy_popularity,
     count_popularity,
     popularity_of,
 )
@@ -43,6 +44,7 @@ from dynedge.models.count_memory.gating import Mixture
 from dynedge.models.count_memory.scoring import Events
 from dynedge.models.growable import padded_size
 from dynedge.ops.thread_pool import run_side_by_side
+from dynedge.utils.array_type import Array
 
 MIN_PART = 4  # events for which another thread pays: scoring one takes some 100 µs, waking a thread 100 to 300
 MIN_EXAMPLES = 64  # examples of a window that is learned from after training
@@ -168,7 +170,7 @@ class CountMemory(Model, Growable, Explainable, Undoable, RemembersSeen):
         def run(thread: int) -> None:
             for part in remaining:
                 start, stop = count * part // parts, count * (part + 1) // parts
-                work(start, stop, popularity_of(index).copy(), buffers[thread])
+                work(start, stop, copy_popularity(popularity_of(index)), buffers[thread])
 
         run_side_by_side(run, len(buffers))
 
@@ -192,7 +194,8 @@ class CountMemory(Model, Growable, Explainable, Undoable, RemembersSeen):
 
     def score(self, batch: Window, candidates: Tensor | None, state: State) -> Tensor:
         weights = self.mixture.weights()
-        out = torch.empty((len(batch), self.shape.items) if candidates is None else candidates.shape)
+        width = self.shape.items if candidates is None else candidates.shape[1]
+        out = torch.from_numpy(np.empty((len(batch), width), np.float32))  # numpy asks for large pages
         some = np.empty((0, 0), np.int64) if candidates is None else candidates.cpu().numpy()
         events = self._append(batch, state)
         index, growth = self._index(state), self.settings.weight_growth
@@ -204,6 +207,29 @@ class CountMemory(Model, Growable, Explainable, Undoable, RemembersSeen):
 
         if out.shape[1]:
             self._in_parts(work, len(batch), index)
+        self._finish(events, state)
+        return out
+
+    def rank(self, batch: Window, candidates: Tensor | None, true: Tensor, state: State) -> Tensor:
+        """Without a row of scores of all items."""
+        if candidates is not None:
+            return super().rank(batch, candidates, true, state)
+        return self.rank_sum(batch, np.empty((len(batch), 0), np.float32), 0.0, state)
+
+    def rank_sum(self, batch: Window, added: Array, weight: float, state: State) -> Tensor:
+        """float64[n]: ranks of the events' items by log(score) + weight · added, for added float32[n, I].
+
+        By the scores alone where `added` has no columns. Advances the state.
+        """
+        weights, out, events = self.mixture.weights(), torch.empty(len(batch)).double(), self._append(batch, state)
+        index, growth = self._index(state), self.settings.weight_growth
+
+        def work(start: int, stop: int, popularity: Popularity, buffer: CandidateBuffer) -> None:
+            count_popularity(popularity, growth, events.item[:start])
+            parts = events, start, stop, buffer, added, np.float32(weight), out.numpy()
+            scoring.rank_events(index, popularity, self.settings, weights, *parts)
+
+        self._in_parts(work, len(batch), index)
         self._finish(events, state)
         return out
 

@@ -5,6 +5,9 @@ sources is a probability. The rescaling network then multiplies the probability 
 factor, from the candidate's features and its probability under every source; all other items keep theirs. Both
 networks are evaluated here with plain loops; gating.py has them as torch modules.
 
+The rank of an item among all others needs no row of scores: an item that no context has seen has a probability from
+popularity alone, which is bounded for a block of items by its largest counts; few blocks can hold a better item.
+
 Events of a window are in the index before they are scored, and a score reads only what is before its own clock, so
 threads score any of them in any order. Popularity alone is a running count: a thread has its own copy.
 
@@ -20,15 +23,19 @@ import numpy as np
 
 from dynedge.models.count_memory.candidates import (
     ITEM_FEATURES,
+    NEAR,
+    NEAR_LOG,
     SEEN,
     CandidateBuffer,
     Query,
+    add_rows,
     clear,
     collect_candidates,
-    set_staleness,
+    item_features,
 )
 from dynedge.models.count_memory.contexts import CONTEXT_SOURCES, CountSettings
 from dynedge.models.count_memory.event_index import (
+    BLOCK,
     LENGTH,
     NONE,
     RECENT_EVENTS,
@@ -36,13 +43,20 @@ from dynedge.models.count_memory.event_index import (
     Popularity,
     count_popularity,
 )
+from dynedge.ops.gather_matmul import VECTOR_BYTES, add_matmul
+from dynedge.ops.log_plus import log_plus
+from dynedge.ops.prefetch_row import prefetch_row
+from dynedge.ops.vector_math import log
 from dynedge.utils.array_type import Array
 from dynedge.utils.numba_compile import compiled
 
 FIXED_INPUTS = CONTEXT_SOURCES + ITEM_FEATURES  # of the rescaling network per item; then popularity by half-life
 SEEN_INPUT = CONTEXT_SOURCES + SEEN  # the input that is 1 for the user's own items
 NEGLIGIBLE = 1e-3  # a probability under a source far below this is close to an input of 0
-CHUNK = 2048  # items
+BITS = 19  # trailing bits of a float32 by which `_nth_largest` does not group
+AHEAD = 16  # rows
+MARGIN = np.float32(1e-5)  # relative; of a bound whose logarithm is rounded
+LANES = VECTOR_BYTES // 4  # numbers of a vector
 VECTORISED = {"reassoc", "contract", "nsz"}  # sums of floats in any order
 
 
@@ -53,7 +67,7 @@ class NetworkWeights(NamedTuple):
     gating_bias: Array  # [hidden]
     gating_out: Array  # [M, hidden]
     gating_logits: Array  # [M]: without the hidden layer
-    rescaling_in: Array  # [FIXED_INPUTS + H, hidden]
+    rescaling_in: Array  # [hidden, FIXED_INPUTS + H]
     rescaling_query: Array  # [hidden, QUERY_FEATURES]
     rescaling_bias: Array  # [hidden]
     rescaling_out: Array  # [hidden]
@@ -104,25 +118,38 @@ def compute_gates(networks: NetworkWeights, buffer: CandidateBuffer, half_lives:
         out[m] /= total
 
 
-@compiled(inline="always")
+@compiled(error_model="numpy")
 def rescaling_inputs(
-    index: EventIndex, popularity: Popularity, buffer: CandidateBuffer, slot: int, out: Array
-) -> None:
-    """Writes out[FIXED_INPUTS + H]: log probabilities by source, item features, popularity by half-life.
+    index: EventIndex, popularity: Popularity, query: Query, buffer: CandidateBuffer, others: int, slots: Array
+) -> Array:
+    """Returns float32[FIXED_INPUTS + H, n]: log probabilities by source, item features, popularity by half-life.
 
-    After `set_staleness`.
+    There is a column for each of the candidates in `slots`, and more to fill whole vectors.
     """
+    add_rows(buffer, others, slots)
+    width, half_lives = (len(slots) + LANES - 1) // LANES * LANES, len(popularity.total)
+    out = np.zeros((FIXED_INPUTS + half_lives, width), np.float32)
+    factor = np.zeros(CONTEXT_SOURCES, np.float32)
     for s in range(CONTEXT_SOURCES):
-        out[s] = 0.0
-        if buffer.sums[slot, s] > 0:
-            probability = buffer.sums[slot, s] / buffer.totals[s]
-            out[s] = 0.3 * (np.log(np.float32(NEGLIGIBLE + probability)) - np.float32(np.log(NEGLIGIBLE)))
-    item = buffer.items[slot]
-    for s in range(ITEM_FEATURES):
-        out[CONTEXT_SOURCES + s] = buffer.item_features[slot, s]
-    for h in range(len(popularity.total)):
-        share = popularity.counts[h, item] / max(popularity.total[h], 1e-30)
-        out[FIXED_INPUTS + h] = 0.3 * np.log1p(np.float32(index.num_items * share))
+        if buffer.totals[s] > 0:
+            factor[s] = 1 / (NEGLIGIBLE * buffer.totals[s])
+    of_half_life = np.zeros(half_lives, np.float32)
+    for h in range(half_lives):
+        if popularity.total[h] > 0:
+            of_half_life[h] = index.num_items / popularity.total[h]
+    for j in range(len(slots)):
+        sums, counts = buffer.sums[slots[j]], popularity.counts[buffer.items[slots[j]]]
+        for s in range(CONTEXT_SOURCES):
+            out[s, j] = factor[s] * sums[s]
+        for h in range(half_lives):
+            out[FIXED_INPUTS + h, j] = of_half_life[h] * counts[h]
+    scale = np.float32(0.3)
+    for rows in (out[:CONTEXT_SOURCES], out[FIXED_INPUTS:]):
+        for s in range(len(rows)):
+            for j in range(width):
+                rows[s, j] = scale * log(np.float32(1) + rows[s, j])
+    item_features(index, query, buffer, slots, out[CONTEXT_SOURCES:FIXED_INPUTS])
+    return out
 
 
 @compiled
@@ -135,30 +162,35 @@ def popularity_factors(popularity: Popularity, gates: Array) -> Array:
     return factor
 
 
-@compiled
-def _mix_global_sources(popularity: Popularity, gates: Array, out: Array) -> None:
-    """Writes out[I]: the mixture of the sources that do not depend on the user."""
-    factor, uniform = popularity_factors(popularity, gates), gates[0] / len(out)
-    for start in range(0, len(out), CHUNK):  # a chunk of `out` stays in the first-level cache
-        chunk = out[start : start + CHUNK]
-        chunk[:] = uniform
-        for h in range(len(factor)):
-            counts, of_row = popularity.counts[h, start : start + CHUNK], factor[h]
-            for i in range(len(chunk)):
-                chunk[i] += of_row * counts[i]
-
-
 @compiled(inline="always")
 def global_probability(popularity: Popularity, gates: Array, factor: Array, items: int, item: int) -> np.float32:
-    """Returns the same for one item."""
+    """Returns the mixture of the sources that do not depend on the user, for one item."""
     total = np.float32(gates[0] / items)
     for h in range(len(factor)):
-        total += factor[h] * popularity.counts[h, item]
+        total += factor[h] * popularity.counts[item, h]
     return total
 
 
-@compiled(fastmath=VECTORISED)
-def mix_sources(index: EventIndex, popularity: Popularity, gates: Array, buffer: CandidateBuffer, size: int) -> None:
+@compiled
+def _mix_global_sources(popularity: Popularity, gates: Array, out: Array) -> None:
+    """Writes the same to out[I]."""
+    factor = popularity_factors(popularity, gates)
+    if len(factor) == 5:  # the default: a stride that is known lets the loop be vectorised, five times as fast
+        uniform, counts = np.float32(gates[0] / len(out)), popularity.counts.ravel()
+        a, b, c, d, e = factor[0], factor[1], factor[2], factor[3], factor[4]
+        for i in range(len(out)):
+            x = 5 * i
+            of_first = uniform + a * counts[x] + b * counts[x + 1] + c * counts[x + 2]
+            out[i] = of_first + d * counts[x + 3] + e * counts[x + 4]
+    else:
+        for i in range(len(out)):
+            out[i] = global_probability(popularity, gates, factor, len(out), i)
+
+
+@compiled
+def mix_sources(
+    index: EventIndex, popularity: Popularity, gates: Array, buffer: CandidateBuffer, others: int, size: int
+) -> None:
     """Writes the mixture's probability of every candidate to the buffer."""
     first = 1 + len(popularity.total)
     factor, of_source = popularity_factors(popularity, gates), np.zeros(CONTEXT_SOURCES, np.float32)
@@ -166,11 +198,21 @@ def mix_sources(index: EventIndex, popularity: Popularity, gates: Array, buffer:
         if buffer.totals[s] > 0:
             of_source[s] = gates[first + s] / buffer.totals[s]
     for slot in range(size):
-        total = global_probability(popularity, gates, factor, index.num_items, buffer.items[slot])
-        sums = buffer.sums[slot]
+        prefetch_row(popularity.counts, buffer.items[min(slot + AHEAD, size - 1)])
+        buffer.unseen[slot] = global_probability(popularity, gates, factor, index.num_items, buffer.items[slot])
+    _add_sources(of_source, buffer, others, size)
+
+
+@compiled(fastmath=VECTORISED)
+def _add_sources(of_source: Array, buffer: CandidateBuffer, others: int, size: int) -> None:
+    for slot in range(others):
+        total, sums = buffer.unseen[slot], buffer.sums[slot]
         for s in range(CONTEXT_SOURCES):
             total += of_source[s] * sums[s]
         buffer.probability[slot] = total
+    for slot in range(others, size):
+        of_near = of_source[NEAR] * buffer.near[slot, 0] + of_source[NEAR_LOG] * buffer.near[slot, 1]
+        buffer.probability[slot] = buffer.unseen[slot] + of_near
 
 
 @compiled
@@ -190,29 +232,30 @@ def _rescale(
     networks: NetworkWeights,
     query: Query,
     buffer: CandidateBuffer,
+    others: int,
     slots: Array,
 ) -> np.float32:
     """Multiplies the probabilities of the candidates in `slots` by their factors; returns the mean log factor."""
-    base = _rescaling_base(networks, buffer)
-    inputs, units = np.empty(FIXED_INPUTS + len(popularity.total), np.float32), np.empty_like(base)
+    log_factor = np.zeros(len(slots), np.float32)
+    for j in range(len(slots)):
+        log_factor[j] = networks.rescaling_seen[0] if buffer.seen[slots[j]] else 0.0
+    hidden = len(networks.rescaling_bias)
+    if hidden:
+        inputs = rescaling_inputs(index, popularity, query, buffer, others, slots)
+        units, rows = np.empty((hidden, inputs.shape[1]), np.float32), np.arange(hidden)
+        base = _rescaling_base(networks, buffer)
+        for a in range(hidden):
+            units[a] = base[a]
+        add_matmul(units, 0, rows, networks.rescaling_in, 0, rows, hidden, inputs)
+        for a in range(hidden):
+            weight, of_unit = networks.rescaling_out[a], units[a]
+            for j in range(len(slots)):
+                log_factor[j] += weight * max(of_unit[j], np.float32(0))
     total = np.float32(0)
-    if len(base):
-        set_staleness(index, query, buffer, slots)
-    for slot in slots:
-        log_factor = networks.rescaling_seen[0] * buffer.item_features[slot, SEEN]
-        if len(base):
-            rescaling_inputs(index, popularity, buffer, slot, inputs)
-            units[:] = base
-            for b in range(len(inputs)):
-                value = inputs[b]
-                if value != 0:  # most sources have not seen most candidates
-                    for a in range(len(units)):
-                        units[a] += value * networks.rescaling_in[b, a]
-            for a in range(len(units)):
-                log_factor += networks.rescaling_out[a] * max(units[a], np.float32(0))
-        if log_factor != 0:
-            buffer.probability[slot] *= np.exp(log_factor)
-        total += log_factor
+    for j in range(len(slots)):
+        if log_factor[j] != 0:
+            buffer.probability[slots[j]] *= np.exp(log_factor[j])
+        total += log_factor[j]
     return total / max(len(slots), 1)
 
 
@@ -221,8 +264,21 @@ def _most_probable(buffer: CandidateBuffer, size: int, most: int) -> Array:
     """Returns the slots of the `most` most probable candidates; those that tie with the last one too."""
     if size <= most:
         return np.arange(size)
-    threshold = np.partition(buffer.probability[:size], size - most)[size - most]
-    return np.flatnonzero(buffer.probability[:size] >= threshold)
+    return np.flatnonzero(buffer.probability[:size] >= _nth_largest(buffer.probability[:size], most))
+
+
+@compiled
+def _nth_largest(numbers: Array, n: int) -> np.float32:
+    """Returns the n-th largest of positive float32 numbers: by their leading bits, then among those with the same."""
+    leading = numbers.view(np.uint32) >> np.uint32(BITS)
+    count = np.zeros(1 << 32 - BITS, np.int32)
+    for bits in leading:
+        count[bits] += 1
+    bits, larger = len(count) - 1, 0
+    while larger + count[bits] < n:
+        larger += count[bits]
+        bits -= 1
+    return np.sort(numbers[leading == bits])[larger - n]
 
 
 @compiled
@@ -237,6 +293,26 @@ def _scale_others(buffer: CandidateBuffer, size: int, rescaled: Array, factor: f
 
 
 @compiled
+def _mix_and_rescale(
+    index: EventIndex,
+    popularity: Popularity,
+    settings: CountSettings,
+    networks: NetworkWeights,
+    query: Query,
+    buffer: CandidateBuffer,
+) -> tuple[int, Array]:
+    """Writes the unnormalised probabilities of a query's candidates; returns their number and the gates."""
+    others, size = collect_candidates(index, settings, query, buffer)
+    gates = np.empty(len(networks.gating_logits), np.float32)
+    compute_gates(networks, buffer, len(popularity.total), gates)
+    mix_sources(index, popularity, gates, buffer, others, size)
+    rescaled = _most_probable(buffer, size, settings.rescaled_items if len(networks.rescaling_bias) else size)
+    mean_factor = np.exp(_rescale(index, popularity, networks, query, buffer, others, rescaled))
+    _scale_others(buffer, size, rescaled, mean_factor)
+    return size, gates
+
+
+@compiled
 def score_query(
     index: EventIndex,
     popularity: Popularity,
@@ -248,13 +324,7 @@ def score_query(
     out: Array,
 ) -> None:
     """Writes out[C], the unnormalised probability of the given items, or out[I] of all items where out is as long."""
-    size = collect_candidates(index, settings, query, buffer)
-    gates = np.empty(len(networks.gating_logits), np.float32)
-    compute_gates(networks, buffer, len(popularity.total), gates)
-    mix_sources(index, popularity, gates, buffer, size)
-    rescaled = _most_probable(buffer, size, settings.rescaled_items if len(networks.rescaling_bias) else size)
-    mean_factor = np.exp(_rescale(index, popularity, networks, query, buffer, rescaled))
-    _scale_others(buffer, size, rescaled, mean_factor)
+    size, gates = _mix_and_rescale(index, popularity, settings, networks, query, buffer)
     if len(candidates):
         factor = popularity_factors(popularity, gates)
         for c in range(len(candidates)):
@@ -268,6 +338,112 @@ def score_query(
         for slot in range(size):
             out[buffer.items[slot]] = buffer.probability[slot]
     clear(buffer, size)
+
+
+@compiled
+def rank_query(
+    index: EventIndex,
+    popularity: Popularity,
+    settings: CountSettings,
+    networks: NetworkWeights,
+    query: Query,
+    buffer: CandidateBuffer,
+    item: int,
+    added: Array,
+    weight: np.float32,
+) -> float:
+    """Returns the rank of an item among all items, as ops/item_ranks.py has it from a row of scores.
+
+    Scores are probabilities; where `added` [I] is not empty, log(probability) + weight · added.
+    """
+    size, gates = _mix_and_rescale(index, popularity, settings, networks, query, buffer)
+    factor, items, slot = popularity_factors(popularity, gates), index.num_items, buffer.slot[item]
+    unseen = global_probability(popularity, gates, factor, items, item)
+    score = _add(buffer.probability[slot] if slot != NONE else unseen, added, weight, item)
+    above, tied = 0, 0
+    if score > -np.inf:
+        is_read = _blocks_that_reach(popularity, gates, factor, items, added, weight, score)
+        for block in range(len(is_read)):
+            for i in range(block * BLOCK, min((block + 1) * BLOCK, items) if is_read[block] else 0):
+                other = _add(global_probability(popularity, gates, factor, items, i), added, weight, i)
+                above += other > score
+                tied += other == score
+        for slot in range(size):
+            i = buffer.items[slot]
+            if is_read[i // BLOCK]:
+                other = _add(buffer.unseen[slot], added, weight, i)
+                above -= other > score
+                tied -= other == score
+            other = _add(buffer.probability[slot], added, weight, i)
+            above += other > score
+            tied += other == score
+    else:  # NaN and -inf tie, below everything else
+        for i in range(items):
+            slot = buffer.slot[i]
+            unseen = global_probability(popularity, gates, factor, items, i)
+            above += _add(buffer.probability[slot] if slot != NONE else unseen, added, weight, i) > -np.inf
+        tied = items - above
+    clear(buffer, size)
+    return above + (tied + 1) / 2
+
+
+@compiled(inline="always")
+def _add(probability: np.float32, added: Array, weight: np.float32, item: int) -> np.float32:
+    return log_plus(probability, weight, added[item]) if len(added) else probability
+
+
+@compiled
+def _blocks_that_reach(
+    popularity: Popularity, gates: Array, factor: Array, items: int, added: Array, weight: np.float32, score: float
+) -> Array:
+    """Returns bool[blocks]: False where no item of a block can reach a score unless a context has seen it.
+
+    Without `added`, the bound is exact: sums of rounded products grow with their terms. With it there is a margin for
+    the rounding of the logarithm.
+    """
+    out, lanes = np.empty(len(popularity.largest), np.bool_), np.empty(LANES, np.float32)
+    for block in range(len(out)):
+        bound = np.float32(gates[0] / items)
+        for h in range(len(factor)):
+            bound += factor[h] * popularity.largest[block, h]
+        if len(added):
+            lanes[:] = -np.inf
+            start, stop = block * BLOCK, min((block + 1) * BLOCK, items)
+            for i in range(start, stop - LANES + 1, LANES):
+                for lane in range(LANES):
+                    value = weight * added[i + lane]
+                    lanes[lane] = value if value > lanes[lane] else lanes[lane]
+            for i in range(stop - (stop - start) % LANES, stop):
+                value = weight * added[i]
+                lanes[0] = value if value > lanes[0] else lanes[0]
+            bound = log(bound) + lanes.max()
+            bound += MARGIN * (1 + abs(bound))
+        out[block] = bound >= score
+    return out
+
+
+@compiled
+def rank_events(
+    index: EventIndex,
+    popularity: Popularity,
+    settings: CountSettings,
+    networks: NetworkWeights,
+    events: Events,
+    start: int,
+    stop: int,
+    buffer: CandidateBuffer,
+    added: Array,
+    weight: np.float32,
+    out: Array,
+) -> None:
+    """Writes out[n]: the ranks of the items of the events start to stop - 1; `popularity` as in `score_events`.
+
+    `added` [n, I or more], or [n, 0], as in `rank_query`.
+    """
+    for k in range(start, stop):
+        query, item = query_of(events, k), events.item[k]
+        out[k] = rank_query(index, popularity, settings, networks, query, buffer, item, added[k], weight)
+        count_popularity(popularity, settings.weight_growth, events.item[k : k + 1])
 
 
 @compiled

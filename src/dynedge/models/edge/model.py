@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -40,6 +41,7 @@ from dynedge.models.state_checks import check_names
 from dynedge.models.window_index import WindowIndex
 from dynedge.ops.dispatch import SideStream
 from dynedge.ops.item_ranks import ranks_of_weighted_sums
+from dynedge.ops.log_plus import log_plus_
 from dynedge.utils.array_type import Array
 
 MEMORY, RECURRENCE = "memory.", "recurrence."  # prefixes of the experts' parts of state and parameters
@@ -170,7 +172,7 @@ class Edge(
         return {"weight": float(self.weight)}
 
     def _fuse(self, memory: Tensor, recurrence: Tensor) -> Tensor:
-        return torch.add(memory.to(recurrence).log(), recurrence * self.weight)
+        return log_plus_(memory, self.weight, recurrence)
 
     def prepare(self, window: Window) -> WindowIndex:
         return self.recurrence.prepare(window)
@@ -187,6 +189,16 @@ class Edge(
                 self.recurrence.observe(batch.window, states)
                 return self.memory.score(batch.window, candidates, counts).log_()
         return self._fuse(*self._scores(batch, candidates, state))
+
+    def rank(self, batch: WindowIndex, candidates: Tensor | None, true: Tensor, state: State) -> Tensor:
+        if candidates is not None:
+            return super().rank(batch, candidates, true, state)
+        with _parts(state) as (counts, states):
+            if self.weight == 0:
+                self.recurrence.observe(batch.window, states)
+                return self.memory.rank(batch.window, None, true, counts)
+            added = _to_host(self.recurrence.score(batch, None, states))
+            return self.memory.rank_sum(batch.window, added, float(self.weight), counts)
 
     def observe(self, window: Window, state: State) -> None:
         with _parts(state) as (counts, states):
@@ -250,6 +262,14 @@ class Edge(
             shares = {name: (1 - share) * value for name, value in counts.shares.items()}
             explanations.append(Explanation({**shares, "states": share}, counts.nearest_item))
         return explanations
+
+
+def _to_host(scores: Tensor) -> Array:
+    """The scores in float32; from a GPU by pinned memory, which torch reuses."""
+    if scores.is_cuda:
+        host = torch.empty(scores.shape, pin_memory=True)
+        scores = host.copy_(scores)
+    return np.ascontiguousarray(scores.float().numpy())
 
 
 def _part(state: State, prefix: str) -> State:

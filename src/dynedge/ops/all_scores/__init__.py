@@ -38,10 +38,7 @@ def all_scores(
     arena: Tensor,
     decay: Tensor | None = None,
 ) -> Tensor:
-    """[n, I]; query [n, D], id_embeddings [I, d + 1] or None, item and row_after int64[n].
-
-    On a CPU the result's columns are contiguous, not its rows.
-    """
+    """[n, I]; query [n, D], id_embeddings [I, d + 1] or None, item and row_after int64[n]."""
     compute = BY_DEVICE.get(query.device.type, reference.all_scores)
     embeddings = None if id_embeddings is None else id_embeddings.detach()
     tables = query.detach().to(states.dtype), states.detach(), embeddings

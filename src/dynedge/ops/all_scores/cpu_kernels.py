@@ -1,42 +1,64 @@
-"""Scores of a block of events, [items, events], compiled by numba.
+"""Scores of a block of events, [events, items], compiled by numba.
 
-Legend: I items, b events of the block (padded to whole vectors), d width of a state; `embeddings` has no rows where
-there are no ID embeddings. Every score is summed in the same order in both kernels: bias, state, embedding.
+Legend: I items, b events of the block, d width of a state; `embeddings` has no rows where there are no ID embeddings.
+Every score is summed in the same order in both kernels: bias, state, embedding.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from dynedge.ops.gather_matmul import add_matmul
+from dynedge.ops.gather_matmul import VECTOR_BYTES, add_matmul
+from dynedge.ops.vector_math import exp2
 from dynedge.utils.array_type import Array
 from dynedge.utils.numba_compile import compiled
 
+TILE = 256  # items; a transposed tile takes 64 KiB at d = 64
+
 
 @compiled
-def score_items(
-    part: int,
-    parts: int,
-    out: Array,
-    start: int,
-    states: Array,
-    embeddings: Array,
-    query_state: Array,
-    query_id: Array,
-) -> None:
-    """Fills out[:, start : start + b] for this part's items."""
-    rows = np.arange(len(states) * part // parts, len(states) * (part + 1) // parts)
-    _fill(out, start, rows, states, embeddings, rows, query_state, query_id)
+def score_items(part: int, parts: int, out: Array, states: Array, embeddings: Array, query: Array) -> None:
+    """Fills out[b, I] for this part's items."""
+    items, lanes = len(states), VECTOR_BYTES // out.itemsize
+    tiles = (items + TILE - 1) // TILE
+    for tile in range(tiles * part // parts, tiles * (part + 1) // parts):
+        start, stop = tile * TILE, min((tile + 1) * TILE, items)
+        whole = (stop - start + lanes - 1) // lanes * lanes
+        if whole == stop - start:
+            _fill(out, start, start, stop, states, embeddings, query)
+        else:  # whole vectors of columns, so that all sums run alike
+            padded = np.empty((len(query), whole), out.dtype)
+            _fill(padded, 0, start, stop, states, embeddings, query)
+            out[:, start:stop] = padded[:, : stop - start]
+
+
+@compiled
+def _fill(out: Array, column: int, start: int, stop: int, states: Array, embeddings: Array, query: Array) -> None:
+    """Fills columns of `out`, from `column` on and to a whole vector, with the scores of the items from `start`
+    to `stop`."""
+    lanes, d, rows = VECTOR_BYTES // out.itemsize, states.shape[1], np.arange(len(query))
+    width = (stop - start + lanes - 1) // lanes * lanes
+    transposed, bias = np.zeros((query.shape[1], width), out.dtype), np.zeros(width, out.dtype)
+    for i in range(start, stop):
+        for j in range(d):
+            transposed[j, i - start] = states[i, j]
+        if len(embeddings):
+            bias[i - start] = embeddings[i, d]
+            for j in range(d):
+                transposed[d + j, i - start] = embeddings[i, j]
+    for k in range(len(query)):
+        out[k, column : column + width] = bias
+    add_matmul(out, column, rows, query, 0, rows, len(query), transposed[:d])
+    if len(embeddings):
+        add_matmul(out, column, rows, query, d, rows, len(query), transposed[d:])
 
 
 @compiled
 def apply_updates(
     out: Array,
-    start: int,
     states: Array,
     embeddings: Array,
-    query_state: Array,
-    query_id: Array,
+    query: Array,
     item: Array,
     row_after: Array,
     arena: Array,
@@ -45,16 +67,24 @@ def apply_updates(
 ) -> None:
     """Applies the block's events: an updated item gets new scores from the next event on. Updates `states`, and
     `decaying`, the columns that `states` has as powers of two relative to `shift`."""
-    new_scores, zero = np.empty((1, query_state.shape[1]), out.dtype), np.zeros(1, np.int64)
-    for k in range(len(item)):
+    d, n = states.shape[1], len(item)
+    rows, width = np.zeros(1, np.int64), (n + VECTOR_BYTES - 1) // VECTOR_BYTES * VECTOR_BYTES  # whole vectors
+    transposed, scores = np.zeros((query.shape[1], width), out.dtype), np.empty((1, width), out.dtype)
+    for k in range(n):
+        transposed[:, k] = query[k]
+    for k in range(n):
         if row_after[k] < 0:
             continue
         this = item[k : k + 1]
         states[this[0]] = arena[row_after[k]]
         decaying[this[0]] = arena[row_after[k], arena.shape[1] - len(shift) :]
         write_powers(states, decaying, shift, this)
-        _fill(new_scores, 0, zero, states, embeddings, this, query_state, query_id)
-        out[this[0], start + k + 1 : start + len(item)] = new_scores[0, k + 1 : len(item)]
+        scores[0] = embeddings[this[0], d] if len(embeddings) else 0
+        add_matmul(scores, 0, rows, states, 0, this, 1, transposed[:d])
+        if len(embeddings):
+            add_matmul(scores, 0, rows, embeddings, 0, this, 1, transposed[d:])
+        for later in range(k + 1, n):
+            out[later, this[0]] = scores[0, later]
 
 
 @compiled
@@ -63,24 +93,4 @@ def write_powers(states: Array, decaying: Array, shift: Array, items: Array) -> 
     first = states.shape[1] - len(shift)
     for i in items:
         for j in range(len(shift)):
-            states[i, first + j] = np.exp2(np.float64(decaying[i, j] - shift[j]))
-
-
-@compiled
-def _fill(
-    out: Array,
-    start: int,
-    out_rows: Array,
-    states: Array,
-    embeddings: Array,
-    items: Array,
-    query_state: Array,
-    query_id: Array,
-) -> None:
-    """Fills out[out_rows[i], start : start + b] with the scores of items[i]."""
-    width, d = query_state.shape[1], states.shape[1]
-    for i in range(len(out_rows)):
-        out[out_rows[i], start : start + width] = embeddings[items[i], d] if len(embeddings) else 0
-    add_matmul(out, start, out_rows, states, 0, items, len(out_rows), query_state)
-    if len(embeddings):
-        add_matmul(out, start, out_rows, embeddings, 0, items, len(out_rows), query_id)
+            states[i, first + j] = exp2(decaying[i, j] - shift[j])
