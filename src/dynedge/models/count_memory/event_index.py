@@ -115,7 +115,8 @@ def check(state: State, users: int, items: int, half_lives: int) -> None:
     check_tensor(state, "user_blocks", int64, (users, 3), 0, len(history))
     check_tensor(state, "item_blocks", int64, (items, 3), 0, len(occurrences))
     check_tensor(state, "latest_items", int32, (RECENT_EVENTS,), NONE, items - 1)
-    check_tensor(state, "popularity", torch.float32, (half_lives, at_least(items)), 0)
+    check_tensor(state, "left", int64, (2, SIZES), NONE)
+    check_tensor(state, "popularity", torch.float32, (items, half_lives), 0)
     check_tensor(state, "popularity_total", float64, (half_lives,), 0)
     check_tensor(state, "event_weight", float64, (half_lives,), 0)
     index = view_of(state, items)
@@ -126,11 +127,22 @@ def check(state: State, users: int, items: int, half_lives: int) -> None:
 @compiled
 def _is_consistent(index: EventIndex, clock: int) -> bool:
     """Whether all blocks are inside their pools and each event is once in a history and once among occurrences."""
-    events = 0
-    for blocks, used in ((index.user_blocks, index.used[0]), (index.item_blocks, index.used[1])):
+    events, pools = 0, ((index.user_blocks, index.history), (index.item_blocks, index.occurrences))
+    for pool, (blocks, records) in enumerate(pools):
+        used, taken = index.used[pool], 0
         for row in range(len(blocks)):
             if blocks[row, LENGTH] > blocks[row, CAPACITY] or blocks[row, START] + blocks[row, CAPACITY] > used:
                 return False
+            taken += blocks[row, CAPACITY]
+        for size in range(SIZES):
+            start = index.left[pool, size]
+            while start != NONE:
+                taken += 1 << size
+                if start < 0 or start + (1 << size) > used or taken > used:
+                    return False
+                start = _left_after(records, start)
+        if taken != used:
+            return False
     for user in range(len(index.user_blocks)):
         start, length = index.user_blocks[user, START], index.user_blocks[user, LENGTH]
         events += length
@@ -201,6 +213,12 @@ def _reserve(state: State, pool: int, names: tuple[str, ...], additional: int) -
 
 
 @compiled
+def _left_after(records: Array, start: int) -> int:
+    """Returns the block of the same size that was left before the one at `start`, or -1."""
+    return int((np.int64(records[start, 1]) << 32) | (np.int64(records[start, 0]) & 0xFFFFFFFF))
+
+
+@compiled
 def _size(capacity: int) -> int:
     """Returns the binary logarithm of a capacity."""
     size = 0
@@ -229,7 +247,7 @@ def _move(index: EventIndex, pool: int, records: Array, block: Array, capacity: 
         start = index.used[pool]
         index.used[pool] += capacity
     else:
-        index.left[pool, size] = (np.int64(records[start, 1]) << 32) | (np.int64(records[start, 0]) & 0xFFFFFFFF)
+        index.left[pool, size] = _left_after(records, start)
     for x in range(block[LENGTH]):
         for column in range(records.shape[1]):
             records[start + x, column] = records[old + x, column]
