@@ -1,14 +1,19 @@
 """Load test of `dynedge serve`: latency at a nominal and at four times the rate, and the speed of its parts.
 
-    python benchmarks/serve.py                       # 300 mixed requests/s for 5 minutes, then 1,200/s for a minute
+    python benchmarks/serve.py                       # 300 mixed requests/s for 10 minutes, then 1,200/s for 2 minutes
     python benchmarks/serve.py --seconds 30
     python benchmarks/serve.py --parts               # observe, and the exact top 10 of 60,000 and of 1,000,000 items
+    python benchmarks/serve.py --replicas 8          # reads per second of 1, 2, 4 and 8 replicas on a Redis Stream
 
 A run is trained on a synthetic log and served by `dynedge serve` in a subprocess on this machine. One client
 process with --connections connections sends requests at the times of a Poisson process, sampled beforehand and
 independent of earlier responses; a request without a free connection waits, and its latency counts from its
 scheduled time. Of ten requests, five are for recommendations of one user, three send 1 to 20 events, one is for
 similar items and one for recommendations of ten users.
+
+With --replicas, each replica has a client process with --readers connections, which ask for recommendations as fast
+as they are answered, while one more client sends 20 events a second. This needs redis-server, the packages of the
+extras `serve` and `redis`, and two cores per replica.
 """
 
 from __future__ import annotations
@@ -24,6 +29,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import ExitStack
+from multiprocessing import get_context
 from pathlib import Path
 from urllib.parse import quote
 
@@ -44,10 +51,12 @@ from dynedge.models.edge.model import Edge
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rate", type=float, default=300.0, help="Requests per second.")
-    parser.add_argument("--seconds", type=float, default=300.0, help="Duration at the nominal rate.")
+    parser.add_argument("--seconds", type=float, default=600.0, help="Duration at the nominal rate.")
     parser.add_argument("--connections", type=int, default=128, help="Number of connections.")
     parser.add_argument("--recipe", default="demo", help="Recipe of the synthetic log (dynedge synth).")
     parser.add_argument("--events", type=int, default=50_000, help="Number of events of the synthetic log.")
+    parser.add_argument("--replicas", type=int, default=0, help="Reads of up to this many replicas instead.")
+    parser.add_argument("--readers", type=int, default=4, help="Connections per replica, with --replicas.")
     parser.add_argument("--parts", action="store_true", help="Only the parts: observe and top-k search.")
     args = parser.parse_args()
     print(f"{describe_machine()}; torch {torch.__version__}, {torch.get_num_threads()} threads")
@@ -58,6 +67,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="serve-") as folder:
         root = Path(folder)
         log, run = train(root, args.recipe, args.events)
+        if args.replicas:
+            benchmark_replicas(root, log, run, args.replicas, args.readers, min(args.seconds, 20.0))
+            return
         with Service(run, root / "data") as service:
             asyncio.run(load(service, log, min(5.0, args.seconds), args.rate, args.connections))  # warm-up
             for factor, seconds in ((1, args.seconds), (4, max(args.seconds / 5, 5.0))):
@@ -76,8 +88,9 @@ def train(root: Path, recipe: str, events: int) -> tuple[EventLog, Path]:
 class Service:
     """`dynedge serve` in a subprocess."""
 
-    def __init__(self, run: Path, data: Path) -> None:
-        self.command = [sys.executable, "-m", "dynedge", "serve", str(run), "--data", str(data), "--port", "0"]
+    def __init__(self, run: Path, data: Path, *options: str) -> None:
+        command = [sys.executable, "-m", "dynedge", "serve", str(run), "--data", str(data), "--port", "0"]
+        self.command = [*command, *options]
 
     def __enter__(self) -> Service:
         self.process = subprocess.Popen(self.command, stdout=subprocess.PIPE, text=True)
@@ -150,14 +163,19 @@ async def connection(
         status = 0
         try:
             writer.write(raw)
-            head = await reader.readuntil(b"\r\n\r\n")
-            length = re.search(rb"content-length: (\d+)", head, re.IGNORECASE)
-            await reader.readexactly(int(length[1]) if length else 0)
-            status = int(head.split(b" ", 2)[1])
+            status = await status_of(reader)
         except (OSError, asyncio.IncompleteReadError):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
         responses.append((kind, status, time.perf_counter() - started - due))
     writer.close()
+
+
+async def status_of(reader: asyncio.StreamReader) -> int:
+    """Reads a response and returns its status."""
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = re.search(rb"content-length: (\d+)", head, re.IGNORECASE)
+    await reader.readexactly(int(length[1]) if length else 0)
+    return int(head.split(b" ", 2)[1])
 
 
 def report(title: str, responses: Responses, before: float, after: float) -> None:
@@ -171,10 +189,84 @@ def report(title: str, responses: Responses, before: float, after: float) -> Non
             p50, p99 = np.percentile(latencies, [50, 99]) * 1000
             longest = max(latencies) * 1000
             print(f"  {kind:14} {len(latencies):7,}   p50 {p50:7.2f} ms   p99 {p99:7.2f} ms   max {longest:8.1f} ms")
+    halves = [[latency for _, status, latency in half if status == 200] for half in _halves(responses)]
+    if all(halves):
+        first, second = (np.median(half) * 1000 for half in halves)
+        print(f"  {'p50 by half':14} {first:.2f} ms, then {second:.2f} ms")
     refused = [latency for _, status, latency in responses if status in (429, 503)]
     if refused:
         print(f"  {'refused':14} {len(refused):7,}   p50 {np.percentile(refused, 50) * 1000:7.2f} ms")
     print(f"  memory of the service {before:,.0f} -> {after:,.0f} MiB ({after / before - 1:+.1%})")
+
+
+def _halves(responses: Responses) -> tuple[Responses, Responses]:
+    """The responses of the first and of the second half of the time: users' histories are longer in the second."""
+    return responses[: len(responses) // 2], responses[len(responses) // 2 :]
+
+
+def benchmark_replicas(root: Path, log: EventLog, run: Path, most: int, readers: int, seconds: float) -> None:
+    """Reads per second of 1, 2, 4, … replicas that share a stream, each with a client process of its own."""
+    sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+    from serving.redis_server import RedisServer
+
+    (root / "redis").mkdir()
+    users = [str(user) for user in log.user_ids.take(range(min(log.num_users, 5000)))]
+    items, timestamp = log.item_ids.take(range(min(log.num_items, 5000))), float(log.time[-1])
+    counts = [count for count in (2**k for k in range(10)) if count < most] + [most]
+    with RedisServer(root / "redis") as redis:
+        options = "--journal", redis.url("events")
+        one = 0.0
+        for count in counts:
+            with ExitStack() as stack:
+                services = [stack.enter_context(Service(run, root / "data", *options)) for _ in range(count)]
+                ports = [service.port for service in services]
+                pool = stack.enter_context(get_context("spawn").Pool(count))
+                pool.starmap(read_as_fast_as_answered, [(port, users, readers, 2.0) for port in ports])  # warm-up
+                started = time.perf_counter()
+                reading = pool.starmap_async(
+                    read_as_fast_as_answered, [(port, users, readers, seconds) for port in ports]
+                )
+                sent = 0
+                while not reading.ready():
+                    timestamp += 0.05
+                    event = {"user_id": random.choice(users), "item_id": random.choice(items), "timestamp": timestamp}
+                    asyncio.run(send_once(ports[sent % count], post("/events", {"events": [event]})))
+                    sent += 1
+                    reading.wait(0.05)
+                rate = sum(reading.get()) / seconds
+                one = one or rate
+                print(
+                    f"{count} replicas: {rate:8,.0f} reads/s, {rate / one:.2f} times one replica; "
+                    f"{sent / (time.perf_counter() - started):.0f} events/s"
+                )
+
+
+def read_as_fast_as_answered(port: int, users: list[str], readers: int, seconds: float) -> int:
+    """Number of recommendations answered with status 200 in this time."""
+
+    async def read_all() -> int:
+        deadline = time.perf_counter() + seconds
+        return sum(await asyncio.gather(*(_read(port, users, deadline, seed) for seed in range(readers))))
+
+    return asyncio.run(read_all())
+
+
+async def _read(port: int, users: list[str], deadline: float, seed: int) -> int:
+    rng, answered = random.Random(seed), 0
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    while time.perf_counter() < deadline:
+        writer.write(get(f"/users/{quote(rng.choice(users), safe='')}/recommendations?k=10"))
+        answered += await status_of(reader) == 200
+    writer.close()
+    return answered
+
+
+async def send_once(port: int, raw: bytes) -> int:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(raw)
+    status = await status_of(reader)
+    writer.close()
+    return status
 
 
 def benchmark_observe(events: int) -> None:

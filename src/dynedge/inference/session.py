@@ -95,7 +95,7 @@ class Session:
         self.coverage = Coverage.from_tensors(coverage, len(self.items))
         self.state = State(state).placed_like(self.state)
 
-    @property
+    @cached_property
     def device(self) -> torch.device:
         """The device of the model's parameters; parts of the state may be in host memory."""
         return self.model.device

@@ -13,8 +13,9 @@ from dynedge.errors import UsageError
 from dynedge.evaluation.protocol import rank_events
 from dynedge.models import candidate_states as candidates
 from dynedge.models.base import LogShape, State
-from dynedge.models.edge import recurrence
+from dynedge.models.edge import popularity, recurrence
 from dynedge.models.edge.config import PAPER
+from dynedge.ops.decaying_columns import as_powers
 
 pytestmark = pytest.mark.slow
 
@@ -251,3 +252,19 @@ def test_a_cloned_state_shares_no_memory():
     other = state.clone()
     other["a"] += 1
     assert state["a"].sum() == 0
+
+
+def test_popularity_scores_of_all_items_are_the_products_of_their_columns():
+    rng, rate = np.random.default_rng(0), popularity.rates(64, torch.device("cpu"))
+    state = popularity.empty(50, rate, torch.zeros(1))
+    state[popularity.CLOCK] += 10**6
+    state[popularity.EVENT][:40] = torch.from_numpy(10**6 - (10 ** (6 * rng.random(40))).astype(np.int64))
+    state[popularity.COUNTS][:40] = torch.from_numpy(1 + rng.exponential(5, (40, len(rate.counts)))).float()
+    weights = torch.from_numpy(rng.normal(size=rate.width)).float()
+    clock = state[popularity.CLOCK]
+    columns = popularity.columns(state[popularity.COUNTS], state[popularity.EVENT], clock, rate)
+    expected = as_powers(columns, popularity.decay(1, clock, rate)) @ weights
+    scores = popularity.scores_now(state, rate, weights)
+    torch.testing.assert_close(scores, expected, rtol=1e-5, atol=1e-5)
+    assert scores[:40].abs().max() > 1
+    assert not scores[40:].any()

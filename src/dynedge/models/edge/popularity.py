@@ -13,12 +13,15 @@ from __future__ import annotations
 from functools import cache
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from dynedge.models.base import State
 from dynedge.models.state_checks import check_tensor
 from dynedge.ops.decaying_columns import NEVER
+from dynedge.utils.array_type import Array
+from dynedge.utils.numba_compile import compiled
 
 COUNTS, EVENT, CLOCK = "item_counts", "item_event", "clock"  # names in the state
 NO_EVENT = -1
@@ -75,6 +78,44 @@ def columns(counts: Tensor, event: Tensor, clock: Tensor, rate: Rates) -> Tensor
     fixed = torch.where(exists, 1 + counts.clamp_min(1).log(), 0.0)
     ages = (event[:, None] - _origin(clock, rate)) * rate.ages
     return torch.cat([fixed, torch.where(exists, ages.to(counts.dtype), NEVER)], 1)
+
+
+def scores_now(state: State, rate: Rates, weights: Tensor) -> Tensor:
+    """float[I]: the products of all items' columns, at the state's clock, with weights float[F + r]; on a CPU."""
+    counts, event = state[COUNTS].numpy(), state[EVENT].numpy()
+    powers = -torch.log2(rate.ages).round().long()
+    squarings = torch.diff(powers, prepend=powers[:1]).tolist()
+    split = np.split(weights.double().numpy(), [len(rate.counts)])
+    out = weights.new_empty(len(event))
+    _scores_now(
+        counts, event, int(state[CLOCK]), *split, float(rate.ages[-1]), np.array(squarings, np.int64), out.numpy()
+    )
+    return out
+
+
+@compiled
+def _scores_now(
+    counts: Array,
+    event: Array,
+    clock: int,
+    count_weights: Array,
+    age_weights: Array,
+    slowest: float,
+    squarings: Array,
+    out: Array,
+) -> None:
+    """Half-lives are powers of two: a column of ages is the next slower one, squared squarings[column + 1] times."""
+    for i in range(len(event)):
+        total = 0.0
+        if event[i] >= 0:
+            for j in range(len(count_weights)):
+                total += count_weights[j] * (1 + np.log(max(np.float64(counts[i, j]), 1.0)))
+            power = np.exp2((event[i] - clock) * slowest)
+            for j in range(len(age_weights) - 1, -1, -1):
+                total += age_weights[j] * power
+                for _ in range(squarings[j]):
+                    power *= power
+        out[i] = total
 
 
 def decay(count: int, clock: Tensor, rate: Rates) -> Tensor:

@@ -588,11 +588,16 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
         times = torch.tensor([time], dtype=torch.float64, device=self.xi.device)
         queries, gates = self._query_and_gates(torch.tensor([user], device=self.xi.device), times, state)
         query = queries[0]
-        base = self.xi.new_zeros(1, self.shape.items)
+        columns = slice(self._state_width, self.config.dim)
+        if not self.config.popularity:
+            base = self.xi.new_zeros(1, self.shape.items)
+        elif query.is_cuda:
+            base = (query[columns] @ self.all_item_vectors(state)[:, columns].T)[None]
+        else:
+            base = popularity.scores_now(state, self.popularity, query[columns])[None]
         if self.config.popularity:
-            own = self.all_item_vectors(state)[:, self._state_width :]
-            base += query[self._state_width : self.config.dim] @ own.T
-            query = query.index_fill(0, torch.arange(self._state_width, self.config.dim, device=query.device), 0.0)
+            query = query.clone()
+            query[columns] = 0
         if self.bonus is not None:
             lists = self.lists.now(torch.tensor([user]), times, state).to(base.device)
             _add_bonus(lists.bonus(self.bonus.detach(), gates), base)
