@@ -109,8 +109,8 @@ def test_the_deepcoevolve_loss_estimates_the_likelihood_of_all_pairs():
 
 def test_simultaneous_events_do_not_set_the_time_unit_and_have_a_minimum_elapsed_time():
     """Baskets of three, an hour apart: the unit is that of an hour, and within a basket a tenth of it has elapsed."""
-    time = np.repeat(3600.0 * np.arange(1, 11), 3)
-    log = EventLog.from_arrays(np.zeros(30, int), np.arange(30) % 7, time, num_users=1, num_items=7)
+    time = np.append(np.repeat(3600.0 * np.arange(1, 11), 3), [1e7, 2e7])  # the last two are not for training
+    log = EventLog.from_arrays(np.zeros(32, int), np.arange(32) % 7, time, num_users=1, num_items=7)
     model = deepcoevolve.DeepCoevolve.create(deepcoevolve.DeepCoevolveConfig(), log, 30, 0)
     assert float(model.time_unit) == pytest.approx(np.log1p(3600.0))
     query_time = torch.tensor([7200.0, 7200.0], dtype=torch.float64)
@@ -149,7 +149,29 @@ def test_walks_move_forward_in_time():
     assert min(walks[:, 1:].min(), 0) >= ctdne.PADDING
 
 
+def test_noise_is_drawn_in_proportion_to_a_power_of_the_degree():
+    log = make_log(events=300)
+    model = ctdne.Ctdne.create(ctdne.CtdneConfig(dim=4), log, 200, 0)
+    entities = np.concatenate([log.user[:200], log.num_users + log.item[:200]])
+    degrees = np.bincount(entities, minlength=log.num_users + log.num_items)
+    assert len(set(degrees.tolist())) > 5
+    assert np.allclose(np.diff(model._cumulative_noise, prepend=0), degrees**0.75)
+
+
 # ---- dynAERNN
+
+
+def test_the_classifier_of_links_does_not_train_the_vectors():
+    log = make_log(events=95)
+    model = dynaernn.DynAERNN.create(dynaernn.DynAERNNConfig(dim=8, hidden=8), log, 90, 0)
+    window, step = Window(log, range(60, 80)), Step(0, 0, 3)
+    model.loss(window, model.start(), step).total.backward()
+    gradient = model.encode.weight.grad.clone()
+    assert model.weight.grad.abs().sum() > 0
+    model.zero_grad()
+    model.embedding_loss(window, step)[0].backward()
+    assert torch.allclose(model.encode.weight.grad, gradient)
+    assert gradient.abs().sum() > 0
 
 
 def test_snapshots_are_the_adjacency_rows():

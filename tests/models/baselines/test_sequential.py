@@ -163,6 +163,20 @@ def test_the_sampled_loss_over_all_items_is_the_full_softmax(name):
         assert torch.allclose(expected, gradient, atol=1e-6), key
 
 
+def test_a_sampled_negative_counts_as_the_items_that_it_represents(monkeypatch):
+    log = make_log()
+    model = small_model("gru4rec", log, 90, full_softmax_up_to=0, negatives=4)
+    weights = []
+
+    def record(true, negatives, weight):
+        weights.append(weight.tolist())
+        return negatives.new_zeros(len(true), requires_grad=True)
+
+    monkeypatch.setattr(model, "event_losses", record)
+    model.loss(next(model.batches(log, model.training_windows(90))), model.start(), Step(0, 0, 0))
+    assert weights == [[1.0] * 3 + [log.num_items / 4] * 4], "the user's own items count once"
+
+
 def test_dropout_has_its_rate_and_keeps_the_mean():
     torch.manual_seed(0)
     output = Dropout(0.25)(torch.ones(400, 250))
@@ -295,6 +309,27 @@ def test_dien_follows_its_equations(length):
         mlp = model.mlp
         hidden = mlp.event(history_sum) + mlp.candidate(candidate) + mlp.product(history_sum * candidate)
         assert torch.allclose(mlp.out((hidden + model.interest_out(interest)).relu())[0], expected)
+
+
+@torch.no_grad()
+def test_diens_auxiliary_loss_predicts_the_next_item():
+    log = make_log()
+    model = MODELS["dien"].model.create(replace(MODELS["dien"].config(), dim=4), log, 90, 0).double().train()
+    states, items = torch.randn(2, 3, 4, dtype=torch.float64), torch.randn(2, 3, 4, dtype=torch.float64)
+    mask = torch.tensor([[True, True, True], [True, True, False]])
+    losses = model._auxiliary_losses(states, items, mask)
+
+    def term(state, item, sign):
+        return F.logsigmoid(sign * (state @ item))
+
+    first = [
+        term(states[0, 0], items[0, 1], 1),
+        term(states[0, 1], items[0, 2], 1),
+        term(states[0, 0], items[1, 1], -1),
+    ]
+    second = [term(states[1, 0], items[1, 1], 1), term(states[1, 0], items[0, 1], -1)]
+    assert torch.allclose(losses, -torch.stack([sum(first) / 2, sum(second)]))
+    assert not model.eval()._auxiliary_losses(states, items, mask).any()
 
 
 @torch.no_grad()
