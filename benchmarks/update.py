@@ -23,15 +23,13 @@ from dynedge.data.id_index import IdIndex
 from dynedge.data.log import EventLog, read_log
 from dynedge.data.log_writer import LogWriter
 from dynedge.evaluation.metrics import mean
-from dynedge.evaluation.protocol import rank_events
 from dynedge.evaluation.summary import difference
-from dynedge.runs.folder import RunFolder, load_run
-from dynedge.runs.run_config import RunConfig, recipe_config, resolve_config
+from dynedge.runs.folder import RunFolder
+from dynedge.runs.run_config import RunConfig, recipe_config
 from dynedge.runs.train_run import train_run
-from dynedge.runs.update_run import UpdateConfig, grown_model, state_at, update_run
+from dynedge.runs.update_run import UpdateConfig, ranks_without_training, update_run
 from dynedge.utils.array_type import Array
 from dynedge.utils.jsonl import read_jsonl
-from dynedge.utils.signals import StopSignal
 
 
 def first_events(log: EventLog, count: int, out: Path) -> EventLog:
@@ -47,16 +45,6 @@ def first_events(log: EventLog, count: int, out: Path) -> EventLog:
             writer.ids("item_ids", IdIndex.from_ids(log.item_ids.take(range(items))))
             writer.finish(events=count, users=users, items=items, item_features=[])
     return read_log(out)
-
-
-def test_ranks(folder: Path, log: EventLog) -> tuple[Array, Array]:
-    """Ranks and users of the test events, with the parameters of a run and states that have seen all before them."""
-    trained = load_run(folder)
-    training = resolve_config(trained.config, log).training
-    test = training.resolve_split(log).ranges(len(log))["test"]
-    model = grown_model(folder, trained, log, training)[0].eval()
-    state = state_at(model, log, test.start, training, StopSignal(), quiet=True)
-    return rank_events(model, log, test, state), np.asarray(log.user[test.start : test.stop])
 
 
 def timed_run(out: Path, work: Callable[[RunFolder], object]) -> float:
@@ -94,7 +82,8 @@ def compare(name: str, arguments: argparse.Namespace, config: RunConfig) -> None
     parent, full = Path(f"{at}-parent"), Path(f"{at}-full")
     timed_run(parent, lambda run: train_run(run, config, old, quiet=True))
     whole = timed_run(full, lambda run: train_run(run, config, log, quiet=True))
-    best, users = test_ranks(full, log)
+    test = config.training.resolve_split(log).ranges(len(log))["test"]
+    best, users = ranks_without_training(full, log, test), np.asarray(log.user[test.start : test.stop])
 
     def show(option: str, seconds: float, ranks: Array, valid: float | None = None) -> None:
         low, high = difference(ranks, best, users)["ci95"]
@@ -107,13 +96,18 @@ def compare(name: str, arguments: argparse.Namespace, config: RunConfig) -> None
         )
 
     show("full", whole, best)
-    show("frozen", 0.0, test_ranks(parent, log)[0])
+    show("frozen", 0.0, ranks_without_training(parent, log, test))
     for option in arguments.options.split(","):
         epochs, replay, rate = option.split("/")
         settings = UpdateConfig(int(epochs), float(replay), float(rate))
         out = Path(f"{at}-{option.replace('/', '-')}")
         seconds = timed_run(out, lambda run, settings=settings: update_run(parent, log, run, settings, quiet=True))
-        show(option, seconds, test_ranks(out, log)[0], read_jsonl(out / "metrics.jsonl")[-1]["valid_mrr"])
+        show(
+            option,
+            seconds,
+            ranks_without_training(out, log, test),
+            read_jsonl(out / "metrics.jsonl")[-1]["valid_mrr"],
+        )
 
 
 if __name__ == "__main__":

@@ -113,6 +113,7 @@ def _register_commands() -> None:
         plan,
         prepare,
         recommend,
+        refresh,
         serve,
         train,
         tune,

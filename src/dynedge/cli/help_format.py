@@ -30,7 +30,7 @@ class SectionedGroup(TyperGroup):
         "Data": ("prepare", "append", "info", "datasets", "synth"),
         "Training": ("plan", "train", "update", "tune"),
         "Evaluation": ("evaluate", "compare", "backtest"),
-        "Inference": ("recommend", "embed", "serve", "export"),
+        "Inference": ("recommend", "embed", "serve", "refresh", "export"),
     }
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:

@@ -57,6 +57,12 @@ def serve(
         Path | None, typer.Option(metavar="LOG", help="Log whose newer events are replayed into the service.")
     ] = None,
     rate: Annotated[float, typer.Option(metavar="X", help="Events per second of --replay.", min=0.1)] = 20.0,
+    learn: Annotated[
+        bool, typer.Option("--learn", help="Learn from received events in the background; see dynedge refresh.")
+    ] = False,
+    learn_every: Annotated[
+        int, typer.Option(metavar="N", help="Number of events after which --learn learns.", min=1)
+    ] = 10_000,
 ) -> None:
     """Serve recommendations over HTTP, updated by incoming events.
 
@@ -66,6 +72,8 @@ def serve(
     """
     if keep_days is not None and journal is None:
         raise UsageError("--keep-days is for a Redis Stream; pass --journal URL with it.")
+    if learn and journal is not None:
+        raise UsageError("--learn is for a journal in --data; with --journal, run dynedge refresh on one machine.")
     token = _read_token(token_file)
     from dynedge.serving.middleware import LOOPBACK
 
@@ -88,6 +96,10 @@ def serve(
         from dynedge.serving.log_replay import LogReplay
 
         sources.append(LogReplay(engine, read_log(replay), rate))
+    if learn:
+        from dynedge.serving.learner import BackgroundLearner
+
+        sources.append(BackgroundLearner(engine, learn_every))
     run_server(engine, host, port, token, sources)
 
 

@@ -17,6 +17,7 @@ from dynedge.config import option
 from dynedge.data.log import EventLog
 from dynedge.data.windows import Window
 from dynedge.errors import DataError, UsageError
+from dynedge.evaluation.protocol import rank_events
 from dynedge.models.base import LogShape, Model, State
 from dynedge.models.entity_rows import grown_moments
 from dynedge.models.registry import find_entry
@@ -37,6 +38,7 @@ from dynedge.training.logging import TrainingLogger
 from dynedge.training.loop import Continuation, fit
 from dynedge.training.precision import autocast
 from dynedge.training.train_state import TrainState
+from dynedge.utils.array_type import Array
 from dynedge.utils.atomic_io import file_sha256
 from dynedge.utils.progress import Progress
 from dynedge.utils.signals import StoppedBySignal, StopSignal
@@ -161,6 +163,16 @@ def state_at(
             if stop.received is not None:
                 raise StoppedBySignal(stop.received)
     return state
+
+
+def ranks_without_training(folder: Path, log: EventLog, events: range) -> Array:
+    """float64[events]: ranks under the parameters of a run whose log `log` continues, from the state before them."""
+    trained = load_run(folder)
+    training = resolve_config(trained.config, log).training
+    model, _ = grown_model(folder, trained, log, training)
+    state = state_at(model, log, events.start, training, StopSignal(), quiet=True)
+    with autocast(training):
+        return rank_events(model, log, events, state, protocol=training.validation_protocol(log))
 
 
 def check_same_update(run: RunFolder, info: dict[str, Any]) -> None:

@@ -105,6 +105,7 @@ class Engine:
         data.mkdir(parents=True, exist_ok=True)
         self.drift = DriftTracker()
         self.accepted = self.late = self.duplicates = self.applied = self.dead_lettered = 0
+        self.candidates_accepted = self.candidates_dropped = 0  # of background learning
         self.snapshot_error = self.failure = self.journal_error = ""
         self.position = 0  # journal position of the state
         self.snapshot_position = self._snapshot_events = 0  # of the newest snapshot

@@ -50,6 +50,11 @@ class _EngineCollector(Collector):
             "events_dead_lettered": ("Entries of the journal that could not be applied", engine.dead_lettered),
             "events_not_applied": ("Events left out because states would become infinite", session.not_applied),
             "events_late": ("Applied events older than the last event of their user or item", engine.late),
+            "candidates_accepted": (
+                "Learned parameters taken into use",
+                engine.candidates_accepted,
+            ),
+            "candidates_dropped": ("Learned parameters dropped as worse", engine.candidates_dropped),
             "user_state_updates": ("Updates of user states", engine.drift.updates[0]),
             "item_state_updates": ("Updates of item states", engine.drift.updates[1]),
         }

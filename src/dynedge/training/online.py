@@ -25,7 +25,7 @@ from dynedge.training.step import TrainingStep
 from dynedge.utils.array_type import Array
 
 RATES = (0.0, 0.1, 0.3, 1.0, 3.0)  # factors of the learning rates to choose from, on validation events
-WINDOW = 1000  # maximum number of events that are ranked before they are learned from
+WINDOW = 300  # maximum number of events that are ranked before they are learned from
 REPLAYED_WINDOWS = 8  # windows after which they are trained on again
 CALIBRATION_EVENTS = 20_000  # half-life of the reciprocal ranks by which the fusion weight is chosen
 

@@ -92,16 +92,23 @@ def _write_utf8(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8")
 
 
+def exchange(one: Path, other: Path) -> None:
+    """Exchanges two folders of the same parent."""
+    if not _exchange(one, other):
+        # No atomic exchange (not Linux, or an unusual file system): `other` is missing between the two renames.
+        aside = one.with_name(one.name + ".old")
+        os.rename(other, aside)
+        os.rename(one, other)
+        os.rename(aside, one)
+    sync(other.parent)
+
+
 def _replace(partial: Path, out: Path) -> None:
     """Moves the new folder to `out`; afterwards `partial` is the old folder, if there was one."""
-    if not os.path.lexists(out):
-        os.rename(partial, out)
-    elif not _exchange(partial, out):
-        # No atomic exchange (not Linux, or an unusual file system): `out` is missing between the two renames.
-        aside = partial.with_name(partial.name + ".old")
-        os.rename(out, aside)
-        os.rename(partial, out)
-        os.rename(aside, partial)
+    if os.path.lexists(out):
+        exchange(partial, out)
+        return
+    os.rename(partial, out)
     sync(out.parent)
 
 

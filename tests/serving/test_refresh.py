@@ -1,0 +1,126 @@
+"""`dynedge refresh` and `serve --learn`: a served run learns from the events that the service received."""
+
+import json
+import shutil
+import threading
+import time
+
+import pytest
+import torch
+from models.every_model import assert_same_state
+from serving.small_run import TRAINED, make_run
+
+from dynedge.data.log import read_log
+from dynedge.data.windows import Window
+from dynedge.inference.event_input import Event
+from dynedge.inference.session import Session
+from dynedge.runs.folder import load_run
+from dynedge.serving import refresh as refreshing
+from dynedge.serving.engine import Engine
+from dynedge.serving.learner import BackgroundLearner
+from dynedge.serving.sqlite_journal import JOURNAL, SqliteJournal
+
+
+@pytest.fixture
+def served(runs_folder, tmp_path):
+    """A copy of a run and of its log, and a journal with 300 events after the log's end, a new user among them."""
+    run = shutil.copytree(make_run(runs_folder, "memory"), tmp_path / "run")
+    shutil.copytree(runs_folder / "log", tmp_path / "log")
+    metadata = run / "ids" / "log.json"
+    metadata.write_text(metadata.read_text().replace(str(runs_folder / "log"), str(tmp_path / "log")))
+    log = read_log(tmp_path / "log")
+    end = float(log.time[-1])
+
+    def event(k):
+        user, item = log.user_ids[int(log.user[TRAINED + k])], log.item_ids[int(log.item[TRAINED + k])]
+        return Event("somebody new" if k % 10 == 0 else str(user), str(item), end + 1 + k, (), f"event {k}")
+
+    data = tmp_path / "data"
+    data.mkdir()
+    journal = SqliteJournal(data / JOURNAL)
+    journal.append([event(k) for k in range(300)])
+    yield run, data, journal
+    journal.close()
+
+
+def test_a_refresh_trains_on_the_journal_and_replaces_the_run(cli_run, served, tmp_path, monkeypatch):
+    run, data, _ = served
+    before = (run / "model.safetensors").read_bytes()
+    monkeypatch.setattr(refreshing, "mean", lambda name, ranks: 0.5)  # the candidate is as good
+    code, out, err = cli_run("refresh", run, "--data", data, "--json")
+    assert code == 0, err
+    refreshed, log = json.loads(out), read_log(tmp_path / "log")
+    assert (refreshed["events"], refreshed["accepted"], len(log)) == (300, True, 3300)
+    assert "somebody new" in [str(log.user_ids[k]) for k in range(log.num_users)]
+    assert (run.with_name("run.previous") / "model.safetensors").read_bytes() == before
+    info = json.loads((run / "run_info.json").read_bytes())["update"]
+    assert (info["trained_events"], info["new_events"]) == (TRAINED, 240)
+    session, replayed = Session.open(run), load_run(run)
+    state = replayed.model.start()
+    with torch.no_grad():
+        replayed.model.observe(Window(log, range(len(log))), state)
+    assert session.coverage.events == len(log)
+    assert_same_state(state, session.state)
+    code, _, err = cli_run("refresh", run, "--data", data)
+    assert (code, "nothing new to learn from" in err) == (3, True)
+
+
+def test_a_worse_candidate_is_dropped_and_counted(served, monkeypatch):
+    run, data, journal = served
+    before = (run / "model.safetensors").read_bytes()
+    mrrs = iter([0.4, 0.5])
+    monkeypatch.setattr(refreshing, "mean", lambda name, ranks: next(mrrs))
+    refreshed = refreshing.refresh(run, data, journal)
+    assert (refreshed.accepted, refreshed.dropped_total) == (False, 1)
+    assert (run / "model.safetensors").read_bytes() == before
+    assert not run.with_name("run.next").exists()
+    with pytest.raises(refreshing.DataError, match="nothing new to learn from"):
+        refreshing.refresh(run, data, journal)
+
+
+@pytest.mark.parametrize("step", ["append", "_update", "_write_current_state", "exchange"])
+def test_an_interrupted_refresh_ends_like_an_uninterrupted_one(served, tmp_path, monkeypatch, step):
+    run, data, journal = served
+    monkeypatch.setattr(refreshing, "mean", lambda name, ranks: 0.5)
+    work = getattr(refreshing, step)
+
+    def killed(*arguments, **options):
+        work(*arguments, **options)
+        raise SystemExit
+
+    with monkeypatch.context() as patched, pytest.raises(SystemExit):
+        patched.setattr(refreshing, step, killed)
+        refreshing.refresh(run, data, journal)
+    assert load_run(run)
+    if step == "exchange":  # it had replaced the run already
+        assert json.loads((run / "run_info.json").read_bytes())["update"]["new_events"] == 240
+        return
+    assert refreshing.refresh(run, data, journal).accepted
+    assert (len(read_log(tmp_path / "log")), Session.open(run).coverage.events) == (3300, 3300)
+
+
+def test_a_service_reloads_what_it_has_learned(served, monkeypatch):
+    run, data, journal = served
+    engine = Engine(run, data)
+    learner = BackgroundLearner(engine, every=5)
+
+    def refresh():
+        refreshing.refresh(run, data, journal)
+        return {"accepted": True}
+
+    monkeypatch.setattr(refreshing, "mean", lambda name, ranks: 0.5)
+    monkeypatch.setattr(learner, "_refresh", refresh)
+    learner.start()
+    try:
+        model, end = engine.session.model, journal.end
+        late = engine.session.coverage.last_time + 10
+        engine.submit([Event("u", "1", late + k, (), f"more {k}") for k in range(6)]).result()
+        deadline = time.monotonic() + 60
+        while not engine.candidates_accepted and time.monotonic() < deadline:
+            threading.Event().wait(0.05)
+        assert engine.candidates_accepted == 1
+        assert engine.session.model is not model
+        assert engine.session.coverage.events == 3000 + end + 6
+    finally:
+        learner.stop()
+        engine.close()
