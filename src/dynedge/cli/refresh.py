@@ -27,7 +27,7 @@ def refresh(
     rate: Annotated[float, typer.Option(min=0, help="Factor of the run's learning rates.")] = 0.5,
     as_json: Json = False,
 ) -> None:
-    """Train a served run on the events that its service received, and replace it if that is no worse.
+    """Train a served run on the events that its service received.
 
     The events are added to the run's log (as export and append do), the run is continued on it (as update does), and
     if the result ranks the latest events no worse, it takes the place of RUN; the old one becomes RUN.previous. The

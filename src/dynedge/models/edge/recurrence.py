@@ -139,7 +139,7 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
         return model
 
     def entity_rows(self) -> dict[str, Rows]:
-        ids = {"candidate": Rows(items=True)} if self.config.candidate_id else {}
+        ids = {"candidate": Rows(items=True)} if self.candidate is not None else {}
         return super().entity_rows() | self.items.entity_rows("items.") | ids
 
     def grown_tensors(self, shape: LogShape, seed: int) -> dict[str, Tensor]:
