@@ -8,6 +8,7 @@ from models.every_model import make_log
 
 from dynedge.data.windows import Window
 from dynedge.evaluation.protocol import calibrate, rank_events
+from dynedge.models.base import Step
 from dynedge.models.count_memory.config import MemoryConfig
 from dynedge.models.edge.config import EdgeConfig, RecurrenceConfig
 from dynedge.models.edge.model import Edge
@@ -114,6 +115,18 @@ def test_the_weight_with_the_best_mrr_is_chosen_not_the_one_with_the_best_mean_r
     chosen, ranks = calibrate(model, log, range(90, 92), model.start(), protocol="full")
     assert (chosen, ranks.tolist()) == ({"weight": 0.25}, [1.0, 100.0])
     assert model.weight == 0.25
+
+
+def test_both_experts_are_trained():
+    log = make_log()
+    model = make_edge(log, 90).train()
+    state = model.start()
+    for number, batch in enumerate(model.batches(log, model.training_windows(90))):
+        model.loss(batch, state, Step(0, 0, number)).total.backward()
+        model.after_step(batch, state)
+    for expert in (model.memory, model.recurrence):
+        gradients = [parameter.grad for parameter in expert.parameters() if parameter.grad is not None]
+        assert sum(float(gradient.to_dense().abs().sum()) for gradient in gradients) > 0
 
 
 def test_shares_of_an_explanation_add_up_to_one():

@@ -131,6 +131,21 @@ def test_the_loss_and_all_gradients_equal_the_reference():
         assert torch.allclose(_dense(parameter.grad), expected[name], atol=1e-11, rtol=0), name
 
 
+def test_batches_from_a_later_window_on_are_those_of_the_whole_epoch():
+    log = make_log()
+    model = make_model(log, windows=4, dnodes=2)
+    windows = model.training_windows(len(log))
+    whole, resumed = list(model.batches(log, windows)), list(model.batches(log, windows, 2))
+    assert len(resumed) == 2
+    starts = np.cumsum([0, *(batch.dnodes for batch in whole)])
+    assert [batch.first_phi for batch in whole] == starts[:-1].tolist()
+    assert starts[-1] > 2
+    for mine, other in zip(resumed, whole[2:], strict=True):
+        assert mine.first_phi == other.first_phi
+        assert len(mine.lists.item) > 0
+        assert all(torch.equal(*pair) for pair in zip(mine.lists, other.lists, strict=True))
+
+
 def test_the_penalty_of_dnodes_is_part_of_what_is_trained_and_not_of_the_reported_loss():
     log = make_log()
     totals = []

@@ -6,8 +6,8 @@ import torch
 
 from dynedge.data.log import EventLog
 from dynedge.data.windows import Window
-from dynedge.models.edge import successors
-from dynedge.models.edge.score_lists import NONE, ListSources, ScoreLists
+from dynedge.models.edge import repeat_bonus, successors
+from dynedge.models.edge.score_lists import FIRST_SUCCESSOR, NONE, ListSources, ScoreLists
 
 
 def make_log(events=400, users=5, items=60, seed=0):
@@ -43,6 +43,30 @@ def test_lists_do_not_depend_on_how_the_log_is_cut(sources):
     )
     assert len({entry[:2] for entry in whole}) == len(whole), "an item is listed once per event"
     assert all(min(entry[2:]) < NONE for entry in whole)
+
+
+def test_lists_are_the_users_items_and_those_that_followed_the_last_one():
+    """Against plain loops: which items both sources list, and in which order of occurrence and how often."""
+    log, sources = make_log(), SOURCES[0]
+    lists = sources.before_events(Window(log, range(400)), sources.start(5, 60))
+    seen, last, followers = {}, {}, {}
+    for k, (user, item) in enumerate(zip(log.user.tolist(), log.item.tolist(), strict=True)):
+        entries = slice(int(lists.start[k]), int(lists.start[k + 1]))
+        listed = dict(zip(lists.item[entries].tolist(), lists.bucket[entries].tolist(), strict=True))
+        recent = followers.get(last.get(user), [])[-successors.LENGTH :][::-1]
+        assert {i for i, (repeat, _) in listed.items() if repeat != NONE} == set(seen.get(user, ()))
+        assert {i for i, (_, follower) in listed.items() if follower != NONE} == set(recent)
+        for i, (repeat, follower) in listed.items():
+            if repeat != NONE:
+                count = repeat // repeat_bonus.TIME_AGES % repeat_bonus.COUNTS + 1
+                assert count == min(seen[user].count(i), repeat_bonus.COUNTS)
+            if follower != NONE:
+                octave = (follower - FIRST_SUCCESSOR) // (successors.COUNTS * successors.LENGTHS) % successors.AGES
+                assert octave == int(np.log2(recent.index(i) + 1))
+        if user in last:
+            followers.setdefault(last[user], []).append(item)
+        seen.setdefault(user, []).append(item)
+        last[user] = item
 
 
 @pytest.mark.parametrize("sources", SOURCES)
