@@ -47,6 +47,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", help="Where the recurrence of `edge` computes.")
     parser.add_argument("--last", type=int, default=0, help="Number of last training events appended; 0: all.")
     parser.add_argument("--events", type=int, default=20_000, help="Maximum number of events ranked.")
+    parser.add_argument("--no-examples", action="store_true", help="Without collecting training examples.")
     parser.add_argument("--repeats", type=int, default=3, help="Number of measurements, of which the fastest counts.")
     args = parser.parse_args()
     print(f"{describe_machine()}; torch {torch.__version__}, {torch.get_num_threads()} threads, float32")
@@ -66,6 +67,7 @@ def make_model(log: EventLog, train_end: int, args: argparse.Namespace) -> Model
     return model.to(args.device)
 
 
+@torch.no_grad()
 def measure(name: str, log: EventLog, args: argparse.Namespace) -> None:
     train_end = int(0.8 * len(log))
     begin = max(train_end - args.last, 0) if args.last else 0
@@ -91,7 +93,7 @@ def measure(name: str, log: EventLog, args: argparse.Namespace) -> None:
         for _ in fresh.batches(log, windows):
             pass
 
-    if args.model == "memory":
+    if args.model == "memory" and not args.no_examples:
         report("append and collect examples", fastest(collect, args.repeats)[0], train_end - begin, "event")
     protocol = "full" if log.num_items <= MAX_RANKED_ITEMS else "sampled-499"
     ranked = range(train_end, min(train_end + args.events, len(log)))

@@ -21,10 +21,13 @@ def log_plus(p: np.float32, weight: np.float32, x: np.float32) -> np.float32:
 
 
 def log_plus_(p: Tensor, weight: Tensor, x: Tensor) -> Tensor:
-    """Returns [.., C], in the memory of `p` where that is on the device of `x`; weight is a scalar of that device."""
+    """Returns [.., C], in the memory of `p` where that is on the device of `x`; weight is a scalar of that device.
+
+    Has no gradient: it is used for evaluation.
+    """
     if x.device.type != "cpu" or x.dtype != torch.float32:
-        return p.to(x).log_().addcmul_(x, weight)
-    columns = p.shape[-1]
+        return p.to(x).log_().addcmul_(x.detach(), weight)
+    columns, x = p.shape[-1], x.detach()
     rows = p.view(-1, columns).numpy(), np.float32(weight), x.reshape(-1, columns).contiguous().numpy()
     run_in_parts(_add_rows, p.numel() // NUMBERS, *rows)
     return p

@@ -46,6 +46,8 @@ def test_ranks_are_those_of_the_scores(items, weight):
     with torch.no_grad():
         scores = model.score(model.prepare(window), None, one)
         found = model.rank(model.prepare(window), None, true, other).numpy()
+    query = torch.arange(3), torch.full((3,), 1e6, dtype=torch.float64), None, one
+    assert not model.score_query(*query).requires_grad
     if weight == 0:  # without the rounding of the logarithm
         scores = model.memory.score(window, None, model.memory.start())
     np.testing.assert_array_equal(found, ranks(scores, true))

@@ -269,7 +269,7 @@ def _to_host(scores: Tensor) -> Array:
     if scores.is_cuda:
         host = torch.empty(scores.shape, pin_memory=True)
         scores = host.copy_(scores)
-    return np.ascontiguousarray(scores.float().numpy())
+    return np.ascontiguousarray(scores.detach().float().numpy())
 
 
 def _part(state: State, prefix: str) -> State:
