@@ -1,18 +1,24 @@
-"""The Python API: the example of the README, and the class Edge."""
+"""The Python API: the example of the README, the classes Model and Edge, data frames, other libraries' graphs."""
 
+import doctest
 import json
 import re
 import subprocess
 import sys
 from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
 import pandas
 import polars
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 import dynedge
+from dynedge.data.graph_formats import from_temporal_data, from_tgb, to_temporal_data, to_tgb
+from dynedge.data.ingest.schema import Schema
 from dynedge.data.log import EventLog
 from dynedge.runs.evaluate_run import evaluate_run
 
@@ -44,12 +50,15 @@ def same(one, other):
 
 
 @pytest.mark.slow
-def test_the_example_of_the_readme_runs(tmp_path):
+def test_the_example_of_the_readme_runs_twice(tmp_path):
     (example,) = re.findall(r"```python\n(.*?)```", README.read_text(), re.S)
-    assert len(example.splitlines()) == 12
-    done = subprocess.run([sys.executable, "-c", example], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "('a stranger',)" in done.stdout
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, "-c", example], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        assert "('a stranger',)" in done.stdout
+        assert "Comparison on 300 test events" in done.stdout
     assert (tmp_path / "songs-run" / "model.safetensors").is_file()
 
 
@@ -237,3 +246,258 @@ def test_event_features_are_columns_of_a_data_frame(tmp_path):
     for less in (event, {**event, "b": [1.0]}, tuple(event.values())):
         with pytest.raises(dynedge.DataError, match=r"2 features per event \(a, b"):
             dynedge.Edge.load(tmp_path / "run").update(less)
+
+
+# ---- data frames
+
+
+def purchases(rows=400):
+    """Columns as in a shop's table: unsorted times with ties, text and integer ids, a price and a category."""
+    random = np.random.default_rng(3)
+    item = random.integers(0, 12, rows)
+    return {
+        "customer": [f"c{number}" for number in random.integers(0, 20, rows)],
+        "product": item,
+        "when": np.datetime64("2024-01-01T00:00:00", "us") + random.integers(0, 10**5, rows) * np.timedelta64(1, "s"),
+        "price": random.random(rows),
+        "shelf": [f"s{number}" for number in item % 3],
+    }
+
+
+NAMED = {"user": "customer", "item": "product", "time": "when", "features": ["price"], "item_features": ["shelf"]}
+FRAMES = {
+    "pandas": pandas.DataFrame,
+    "polars": polars.DataFrame,
+    "Arrow": pyarrow.table,
+    "several chunks": lambda columns: pyarrow.concat_tables(
+        [pyarrow.table(columns).slice(0, 7), pyarrow.table(columns).slice(7)]
+    ),
+    "dictionary": dict,
+}
+
+
+@pytest.fixture(scope="module")
+def fitted_shop():
+    return dynedge.Model("popular").fit(pandas.DataFrame(purchases()), **NAMED)
+
+
+@pytest.mark.parametrize("frame", FRAMES.values(), ids=FRAMES)
+def test_a_frame_gives_the_bytes_of_a_prepared_parquet_file(frame, tmp_path):
+    pyarrow.parquet.write_table(pyarrow.table(purchases()), tmp_path / "events.parquet")
+    schema = Schema("customer", "product", "when", features=("price",), item_features=("shelf",))
+    dynedge.prepare(tmp_path / "events.parquet", tmp_path / "from_file", schema)
+    dynedge.prepare(frame(purchases()), tmp_path / "from_frame", schema)
+    for name in sorted(path.name for path in (tmp_path / "from_file").iterdir()):
+        one, other = ((tmp_path / folder / name).read_bytes() for folder in ("from_file", "from_frame"))
+        if name == "log.json":
+            one, other = ({**json.loads(text), "source": None} for text in (one, other))
+        assert one == other, name
+
+
+def test_a_fitted_frame_is_used_as_its_log(fitted_shop, tmp_path):
+    schema = Schema("customer", "product", "when", features=("price",), item_features=("shelf",))
+    log = dynedge.prepare(purchases(), tmp_path / "log", schema)
+    assert fitted_shop._log.fingerprint == log.fingerprint
+    from_log = dynedge.Model("popular").fit(log)
+    assert same(fitted_shop.recommend("c1"), from_log.recommend("c1"))
+    assert fitted_shop.evaluate().test == from_log.evaluate().test
+    fitted_shop.save(tmp_path / "run")
+    loaded = dynedge.Model.load(tmp_path / "run")
+    assert loaded.config.name == "popular"
+    assert loaded.evaluate(log).test == from_log.evaluate().test
+
+
+def test_a_log_goes_through_a_frame_and_back(log, tmp_path):
+    for frame in (log.to_pandas(), log.to_polars(), log.to_arrow()):
+        back = dynedge.prepare(frame, tmp_path / "back", Schema(item_features=("genre",)), force=True)
+        for name in ("user", "item", "time", "item_categories"):
+            assert np.array_equal(getattr(back, name), getattr(log, name)), name
+        assert back.user_ids[:] == log.user_ids[:]
+        assert back.item_ids[-3:] == log.item_ids.take(range(log.num_items))[-3:]
+
+
+@pytest.mark.parametrize(
+    ("data", "columns", "words"),
+    [
+        (
+            {"who": [1], "item_id": [1], "timestamp": [1]},
+            {},
+            "the frame has no column 'user_id'; its columns are: who",
+        ),
+        ({"who": [1], "item_id": [1], "timestamp": [1]}, {}, "for example with user='customer'."),
+        (purchases(), NAMED | {"item": "customer"}, "column 'customer' is given twice"),
+        (purchases(), NAMED | {"time_unit": "weeks"}, "time_unit 'weeks' is not one of"),
+        (
+            purchases(),
+            NAMED | {"time": "shelf", "item_features": []},
+            "400 of 400 rows are bad (100.00%); first: line 1, column shelf",
+        ),
+        (
+            pandas.DataFrame({"user_id": [1, "a"], "item_id": [1, 1], "timestamp": [1, 2]}),
+            {},
+            "mixed columns to text",
+        ),
+        ("nowhere", {}, "nowhere does not exist; make a log with: dynedge.prepare(files, out)"),
+        ("nowhere", {"user": "a"}, "columns are named for data frames only"),
+        (3, {}, "a log, a log folder or a data frame, not a int"),
+    ],
+)
+def test_invalid_data_is_named_in_the_words_of_the_api(data, columns, words):
+    with pytest.raises(dynedge.DynedgeError, match=re.escape(words)) as error:
+        dynedge.Model("popular").fit(data, **columns)
+    assert "--" not in str(error.value)
+
+
+def test_messages_name_arguments_and_not_flags(fitted_shop, tmp_path):
+    fitted_shop.save(tmp_path / "run")
+    with pytest.raises(dynedge.DataError, match="choose another path or pass force=True to replace it"):
+        fitted_shop.save(tmp_path / "run")
+    with pytest.raises(dynedge.UsageError, match=r"^protocol 'half' must be one of"):
+        fitted_shop.evaluate(protocol="half")
+    with pytest.raises(dynedge.UsageError, match=r"^heads 3 should divide dim 64"):
+        dynedge.Model("sasrec", heads=3).fit(purchases(), **NAMED)
+    with pytest.raises(dynedge.UsageError, match="dynedge knows no 'sasrek'; did you mean sasrec"):
+        dynedge.Model("sasrek")
+    with pytest.raises(dynedge.DataError, match=r"create one with: Model\(…\)\.fit\(log\)\.save\(path\)"):
+        dynedge.Model.load(tmp_path)
+
+
+# ---- settings
+
+
+def test_params_are_settings_by_name():
+    model = dynedge.Model("sasrec", epochs=5, split="0.7,0.2,0.1")
+    params = model.get_params()
+    assert (params["model"], params["epochs"], params["split"]) == ("sasrec", 5, "0.7,0.2,0.1")
+    assert dynedge.Model(**params).config == model.config
+    assert dynedge.Edge(**dynedge.Edge(dim=8).get_params()).config == dynedge.Edge(dim=8).config
+    assert model.set_params(dim=8, epochs=2) is model
+    assert repr(model) == "Model('sasrec', dim=8, epochs=2, split='0.7,0.2,0.1')"
+    assert repr(model.set_params(model="popular")) == "Model('popular')"
+    with pytest.raises(dynedge.UsageError, match="has no setting 'epoch'"):
+        model.set_params(epoch=2)
+    with pytest.raises(dynedge.UsageError, match="'name' is not a setting"):
+        model.set_params(name="edge")
+
+
+def test_fitting_leaves_the_settings_as_they_were(fitted_shop):
+    assert fitted_shop.config == dynedge.Model("popular").config
+    assert re.fullmatch(r"Model\('popular'\): 400 events of 20 users and 12 items until 2024-.*", repr(fitted_shop))
+
+
+def test_fitting_again_and_updating_with_the_columns_of_fit(log):
+    model = dynedge.Model("recent").fit(log)
+    first = model._session.folder
+    model.fit(purchases(), **(NAMED | {"features": []}))
+    assert model._session.folder.exists() and not first.exists()
+    new = pyarrow.table({"customer": ["c1"], "product": [3], "when": [datetime(2024, 6, 1)]})
+    assert model.update(new)._session.coverage.last_time == datetime(2024, 6, 1, tzinfo=UTC).timestamp()
+
+
+# ---- results
+
+
+def test_evaluations_and_comparisons_are_frames(log, model, fitted_shop, tmp_path):
+    other = dynedge.Model("popular").fit(log)
+    evaluated, popular = model.evaluate(), other.evaluate()
+    frame = evaluated.to_pandas()
+    row = frame[(frame.part == "test") & (frame.metric == "mrr")].iloc[0]
+    assert row.value == evaluated.test["mrr"] == evaluated.mrr
+    assert [row.low, row.high] == evaluated.test["ci95"]
+    assert f"edge: MRR {evaluated.mrr:.4f} [" in repr(evaluated)
+    other.save(tmp_path / "copy")
+    compared = dynedge.compare(other, model, dynedge.Model.load(tmp_path / "copy"))
+    assert compared.models == ["edge", "popular", "popular (2)"]
+    table = compared.to_pandas().set_index(["model", "metric"])
+    assert table.loc[("popular", "recall@10"), "value"] == popular.recall_at_10
+    assert table.loc[("popular", "mrr"), "difference"] == pytest.approx(popular.mrr - evaluated.mrr)
+    assert np.isnan(table.loc[("edge", "mrr"), "difference"])
+    assert repr(compared).splitlines()[0] == "Comparison on 300 test events"
+    with pytest.raises(dynedge.UsageError, match="only runs on the same log are compared"):
+        dynedge.compare(other, fitted_shop)
+    with pytest.raises(dynedge.UsageError, match="two or more fitted models, each of them once"):
+        dynedge.compare(other, other)
+
+
+def test_vectors_and_similar_items(log, model):
+    items = model.embed("item")
+    assert items["vector"].shape == (log.num_items, model._session.vectors()[1].shape[1])
+    assert items["item_id"].tolist() == log.item_ids[:]
+    users = model.embed("user", log.user_ids[3:5])
+    assert np.array_equal(users["vector"], model._session.vectors()[0][3:5])
+    assert users.to_polars()["vector"].to_list() == users["vector"].tolist()
+    centred = items["vector"] - items["vector"].mean(0)
+    centred /= np.linalg.norm(centred, axis=1, keepdims=True)
+    similar = model.similar_items(log.item_ids[0], k=3)
+    nearest = np.argsort(-(centred @ centred[0]))[1:4]
+    assert similar["item_id"].tolist() == log.item_ids.take(nearest)
+    with pytest.raises(dynedge.DynedgeError, match="no user has the id 'nobody'"):
+        model.embed("user", ["nobody"])
+    with pytest.raises(dynedge.UsageError, match="side 'both' should be 'user' or 'item'"):
+        model.embed("both")
+
+
+def test_explanations_of_recommended_and_of_given_items(log, model, fitted_shop):
+    user = log.user_ids[0]
+    best = model.recommend(user, k=3)
+    explained = model.explain(user, k=3)
+    assert explained["item_id"].tolist() == best.item_id.tolist()
+    shares = np.stack([explained[name] for name in explained.columns[2:-1]], 1)
+    assert np.allclose(shares.sum(1), 1)
+    given = model.explain(user, best.item_id[::-1].tolist())
+    assert given["item_id"].tolist() == best.item_id[::-1].tolist()
+    assert np.allclose(given["score"], best.score[::-1], atol=1e-5)
+    with pytest.raises(dynedge.UsageError, match="has no vectors"):
+        fitted_shop.embed("user")
+
+
+@pytest.mark.parametrize("module", ["api", "data.frames", "data.graph_formats", "data.id_index", "data.log"])
+def test_examples_of_docstrings(module):
+    done = doctest.testmod(import_module(f"dynedge.{module}"))
+    assert done.attempted and not done.failed
+
+
+# ---- temporal graphs of other libraries
+
+
+def featured_log(time=(10, 20, 20, 30)):
+    features, label = [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0], [7.0, 8.0]], [0, 1, 0, 1]
+    return EventLog.from_arrays([0, 1, 2, 1], [1, 0, 1, 2], list(time), features=features, label=label)
+
+
+def test_arrays_of_tgb_and_back():
+    log = featured_log()
+    arrays = to_tgb(log)
+    assert arrays["destinations"].tolist() == [4, 3, 4, 5]
+    assert arrays["timestamps"].dtype == arrays["sources"].dtype == np.int64
+    back = from_tgb(arrays)
+    for name in ("user", "item", "time", "features"):
+        assert np.array_equal(getattr(back, name), getattr(log, name)), name
+    assert (back.num_users, back.num_items) == (3, 3)
+    overlapping = from_tgb({"sources": [0, 5], "destinations": [5, 1], "timestamps": [1, 2]})
+    assert overlapping.item.tolist() == [5, 1]
+    assert from_tgb({**arrays}, num_users=3).item.tolist() == log.item.tolist()
+    with pytest.raises(dynedge.UsageError, match="node 3 is a destination, but with num_users 4 it is a user"):
+        from_tgb(arrays, num_users=4)
+    with pytest.raises(dynedge.UsageError, match="node 2 is a source, but with num_users 2 it is an item"):
+        from_tgb(arrays, num_users=2)
+    with pytest.raises(dynedge.UsageError, match="the arrays have no 'timestamps'"):
+        from_tgb({"sources": [], "destinations": []})
+
+
+def test_temporal_data_and_back():
+    pytest.importorskip("torch_geometric")
+    for time in ((10, 20, 20, 30), (10, 20, 20.5, 30)):
+        log = featured_log(time)
+        data = to_temporal_data(log)
+        assert data.dst.tolist() == [4, 3, 4, 5]
+        assert data.t.tolist() == list(time)
+        back = from_temporal_data(data)
+        for name in ("user", "item", "time", "features", "label"):
+            assert np.array_equal(getattr(back, name), getattr(log, name)), name
+
+
+def test_a_missing_torch_geometric_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch_geometric.data", None)
+    with pytest.raises(dynedge.UsageError, match="pip install torch_geometric"):
+        to_temporal_data(featured_log())

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from dynedge.api import Edge
+    from dynedge.api import Edge, Model, compare
     from dynedge.data.ingest.append import append
     from dynedge.data.ingest.pipeline import prepare
     from dynedge.data.log import EventLog, read_log
@@ -20,9 +20,11 @@ _HOME = {
     "DynedgeError": "dynedge.errors",
     "Edge": "dynedge.api",
     "EventLog": "dynedge.data.log",
+    "Model": "dynedge.api",
     "Split": "dynedge.data.splits",
     "UsageError": "dynedge.errors",
     "append": "dynedge.data.ingest.append",
+    "compare": "dynedge.api",
     "prepare": "dynedge.data.ingest.pipeline",
     "read_log": "dynedge.data.log",
     "synthesize": "dynedge.data.synthetic",
@@ -34,9 +36,11 @@ __all__ = [  # noqa: RUF022
     "DynedgeError",
     "Edge",
     "EventLog",
+    "Model",
     "Split",
     "UsageError",
     "append",
+    "compare",
     "prepare",
     "read_log",
     "synthesize",

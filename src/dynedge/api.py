@@ -1,59 +1,198 @@
-"""Python API: the class Edge fits a log, recommends items, applies new events, and saves and loads run folders."""
+"""Python API: Model fits a log or a data frame, is evaluated, recommends, applies new events, is saved and loaded.
+
+Edge is Model with the default model. `compare` compares fitted models on the same test events.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Self
 
-from dynedge.config import set_key
+import numpy as np
+import torch
+
+from dynedge.config import flatten, set_key
+from dynedge.data.frames import Frame, is_frame
 from dynedge.data.id_index import ExternalId
+from dynedge.data.ingest.pipeline import DEFAULT_MAX_BAD, prepare
+from dynedge.data.ingest.schema import Schema
 from dynedge.data.log import EventLog, read_log
-from dynedge.data.timestamps import Timestamp, parse_timestamp
-from dynedge.errors import UsageError
-from dynedge.inference.event_input import COLUMNS, encode_events
-from dynedge.inference.recommend import Recommendations, distinct_users, recommend
+from dynedge.data.timestamps import Timestamp, format_timestamp, parse_timestamp
+from dynedge.errors import DynedgeError, UsageError
+from dynedge.evaluation.results import PARTS, Comparison, Evaluation
+from dynedge.experiments.compare_runs import check_comparable, comparison
+from dynedge.inference.event_input import encode_events
+from dynedge.inference.recommend import Recommendations, UserRecommendations, distinct_users, recommend
 from dynedge.inference.session import Session
+from dynedge.models.capabilities import Explainable
 from dynedge.models.registry import default_model
+from dynedge.runs.evaluate_run import RunRanks, evaluate_run
 from dynedge.runs.folder import RunFolder
 from dynedge.runs.run_config import RunConfig, parse_config, read_config_file, recipe_config, resolve_key
 from dynedge.runs.train_run import train_run
+from dynedge.serving.service_queries import explained, find_row, query_time, similar_items
+
+SIDES = "user", "item"
+# Messages in the words of the command line -> in those of this module. Any other flag loses its dashes (max_bad).
+COMMAND_LINE = (
+    (r"; --resume continues from the last good checkpoint", ""),
+    (r"create one with: dynedge train LOG --out \S+", "create one with: Model(…).fit(log).save(path)"),
+    (r"make a log with: dynedge prepare FILE --out \S+", "make a log with: dynedge.prepare(files, out)"),
+    (r"name it: dynedge evaluate \S+ LOG", "pass it: evaluate(log)"),
+    (r" All are listed in \S+; no log was written\.", ""),
+    (r"with --user-col", "with user='customer'"),
+    (r"--out\b", "path"),
+    (r"--force\b", "force=True"),
+)
 
 
-class Edge:
-    """A recommender with the interface fit, recommend, update, save and load.
+@contextmanager
+def _api_words() -> Iterator[None]:
+    """Rewrites the messages of errors from the words of the command line to those of this module."""
+    try:
+        yield
+    except DynedgeError as error:
+        text = str(error)
+        for pattern, replacement in COMMAND_LINE:
+            text = re.sub(pattern, replacement, text)
+        text = re.sub(r"(?<![\w-])--([a-z][a-z-]*)", lambda flag: flag[1].replace("-", "_"), text)
+        error.args = (text,)
+        raise
 
-        model = Edge(epochs=5, dim=32).fit("log")
-        model.recommend(["ann"], k=10)
 
-    `config` is the path of a config.toml, such as that of a run folder, or a RunConfig; by default, that of the model
-    `edge`. Keyword arguments set fields of the config by name, like the flags of `dynedge train`.
+class Model:
+    """A recommender with the interface fit, evaluate, recommend, update, save and load.
+
+    `model` is the name of a registered model or recipe (`dynedge.models.registry`), the path of a config.toml, such
+    as that of a run folder, or a RunConfig; by default the model `edge`. Keyword arguments set fields of the config
+    by name, like the flags of `dynedge train`.
+
+    >>> frame = {"user_id": ["ann", "bob"] * 10, "item_id": ["tea", "milk"] * 10, "timestamp": list(range(20))}
+    >>> model = Model("popular").fit(frame)
+    >>> model.recommend("ann", k=2).item_id.tolist()
+    ['tea', 'milk']
+    >>> model.evaluate().columns
+    ['part', 'metric', 'value', 'low', 'high']
+    >>> Model("sasrec", epochs=5).set_params(dim=32)
+    Model('sasrec', dim=32, epochs=5)
     """
 
-    def __init__(self, config: RunConfig | str | os.PathLike[str] | None = None, **settings: Any) -> None:
-        self.config = config if isinstance(config, RunConfig) else _read_config(config)
-        for name, value in settings.items():
-            self.config = set_key(self.config, resolve_key(self.config, name, f"setting '{name}'"), value, "Edge")
+    def __init__(self, model: RunConfig | str | os.PathLike[str] | None = None, **settings: Any) -> None:
         self._session: Session | None = None
+        self._log: EventLog | None = None
+        self._schema = Schema()
+        self._remove_files: Callable[[], object] | None = None
+        with _api_words():
+            self.config = _read_config(model)
+        self.set_params(**settings)
 
-    def fit(self, log: EventLog | str | os.PathLike[str], *, quiet: bool = True) -> Edge:
-        """Trains on a log or a log folder, and returns self.
+    # ---- settings
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Returns the name of the model and all settings, as the constructor takes them; `deep` has no effect."""
+        return {"model": self.config.name} | _settings(self.config)
+
+    @_api_words()
+    def set_params(self, **settings: Any) -> Self:
+        """Changes settings by name and returns self; they take effect at the next `fit`.
+
+        With `model`, all other settings become the defaults of that model first.
+        """
+        config = self.config
+        if "model" in settings:
+            config = _read_config(settings.pop("model"))
+        for name, value in settings.items():
+            key = resolve_key(config, name, f"setting '{name}'")
+            if key == "name":
+                raise UsageError("'name' is not a setting; the model is chosen with model=….")
+            config = set_key(config, key, "none" if value is None else value, type(self).__name__)
+        self.config = config
+        return self
+
+    def __repr__(self) -> str:
+        defaults, name = _settings(recipe_config(self.config.name)), self.config.name
+        arguments = [] if isinstance(self, Edge) and name == default_model() else [repr(name)]
+        arguments += [f"{key}={value!r}" for key, value in _settings(self.config).items() if value != defaults[key]]
+        text = f"{type(self).__name__}({', '.join(arguments)})"
+        if self._session is None:
+            return text
+        known = f"{len(self._session.users):,} users and {len(self._session.items):,} items"
+        until = format_timestamp(self._session.coverage.last_time)
+        return f"{text}: {self._session.coverage.events:,} events of {known} until {until}"
+
+    # ---- training and evaluation
+
+    @_api_words()
+    def fit(
+        self,
+        data: Any,
+        *,
+        user: str = "user_id",
+        item: str = "item_id",
+        time: str = "timestamp",
+        label: str | None = None,
+        features: Sequence[str] = (),
+        item_features: Sequence[str] = (),
+        time_unit: str = "auto",
+        max_bad: float = DEFAULT_MAX_BAD,
+        quiet: bool = True,
+    ) -> Self:
+        """Trains on a log, a log folder or a data frame, and returns self.
+
+        A data frame is a pandas or polars frame, an Arrow table or a dictionary of columns; `user`, `item`, `time`,
+        `label`, `features` (numbers) and `item_features` (categories) name its columns, as in `dynedge prepare`. At
+        most the share `max_bad` of its rows may be invalid; they are left out.
 
         The best epoch by validation MRR is kept; the validation and test events then update the states.
         """
-        opened = log if isinstance(log, EventLog) else read_log(log)
+        schema = Schema(user, item, time, label, None, tuple(features), tuple(item_features), time_unit=time_unit)
+        if schema != Schema() and not is_frame(data):
+            raise UsageError("columns are named for data frames only: a log has its columns already.")
         folder = Path(tempfile.mkdtemp(prefix="dynedge-"))
-        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-        with RunFolder(folder / "run") as run:
-            self.config, _ = train_run(run, self.config, opened, quiet=quiet)
-        self._session = Session.open(folder / "run")
-        self._session.advance_to(opened, quiet=quiet)
+        remove_files = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        try:
+            log = _open_data(data, schema, folder / "log", max_bad, quiet)
+            with RunFolder(folder / "run") as run:
+                train_run(run, self.config, log, quiet=quiet)
+            session = Session.open(folder / "run")
+            session.advance_to(log, quiet=quiet)
+        except BaseException:
+            remove_files()
+            raise
+        if self._remove_files is not None:
+            self._remove_files()
+        self._session, self._log, self._schema, self._remove_files = session, log, schema, remove_files
         return self
 
+    @_api_words()
+    def evaluate(self, data: Any = None, *, protocol: str = "full", quiet: bool = True) -> Evaluation:
+        """Returns the ranking metrics on validation and test events, with confidence intervals.
+
+        `data` is the log or the frame the model was fitted on; needed only after `load`, if it is not where it was.
+        `protocol` is as in `dynedge evaluate`. Events applied by `update` do not change the result.
+        """
+        ranks = self._ranks(data, protocol, quiet)
+        valid, test = (ranks.summary(part) for part in PARTS)
+        return Evaluation(ranks.config.name, protocol, ranks.log.num_items, valid, test)
+
+    def _ranks(self, data: Any, protocol: str, quiet: bool) -> RunRanks:
+        session = self._fitted()
+        if data is None:
+            return evaluate_run(session.folder, self._log, protocol=protocol, quiet=quiet)
+        with tempfile.TemporaryDirectory(prefix="dynedge-") as folder:
+            log = _open_data(data, self._schema, Path(folder) / "log", DEFAULT_MAX_BAD, quiet)
+            return evaluate_run(session.folder, log, protocol=protocol, quiet=quiet)
+
+    # ---- queries
+
+    @_api_words()
     def recommend(
         self,
         users: ExternalId | Iterable[ExternalId],
@@ -68,31 +207,93 @@ class Edge:
         """
         session = self._fitted()
         requested = [users] if isinstance(users, str | int) else list(users)
-        query_time = None if time is None else parse_timestamp(time, session.time_unit)
-        return recommend(session, distinct_users(session, requested), k, query_time, filter_seen=filter_seen)
+        known = distinct_users(session, requested)
+        return recommend(session, known, k, self._seconds(time), filter_seen=filter_seen)
 
-    def update(self, events: Any, columns: tuple[str, str, str] = COLUMNS) -> Edge:
-        """Updates the states with new events, without training, and returns self.
+    @_api_words()
+    def explain(
+        self,
+        user: ExternalId,
+        items: Iterable[ExternalId] | None = None,
+        k: int = 10,
+        time: Timestamp | None = None,
+    ) -> Frame:
+        """Returns where the scores of items for a user come from; by default of the k recommended ones.
 
-        `events` is a log, a data frame with these columns, or three sequences: users, items and times. All users and
-        items must occur in the fitted log.
+        Columns: item_id, score, the share of each source of the score, and similar_to: of the user's last items the
+        one that the item occurs with most.
         """
         session = self._fitted()
-        log = encode_events(session.run_log, events, columns, session.time_unit)
+        session.require(Explainable, "does not explain its scores")
+        seconds = self._seconds(time)
+        if items is None:
+            (answer,) = recommend(session, [user], k, seconds)
+        else:
+            answer = _scored(
+                session, find_row(session, 0, user), [find_row(session, 1, one) for one in items], seconds
+            )
+        records = explained(session, answer, seconds)["items"]
+        sources = dict.fromkeys(name for one in records for name in one["explanation"]["shares"])
+        columns: dict[str, list[Any]] = {name: [one[name] for one in records] for name in ("item_id", "score")}
+        columns |= {name: [one["explanation"]["shares"].get(name, 0.0) for one in records] for name in sources}
+        return Frame(columns | {"similar_to": [one["explanation"]["similar_to"] for one in records]})
+
+    @_api_words()
+    def similar_items(self, item: ExternalId, k: int = 10) -> Frame:
+        """Returns the k items with the most similar vectors (item_id, score: cosine of the centred vectors)."""
+        if k < 1:
+            raise UsageError(f"k {k} should be at least 1.")
+        records = similar_items(self._fitted(), item, k)["items"]
+        return Frame({name: [one[name] for one in records] for name in ("item_id", "score")})
+
+    @_api_words()
+    def embed(self, side: Literal["user", "item"] = "item", ids: Iterable[ExternalId] | None = None) -> Frame:
+        """Returns the current vectors of users or of items: columns user_id or item_id, and vector.
+
+        `frame["vector"]` is a NumPy array float32[n, d]. By default those of all users or items.
+        """
+        if side not in SIDES:
+            raise UsageError(f"side {side!r} should be 'user' or 'item'.")
+        session, number = self._fitted(), SIDES.index(side)
+        index = (session.users, session.items)[number]
+        rows = range(len(index)) if ids is None else [find_row(session, number, one) for one in ids]
+        vectors = session.vectors()[number][np.array(rows, np.int64)]
+        import pyarrow as pa
+
+        lists = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors[:1].size or 1)
+        return Frame({f"{side}_id": index.take(rows), "vector": lists})
+
+    # ---- events and files
+
+    @_api_words()
+    def update(self, events: Any, columns: tuple[str, str, str] | None = None) -> Self:
+        """Updates the states with new events, without training, and returns self.
+
+        `events` is a log, a data frame with these columns (default: those of `fit`), or three sequences: users, items
+        and times. All users and items must occur in the fitted log.
+        """
+        session, schema = self._fitted(), self._schema
+        names = columns or (schema.user, schema.item, schema.time)
+        log = encode_events(session.run_log, events, names, session.time_unit)
         session.apply(log, range(len(log)))
         return self
 
+    @_api_words()
     def save(self, path: str | os.PathLike[str], *, force: bool = False) -> None:
         """Writes a run folder, atomically; the commands can read it too."""
         self._fitted().save(Path(path), force=force)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Edge:
+    @_api_words()
+    def load(cls, path: str | os.PathLike[str]) -> Self:
         """Reads a run folder that `save` or `dynedge train` wrote; the log is not needed."""
         session = Session.open(path)
         model = cls(session.config)
         model._session = session
         return model
+
+    def _seconds(self, time: Timestamp | None) -> float | None:
+        return None if time is None else parse_timestamp(time, self._fitted().time_unit)
 
     def _fitted(self) -> Session:
         if self._session is None:
@@ -100,7 +301,68 @@ class Edge:
         return self._session
 
 
-def _read_config(path: str | os.PathLike[str] | None) -> RunConfig:
-    if path is None:
+class Edge(Model):
+    """Model with the default model, `edge`: recurrent user and item states, fused with a count memory.
+
+    >>> Edge(epochs=5, dim=32)
+    Edge(dim=32, epochs=5)
+    """
+
+
+@_api_words()
+def compare(*models: Model, protocol: str = "full", quiet: bool = True) -> Comparison:
+    """Compares fitted models on the test events of the log that they were all fitted on.
+
+    >>> frame = {"user_id": [0, 1] * 10, "item_id": [0, 1] * 10, "timestamp": list(range(20))}
+    >>> compare(Model("popular").fit(frame), Model("recent").fit(frame)).best
+    'recent'
+    """
+    if len(set(models)) < max(len(models), 2):
+        raise UsageError("compare takes two or more fitted models, each of them once.")
+    check_comparable([model._fitted().folder for model in models])
+    evaluated = [model._ranks(None, protocol, quiet) for model in models]
+    names: dict[str, str] = {}
+    for ranks in evaluated:
+        same = sum(name.split(" (")[0] == ranks.config.name for name in names.values())
+        names[str(ranks.run)] = f"{ranks.config.name} ({same + 1})" if same else ranks.config.name
+    return Comparison([run | {"name": names[run["run"]]} for run in comparison(evaluated)["runs"]])
+
+
+def _open_data(data: Any, schema: Schema, out: Path, max_bad: float, quiet: bool) -> EventLog:
+    """Returns a log, opened if `data` is a folder, or prepared at `out` if it is a data frame."""
+    if is_frame(data):
+        return prepare(data, out, schema, max_bad=max_bad, quiet=quiet)
+    if isinstance(data, EventLog):
+        return data
+    if isinstance(data, str | os.PathLike):
+        return read_log(data)
+    raise UsageError(f"the data should be a log, a log folder or a data frame, not a {type(data).__name__}.")
+
+
+@torch.no_grad()
+def _scored(session: Session, user: int, items: list[int], time: float | None) -> UserRecommendations:
+    """Returns given items of a user with their scores, in the given order."""
+    rows = torch.tensor([items], device=session.device)
+    users = torch.tensor([user], device=session.device)
+    times = torch.tensor([query_time(session, time)], dtype=torch.float64, device=session.device)
+    scores = session.model.score_query(users, times, rows, session.state)[0].float().cpu().numpy()
+    return UserRecommendations(session.users[user], user, np.array(items, np.int64), scores, session.items)
+
+
+def _settings(config: RunConfig) -> dict[str, Any]:
+    """Returns all settings by their short names; where two have the same, the model's."""
+    settings: dict[str, Any] = {}
+    for key, value in flatten(config).items():
+        if key != "name":
+            settings.setdefault(key.split(".")[-1], value)
+    return settings
+
+
+def _read_config(model: RunConfig | str | os.PathLike[str] | None) -> RunConfig:
+    if isinstance(model, RunConfig):
+        return model
+    if model is None:
         return recipe_config(default_model())
-    return parse_config(read_config_file(Path(path)), str(path))
+    if isinstance(model, str) and not model.endswith(".toml"):
+        return recipe_config(model, "dynedge")
+    return parse_config(read_config_file(Path(model)), str(model))

@@ -10,7 +10,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterable
 from functools import cached_property
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
@@ -21,7 +21,12 @@ PLAIN_INTEGER = re.compile(r"0|-?[1-9][0-9]{0,18}")
 
 
 class IdIndex:
-    """Immutable external ids, stored in arrays so that they can be memory-mapped."""
+    """Immutable external ids, stored in arrays so that they can be memory-mapped.
+
+    >>> ids = IdIndex.from_ids(["ann", "bob", "eve"])
+    >>> ids[0], ids[1:], ids.find("eve")
+    ('ann', ['bob', 'eve'], 2)
+    """
 
     def __init__(self, values: Array, offsets: Array | None = None) -> None:
         """Integers: `values` is int64[n]. Strings: `values` is their UTF-8 bytes, `offsets` int64[n + 1]."""
@@ -45,7 +50,14 @@ class IdIndex:
     def __len__(self) -> int:
         return len(self.values) if self.offsets is None else len(self.offsets) - 1
 
-    def __getitem__(self, row: int) -> ExternalId:
+    @overload
+    def __getitem__(self, row: int) -> ExternalId: ...
+    @overload
+    def __getitem__(self, row: slice) -> list[ExternalId]: ...
+    def __getitem__(self, row: int | slice) -> ExternalId | list[ExternalId]:
+        """Returns the id of a row, or the ids of a slice of rows."""
+        if isinstance(row, slice):
+            return self.take(range(len(self))[row])
         if not -len(self) <= row < len(self):
             raise IndexError(f"row {row} is out of range for {len(self)} ids")
         row %= len(self)

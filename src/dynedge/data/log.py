@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dynedge.data.checksums import array_checksum, file_matches
+from dynedge.data.frames import ToFrames, log_to_arrow
 from dynedge.data.id_index import IdIndex
 from dynedge.data.log_checks import check_metadata, check_values
 from dynedge.data.splits import DEFAULT_SPLIT, Split
@@ -36,8 +37,15 @@ METADATA = "log.json"
 
 
 @dataclass(frozen=True, eq=False)
-class EventLog:
-    """Events sorted by time, ties in input order. An event's position is its identity."""
+class EventLog(ToFrames):
+    """Events sorted by time, ties in input order. An event's position is its identity.
+
+    >>> log = EventLog.from_arrays(user=[0, 1, 0], item=[2, 2, 0], time=[10, 30, 20])
+    >>> log
+    EventLog(3 events, 2 users, 3 items, in memory)
+    >>> log.item.tolist(), log.to_arrow().column_names
+    ([2, 0, 2], ['user_id', 'item_id', 'timestamp'])
+    """
 
     user: Array  # int32[E], dense ids
     item: Array  # int32[E], dense ids
@@ -87,6 +95,17 @@ class EventLog:
 
     def __len__(self) -> int:
         return len(self.user)
+
+    def __repr__(self) -> str:
+        counts = f"{len(self):,} events, {self.num_users:,} users, {self.num_items:,} items"
+        return f"EventLog({counts}, {self.path or 'in memory'})"
+
+    def to_arrow(self) -> Any:
+        """Returns the events as a pyarrow.Table: user_id, item_id, timestamp in seconds, and the optional columns.
+
+        Optional are event_id, label, one column per feature and one per categorical item feature.
+        """
+        return log_to_arrow(self)
 
     @property
     def num_users(self) -> int:

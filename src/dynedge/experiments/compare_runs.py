@@ -16,7 +16,11 @@ from dynedge.runs.folder import IDS, check_finished, read_config
 def compare_runs(folders: Sequence[Path], *, protocol: str = "full") -> dict[str, Any]:
     """Returns the runs by descending test MRR as plain values, each but the first with its difference to the best."""
     check_comparable(folders)
-    evaluated = [evaluate_run(folder, protocol=protocol) for folder in folders]
+    return comparison([evaluate_run(folder, protocol=protocol) for folder in folders])
+
+
+def comparison(evaluated: Sequence[RunRanks]) -> dict[str, Any]:
+    """Returns runs on the same events by descending test MRR, as plain values."""
     summaries = {run: {part: run.summary(part) for part in PARTS} for run in evaluated}
     order = sorted(evaluated, key=lambda run: -(summaries[run]["test"]["mrr"] or 0.0))
     runs = [
@@ -26,7 +30,7 @@ def compare_runs(folders: Sequence[Path], *, protocol: str = "full") -> dict[str
     ]
     return {
         "log": str(evaluated[0].log.path),
-        "protocol": protocol,
+        "protocol": evaluated[0].protocol,
         "items": evaluated[0].log.num_items,
         "best": runs[0]["run"],
         "second": runs[1]["run"],

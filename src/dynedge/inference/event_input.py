@@ -77,7 +77,10 @@ def _three_columns(events: Any, columns: tuple[str, str, str]) -> list[Any]:
         if len(events) != 3:
             raise UsageError(f"events should be three sequences (users, items, times), not {len(events)}.")
         return [_array_or_list(part) for part in events]
-    names = list(events.keys()) if isinstance(events, Mapping) else list(getattr(events, "columns", []))
+    if isinstance(events, Mapping):
+        names = list(events.keys())
+    else:
+        names = list(getattr(events, "column_names", getattr(events, "columns", [])))  # Arrow, or pandas and polars
     for column in columns:
         if column not in names:
             raise DataError(f"the events have no column '{column}'; their columns are: {', '.join(map(str, names))}.")

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dynedge.data.id_index import IdIndex
+from dynedge.data.frames import ids_to_arrow
 from dynedge.errors import UsageError
 from dynedge.inference.recommend import COLUMNS, Recommendations, recommend_rows
 from dynedge.inference.session import Session
@@ -37,7 +37,7 @@ def write_recommendations(
     session: Session, path: Path, k: int, time: float | None = None, *, filter_seen: bool = False, quiet: bool = True
 ) -> int:
     """Writes the recommendations of all users (user_id, item_id, score, rank); returns the number of rows."""
-    users, items = _arrow(session.run_log.user_ids), _arrow(session.run_log.item_ids)
+    users, items = ids_to_arrow(session.run_log.user_ids), ids_to_arrow(session.run_log.item_ids)
     schema = pa.schema(list(zip(COLUMNS, (users.type, items.type, pa.float32(), pa.int32()), strict=True)))
     count, batch = 0, max(1, BATCH_ROWS // k)
 
@@ -63,7 +63,7 @@ def _table(recommendations: Recommendations, users: Any, items: Any, schema: Any
 
 def write_vectors(session: Session, path: Path) -> tuple[int, int]:
     """Writes one row per entity (user_id or item_id, vector); returns the widths of user and item vectors."""
-    ids = _arrow(session.run_log.user_ids), _arrow(session.run_log.item_ids)
+    ids = ids_to_arrow(session.run_log.user_ids), ids_to_arrow(session.run_log.item_ids)
     schema = pa.schema([("user_id", ids[0].type), ("item_id", ids[1].type), ("vector", pa.list_(pa.float32()))])
     sides = session.vectors()
 
@@ -92,11 +92,3 @@ def write_parquet(path: Path, schema: Any, tables: Iterator[Any]) -> None:
         write_atomically(path, fill)
     finally:
         path.with_name(path.name + PARTIAL).unlink(missing_ok=True)
-
-
-def _arrow(ids: IdIndex) -> Any:
-    """Returns external ids as an Arrow array that shares their memory."""
-    if ids.offsets is None:
-        return pa.array(np.asarray(ids.values))
-    offsets, values = (pa.py_buffer(np.ascontiguousarray(part)) for part in (ids.offsets, ids.values))
-    return pa.LargeStringArray.from_buffers(len(ids), offsets, values)

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dynedge.data.frames import ToFrames
 from dynedge.data.id_index import ExternalId, GrowableIdIndex
-from dynedge.errors import UsageError
 from dynedge.inference.session import NO_ITEM, Session
 from dynedge.utils.array_type import Array
 
@@ -51,7 +51,7 @@ class FlatRows(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Recommendations:
+class Recommendations(ToFrames):
     """Recommendations for a batch of users.
 
     A user has fewer than k items where fewer items have a score.
@@ -105,18 +105,15 @@ class Recommendations:
     def rank(self) -> Array:
         return self.flat.rank
 
-    def to_pandas(self) -> Any:
-        return _library("pandas").DataFrame(self._columns())
+    def to_arrow(self) -> Any:
+        """Returns a pyarrow.Table with the columns user_id, item_id, score and rank."""
+        import pyarrow as pa
 
-    def to_polars(self) -> Any:
-        return _library("polars").DataFrame(self._columns())
+        return pa.table({name: getattr(self, name) for name in COLUMNS})
 
     def to_records(self) -> list[dict[str, Any]]:
         """Returns one dictionary per user, of plain values for JSON."""
         return [one.to_record() for one in self]
-
-    def _columns(self) -> dict[str, Array]:
-        return {name: getattr(self, name) for name in COLUMNS}
 
 
 def recommend(
@@ -170,12 +167,3 @@ def _array(ids: Iterable[ExternalId]) -> Array:
     if all(isinstance(value, int | np.integer) for value in values):
         return np.array(values, np.int64)
     return np.array([str(value) for value in values], np.str_)
-
-
-def _library(name: str) -> Any:
-    from importlib import import_module
-
-    try:
-        return import_module(name)
-    except ImportError:
-        raise UsageError(f"to_{name} needs {name}; install it with: pip install {name}") from None

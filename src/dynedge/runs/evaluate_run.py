@@ -65,7 +65,9 @@ class RunRanks:
         return summarize(*self.part(part), groups)
 
 
-def evaluate_run(folder: Path, log: Path | None = None, *, protocol: str = "full", quiet: bool = False) -> RunRanks:
+def evaluate_run(
+    folder: Path, log: Path | EventLog | None = None, *, protocol: str = "full", quiet: bool = False
+) -> RunRanks:
     """Returns a run's ranks on `log`, by default the log it was trained on; cached ranks are used if they are valid.
 
     Evaluation starts from the state at the end of training and replays the validation and test events: each is
@@ -115,7 +117,7 @@ def _rank_events(folder: Path, log: EventLog, protocol: str, quiet: bool) -> tup
         return rank_events(model, log, both, state, protocol=protocol, on_progress=advance), None
 
 
-def _open_log(folder: Path, given: Path | None) -> EventLog:
+def _open_log(folder: Path, given: Path | EventLog | None) -> EventLog:
     """Returns the given log, or the run's; raises DataError if its users, items or features are not the run's."""
     ids = read_log(folder / IDS)
     trained_on = ids.metadata.get("trained_on", {})
@@ -127,24 +129,25 @@ def _open_log(folder: Path, given: Path | None) -> EventLog:
                 f"{folder} was trained on {trained_on['path']}, which does not exist; if it was moved, name it: "
                 f"dynedge evaluate {folder} LOG"
             )
-    log = as_trained(read_log(given or trained_on["path"]), ids)
+    log = as_trained(given if isinstance(given, EventLog) else read_log(given or trained_on["path"]), ids)
+    name = log.path or "the log"
     advice = "pass the log it was trained on, or train on this one"
     for kind, found, expected in (("users", log.user_ids, ids.user_ids), ("items", log.item_ids, ids.item_ids)):
         if not found.equals(expected):
             same = f"the same number of {kind}, but different ones"
             counts = f"{len(found):,} {kind}" if len(found) != len(expected) else same
             raise DataError(
-                f"{log.path} does not fit {folder}: it has {counts}, and the run was trained on {len(expected):,} "
+                f"{name} does not fit {folder}: it has {counts}, and the run was trained on {len(expected):,} "
                 f"{kind}; {advice}."
             )
     if log.features.shape[1] != ids.features.shape[1]:
         raise DataError(
-            f"{log.path} does not fit {folder}: its events have {log.features.shape[1]} features, and those the run "
+            f"{name} does not fit {folder}: its events have {log.features.shape[1]} features, and those the run "
             f"was trained on have {ids.features.shape[1]}; {advice}."
         )
     if log.fingerprint != trained_on.get("fingerprint"):
         print(
-            f"dynedge: warning: {log.path} has the same ids as the log of {folder}, but different events; "
+            f"dynedge: warning: {name} has the same ids as the log of {folder}, but different events; "
             "evaluation starts at the end of its training part.",
             file=sys.stderr,
         )

@@ -1,4 +1,4 @@
-"""Queries that only the service offers: explanations, what-if and similar items, as plain values for JSON.
+"""Queries of the service and of the Python API: explanations, what-if and similar items, as plain values for JSON.
 
 The caller holds the engine's lock.
 """

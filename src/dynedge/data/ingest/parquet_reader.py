@@ -1,9 +1,10 @@
-"""Reads Parquet files as blocks of rows."""
+"""Reads Parquet files and Arrow tables as blocks of rows."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,27 @@ from dynedge.utils.array_type import Array
 BLOCK_ROWS = 1 << 18
 
 
+@dataclass(frozen=True)
+class FrameInput:
+    """An Arrow table as input, in the place of a file."""
+
+    table: Any  # pyarrow.Table
+
+    def __str__(self) -> str:
+        return "the frame"
+
+
+def table_blocks(frame: FrameInput, schema: Schema) -> Iterator[Block]:
+    """Yields the rows of an Arrow table in order, as blocks."""
+    _check_columns(frame, frame.table.column_names, schema)
+    table, rows = frame.table.select(list(schema.columns)), max(len(frame.table), 1)
+    for start in range(0, len(table), BLOCK_ROWS):
+        batch = table.slice(start, BLOCK_ROWS)
+        columns = [_from_arrow(frame, name, batch[name].combine_chunks()) for name in schema.columns]
+        stop = start + len(batch)
+        yield _block(str(frame), columns, start + 1, len(batch), frame.table.nbytes * stop // rows)
+
+
 def parquet_blocks(path: Path, schema: Schema) -> Iterator[Block]:
     """Yields the rows of a Parquet file in order, as blocks."""
     import pyarrow as pa
@@ -26,14 +48,11 @@ def parquet_blocks(path: Path, schema: Schema) -> Iterator[Block]:
 
     try:
         file = pq.ParquetFile(path)
-        names = file.schema_arrow.names
-        schema.check_roles()
-        for name in schema.columns:
-            column_index(path, names, name)
+        _check_columns(path, file.schema_arrow.names, schema)
         size, rows, line = os.path.getsize(path), max(file.metadata.num_rows, 1), 1
         for batch in file.iter_batches(BLOCK_ROWS, columns=list(schema.columns)):
             columns = [_from_arrow(path, name, batch.column(name)) for name in schema.columns]
-            yield _block(path, columns, line, len(batch), size * (line + len(batch)) // rows)
+            yield _block(os.fspath(path), columns, line, len(batch), size * (line + len(batch)) // rows)
             line += len(batch)
     except (OSError, pa.ArrowException) as error:
         if isinstance(error, DataError):
@@ -41,13 +60,19 @@ def parquet_blocks(path: Path, schema: Schema) -> Iterator[Block]:
         raise DataError(f"{path} is not a readable Parquet file: {str(error).splitlines()[0]}") from None
 
 
-def _block(path: Path, columns: list[ColumnValues], line: int, rows: int, bytes_read: int) -> Block:
+def _check_columns(source: Path | FrameInput, names: list[str], schema: Schema) -> None:
+    schema.check_roles()
+    for name in schema.columns:
+        column_index(source, names, name)
+
+
+def _block(file: str, columns: list[ColumnValues], line: int, rows: int, bytes_read: int) -> Block:
     checks = RowChecks.from_status(np.zeros(rows, np.uint8))
     lines = np.arange(line, line + rows, dtype=np.int64)
-    return Block(os.fspath(path), columns, lines, checks, lambda row: "", None, 0, bytes_read)
+    return Block(file, columns, lines, checks, lambda row: "", None, 0, bytes_read)
 
 
-def _from_arrow(path: Path, name: str, column: Any) -> ColumnValues:
+def _from_arrow(path: Path | FrameInput, name: str, column: Any) -> ColumnValues:
     """Converts an Arrow column of any supported type."""
     import pyarrow as pa
     import pyarrow.compute as pc

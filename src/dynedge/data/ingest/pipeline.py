@@ -11,8 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from dynedge.data.frames import as_arrow, is_frame
 from dynedge.data.ingest.id_encoder import IdEncoder
-from dynedge.data.ingest.readers import expand_paths, read_blocks
+from dynedge.data.ingest.parquet_reader import FrameInput
+from dynedge.data.ingest.readers import expand_paths, input_bytes, read_blocks
 from dynedge.data.ingest.rejects import RejectsFile
 from dynedge.data.ingest.row_checks import LATE, REASONS, RowChecks
 from dynedge.data.ingest.row_writer import RowWriter
@@ -33,7 +35,7 @@ GIVE_UP_ROWS = 1_000_000  # reading stops after this many rows if none of them i
 
 
 def prepare(
-    files: Sequence[str | os.PathLike[str]] | str | os.PathLike[str],
+    files: Any,
     out: str | os.PathLike[str],
     schema: Schema | None = None,
     *,
@@ -45,10 +47,13 @@ def prepare(
 ) -> EventLog:
     """Reads files into a log folder at `out`, which appears complete or not at all, and opens it.
 
+    `files` is a path or a list of paths and globs; or one data frame: pandas, polars, an Arrow table, or a dictionary
+    of columns. A frame gives the same log as a Parquet file of its columns.
+
     Raises DataError when a file cannot be read or more than `max_bad` of the rows are bad; the bad rows are then
     listed in OUT.rejects.csv, and no log is written.
     """
-    paths = expand_paths([files] if isinstance(files, str | os.PathLike) else files)
+    paths = inputs(files)
     schema = checked_schema(schema or Schema(), paths)
     rejects_copy = rejects_copy_path(out)
     with LogWriter(out, force=force) as writer:
@@ -69,13 +74,20 @@ def prepare(
             item_features=list(schema.item_features),
             split=str(split),
             time={"unit": rows.unit, "inferred": schema.time_unit == "auto"},
-            source={**(source or {}), "files": [path.name for path in paths]},
+            source={**(source or {}), "files": [path.name for path in paths if isinstance(path, Path)]},
         )
     rejects_copy.unlink(missing_ok=True)  # from an earlier, failed attempt at this log
     return read_log(out)
 
 
-def checked_schema(schema: Schema, paths: list[Path]) -> Schema:
+def inputs(files: Any) -> Sequence[Path | FrameInput]:
+    """Returns what to read: the files that paths and globs name, or a data frame."""
+    if is_frame(files):
+        return [FrameInput(as_arrow(files))]
+    return expand_paths([files] if isinstance(files, str | os.PathLike) else files)
+
+
+def checked_schema(schema: Schema, paths: Sequence[Path | FrameInput]) -> Schema:
     """Returns the schema with all feature columns named; raises UsageError for a wrong flag."""
     if schema.time_unit not in ("auto", *TIME_UNITS):
         units = ", ".join(["auto", *TIME_UNITS])
@@ -84,7 +96,8 @@ def checked_schema(schema: Schema, paths: list[Path]) -> Schema:
         raise UsageError(
             f"--delimiter {schema.delimiter!r} should be one or two ASCII characters, without quotes and line ends."
         )
-    return with_feature_columns(paths[0], schema) if schema.rest_are_features else schema
+    first = paths[0]
+    return with_feature_columns(first, schema) if schema.rest_are_features and isinstance(first, Path) else schema
 
 
 def _is_delimiter(text: str) -> bool:
@@ -97,7 +110,7 @@ def rejects_copy_path(log: str | os.PathLike[str]) -> Path:
 
 
 def read_files(
-    paths: list[Path],
+    paths: Sequence[Path | FrameInput],
     rows: RowWriter,
     rejects: RejectsFile,
     max_bad: float,
@@ -115,8 +128,10 @@ def read_files(
         raise
 
 
-def _read_rows(paths: list[Path], rows: RowWriter, rejects: RejectsFile, quiet: bool, earliest: float) -> None:
-    with Progress("reading", sum(path.stat().st_size for path in paths), "rows", quiet=quiet) as progress:
+def _read_rows(
+    paths: Sequence[Path | FrameInput], rows: RowWriter, rejects: RejectsFile, quiet: bool, earliest: float
+) -> None:
+    with Progress("reading", sum(map(input_bytes, paths)), "rows", quiet=quiet) as progress:
         for path in paths:
             bytes_read = 0
             for block, repeated in _with_repeated_events(read_blocks(path, rows.schema), rows):
@@ -150,7 +165,7 @@ def _with_repeated_events(blocks: Iterator[Block], rows: RowWriter) -> Iterator[
 
 
 def _check_rejects(
-    rows: RowWriter, rejects: RejectsFile, paths: list[Path], max_bad: float, rejects_copy: Path
+    rows: RowWriter, rejects: RejectsFile, paths: Sequence[Path | FrameInput], max_bad: float, rejects_copy: Path
 ) -> None:
     """Raises DataError if no row was read or too many are bad.
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from dynedge.data.ingest.block_columns import ColumnValues, NumberColumn
-from dynedge.data.ingest.parquet_reader import parquet_blocks
+from dynedge.data.ingest.parquet_reader import FrameInput, parquet_blocks, table_blocks
 from dynedge.data.ingest.row_checks import RowChecks
 from dynedge.data.ingest.schema import Block, Schema
 from dynedge.data.ingest.text_reader import text_blocks
@@ -49,8 +49,15 @@ def expand_paths(patterns: Sequence[str | os.PathLike[str]]) -> list[Path]:
     return files
 
 
-def read_blocks(path: Path, schema: Schema) -> Iterator[Block]:
-    """Returns the rows of a file in order, as blocks; reading and tokenizing run ahead in background threads."""
+def input_bytes(path: Path | FrameInput) -> int:
+    """The size of a file or a frame."""
+    return int(path.table.nbytes) if isinstance(path, FrameInput) else path.stat().st_size
+
+
+def read_blocks(path: Path | FrameInput, schema: Schema) -> Iterator[Block]:
+    """Returns the rows of an input in order, as blocks; reading and tokenizing run ahead in background threads."""
+    if isinstance(path, FrameInput):
+        return prefetch(table_blocks(path, schema))
     try:
         with open(path, "rb") as file:
             magic = file.read(4)

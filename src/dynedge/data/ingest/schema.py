@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from dynedge.data.ingest.block_columns import ColumnValues
 from dynedge.data.ingest.row_checks import RowChecks
@@ -59,8 +58,11 @@ class Block:
         return len(self.line)
 
 
-def column_index(path: Path, names: Sequence[str], name: str, *, given: bool = False) -> int:
-    """Returns the index of a column; DataError unless there is exactly one. `given`: the names are from --columns."""
+def column_index(path: object, names: Sequence[str], name: str, *, given: bool = False) -> int:
+    """Returns the index of a column; DataError unless there is exactly one.
+
+    `path` is the file as messages name it; `given`: the names are from --columns.
+    """
     if names.count(name) == 1:
         return list(names).index(name)
     if name in names:

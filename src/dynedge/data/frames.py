@@ -1,0 +1,140 @@
+"""Data frames: pandas, polars and Arrow in, and results that convert to them, all by way of Arrow.
+
+pandas and polars are imported only when a result is converted to them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dynedge.data.id_index import IdIndex
+from dynedge.errors import DataError, UsageError
+from dynedge.utils.array_type import Array
+
+if TYPE_CHECKING:
+    from dynedge.data.log import EventLog
+
+ACCEPTED = "a pandas or polars data frame, an Arrow table or a dictionary of columns"
+
+
+class ToFrames:
+    """Base of results with a method `to_arrow`: they convert to pandas and polars too."""
+
+    def to_arrow(self) -> Any:
+        """Returns a pyarrow.Table."""
+        raise NotImplementedError
+
+    def to_pandas(self) -> Any:
+        """Returns a pandas.DataFrame."""
+        library("pandas", "to_pandas")
+        return self.to_arrow().to_pandas()
+
+    def to_polars(self) -> Any:
+        """Returns a polars.DataFrame."""
+        return library("polars", "to_polars").from_arrow(self.to_arrow())
+
+
+class Frame(ToFrames):
+    """A table with named columns; `frame["score"]` is a column as a NumPy array.
+
+    >>> frame = Frame({"item_id": ["tea", "milk"], "score": [0.5, 0.25]})
+    >>> len(frame), frame.columns, frame["score"].tolist()
+    (2, ['item_id', 'score'], [0.5, 0.25])
+    """
+
+    def __init__(self, columns: Mapping[str, Any]) -> None:
+        import pyarrow as pa
+
+        self.table = pa.table(dict(columns))
+
+    @property
+    def columns(self) -> list[str]:
+        return list(self.table.column_names)
+
+    def __len__(self) -> int:
+        return int(self.table.num_rows)
+
+    def __getitem__(self, name: str) -> Array:
+        import pyarrow as pa
+
+        if name not in self.columns:
+            raise UsageError(f"there is no column '{name}'; the columns are: {', '.join(self.columns)}.")
+        column = self.table[name]
+        if pa.types.is_fixed_size_list(column.type):
+            flat = column.combine_chunks().flatten()
+            return np.asarray(flat).reshape(len(column), column.type.list_size)
+        return np.asarray(column)
+
+    def to_arrow(self) -> Any:
+        return self.table
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self):,} rows: {', '.join(self.columns)})"
+
+
+def is_frame(data: Any) -> bool:
+    """Returns whether `as_arrow` takes it."""
+    return isinstance(data, Mapping) or hasattr(data, "__arrow_c_stream__") or _is_pandas(data)
+
+
+def as_arrow(frame: Any) -> Any:
+    """Returns a data frame as a pyarrow.Table, without copying columns that Arrow can share."""
+    import pyarrow as pa
+
+    if not is_frame(frame):
+        raise UsageError(f"the data should be {ACCEPTED}, not a {type(frame).__name__}.")
+    try:
+        if _is_pandas(frame):
+            return pa.Table.from_pandas(frame, preserve_index=False)
+        return pa.table(dict(frame)) if isinstance(frame, Mapping) else pa.table(frame)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise DataError(f"the frame cannot be converted to Arrow: {reason}; convert mixed columns to text.") from None
+
+
+def log_to_arrow(log: EventLog) -> Any:
+    """Returns the events of a log as a pyarrow.Table, with external ids and times in seconds."""
+    import pyarrow as pa
+
+    columns = {
+        "user_id": ids_to_arrow(log.user_ids).take(pa.array(np.asarray(log.user))),
+        "item_id": ids_to_arrow(log.item_ids).take(pa.array(np.asarray(log.item))),
+        "timestamp": np.asarray(log.time),
+    }
+    if log.event_ids is not None and log.event_id is not None:
+        columns["event_id"] = ids_to_arrow(log.event_ids).take(pa.array(np.asarray(log.event_id)))
+    if log.label is not None:
+        columns["label"] = np.asarray(log.label)
+    names = log.metadata.get("features") or [f"feature_{k}" for k in range(log.features.shape[1])]
+    columns |= {str(name): np.ascontiguousarray(log.features[:, k]) for k, name in enumerate(names)}
+    for k, (name, ids) in enumerate(zip(log.metadata.get("item_features", ()), log.category_ids, strict=False)):
+        code = np.asarray(log.item_categories)[log.item, k]
+        columns[str(name)] = ids_to_arrow(ids).take(pa.array(code, mask=code < 0))
+    return pa.table(columns)
+
+
+def ids_to_arrow(ids: IdIndex) -> Any:
+    """Returns external ids as an Arrow array that shares their memory."""
+    import pyarrow as pa
+
+    if ids.offsets is None:
+        return pa.array(np.asarray(ids.values))
+    offsets, values = (pa.py_buffer(np.ascontiguousarray(part)) for part in (ids.offsets, ids.values))
+    return pa.LargeStringArray.from_buffers(len(ids), offsets, values)
+
+
+def library(name: str, needed_by: str, package: str = "") -> Any:
+    """Returns an optional module; UsageError with the package to install if it is missing."""
+    try:
+        return import_module(name)
+    except ImportError:
+        package = package or name
+        raise UsageError(f"{needed_by} needs {package}; install it with: pip install {package}") from None
+
+
+def _is_pandas(data: Any) -> bool:
+    return type(data).__module__.startswith("pandas.") and hasattr(data, "columns")
