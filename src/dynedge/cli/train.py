@@ -34,6 +34,9 @@ def train(
     config: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Config to start from, such as the config.toml of a run.")
     ] = None,
+    start_from: Annotated[
+        Path | None, typer.Option("--from", metavar="RUN", help="Run from whose vectors of users and items to start.")
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run, if RUN exists.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing run.")] = False,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard files too.")] = False,
@@ -62,7 +65,9 @@ def train(
     try:
         with StopSignal() as stop, RunFolder(out, resume=resume, force=force) as run:
             composed = _compose(run, model, config, flags, assignments or [])
-            trained, state = train_run(run, composed, read_log(log), stop=stop, tensorboard=tensorboard)
+            trained, state = train_run(
+                run, composed, read_log(log), stop=stop, tensorboard=tensorboard, start_from=start_from
+            )
     except StoppedBySignal as signal:
         again = "run the same command again" if resume else "add --resume to the same command"
         advice = f"{again} to continue" if out.exists() else "nothing was saved yet"
