@@ -45,6 +45,7 @@ from dynedge.inference.event_input import Event
 from dynedge.inference.quantized_search import QuantizedSearch
 from dynedge.inference.session import Session
 from dynedge.models.edge.config import EdgeConfig
+from dynedge.models.edge.event_step import EventStep
 from dynedge.models.edge.model import Edge
 
 
@@ -270,7 +271,7 @@ async def send_once(port: int, raw: bytes) -> int:
 
 
 def benchmark_observe(events: int) -> None:
-    """Session.observe without a journal: in batches, and one event at a time."""
+    """Session.observe without a journal: in batches, and one event at a time, as a step and as windows."""
     with tempfile.TemporaryDirectory(prefix="serve-") as folder:
         log, run = train(Path(folder), "demo", events)
         session, at = Session.open(run), len(log) * 8 // 10
@@ -278,15 +279,20 @@ def benchmark_observe(events: int) -> None:
             Event(str(log.user_ids[u]), str(log.item_ids[i]), t)
             for u, i, t in zip(log.user[at:].tolist(), log.item[at:].tolist(), log.time[at:].tolist(), strict=True)
         ]
-        for size, count in ((1000, 5000), (1, 2000)):
-            session.observe(sent[:size])
+        step, windows = "one compiled step", "as windows"  # the latter without models/edge/event_step.py
+        for size, count, how in ((1000, 5000, windows), (1, 2000, step), (1, 500, windows), (1, 2000, step)):
+            compiled = how == step
+            EventStep.supports = staticmethod(lambda model, compiled=compiled: compiled)  # type: ignore[method-assign]
+            for event in sent[:50]:
+                session.observe([event])
             batch, sent = sent[:count], sent[count:] + sent[:count]
             started, busy = time.perf_counter(), time.process_time()
             for k in range(0, count, size):
                 session.observe(batch[k : k + size])
             rates = count / (time.perf_counter() - started), count / (time.process_time() - busy)
             print(
-                f"observe, {size:5} at a time: {rates[0]:10,.0f} events/s; {rates[1]:10,.0f} per second of CPU time"
+                f"observe, {size:5} at a time, {how:17}: {rates[0]:10,.0f} events/s; "
+                f"{rates[1]:10,.0f} per second of CPU time"
             )
 
 
