@@ -125,6 +125,35 @@ def test_a_snapshot_of_another_run_is_ignored(start, runs_folder):
     assert state_bits(again.session) == state_bits(expected)
 
 
+def test_a_snapshot_of_a_run_of_the_same_shape_is_ignored(start, run, runs_folder, tmp_path):
+    session = Session.open(run)
+    session.observe([Event(str(session.users[0]), str(session.items[0]), session.coverage.last_time)])
+    session.save(tmp_path / "later")
+    engine, events = start(), make_events(runs_folder, 30)
+    send(engine, events)
+    snapshot(engine)
+    stop(engine)
+    expected = Session.open(tmp_path / "later")
+    expected.observe([event for event in events if event.time > expected.coverage.last_time])
+    assert state_bits(start(tmp_path / "later").session) == state_bits(expected)
+
+
+def test_events_that_arrive_at_the_end_of_a_reload_are_replayed(start, run, runs_folder, monkeypatch):
+    engine, events = start(), make_events(runs_folder, 60)
+    send(engine, events[:30])
+    enable = Session.enable_quantized_search
+
+    def arrive_and_enable(session, *arguments):  # after the replays that do not hold up events
+        send(engine, events[30:])
+        return enable(session, *arguments)
+
+    monkeypatch.setattr(Session, "enable_quantized_search", arrive_and_enable)
+    engine.reload()
+    expected = Session.open(run)
+    expected.observe(events)
+    assert state_bits(engine.session) == state_bits(expected)
+
+
 def test_a_snapshot_is_the_state_at_its_position_whatever_happens_while_it_is_written(start, runs_folder):
     engine, events = start(), make_events(runs_folder, 60)
     send(engine, events[:30])
