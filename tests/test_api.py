@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
@@ -19,7 +20,9 @@ import pytest
 import dynedge
 from dynedge.data.graph_formats import from_temporal_data, from_tgb, to_temporal_data, to_tgb
 from dynedge.data.ingest.schema import Schema
+from dynedge.data.id_index import IdIndex
 from dynedge.data.log import EventLog
+from dynedge.inference.event_input import Event
 from dynedge.runs.evaluate_run import evaluate_run
 
 README = Path(__file__).parents[1] / "README.md"
@@ -170,12 +173,12 @@ def test_integer_ids_are_found_by_their_text_too(saved, log, tmp_path):
 @pytest.mark.parametrize(
     ("events", "words"),
     [
-        ((["who"], ["what"], [2e9]), "the user 'who' was not in the log"),
-        (([None, None], ["what", "else"], [2e9, 2e9]), "was not in the log"),
+        ((["who", None], ["what", "else"], [2e9, 2e9]), "the user None of event 1 is not an id"),
+        ((["who"], [1.5], [2e9]), "the item 1.5 of event 0 is not an id"),
+        ((["a\0b"], ["what"], [2e9]), "is not an id: ids are texts or integers"),
         (([], [], [1.0]), "different lengths: 0, 0, 1"),
         (([], []), "three sequences"),
         ({"user_id": [], "item_id": []}, "no column 'timestamp'; their columns are: user_id, item_id"),
-        ("{known} 1.0", "is older than the newest event"),
         ("{known} soon", "the time 'soon' should be a number in s"),
     ],
 )
@@ -187,6 +190,45 @@ def test_invalid_events_change_nothing(log, model, events, words):
     with pytest.raises(dynedge.DynedgeError, match=re.escape(words)):
         model.update(events)
     assert same(model.recommend(log.user_ids[0]), before)
+
+
+def test_updates_add_users_and_items(log, model, tmp_path):
+    """As the service does: the states are those of a session that observed the events."""
+    user, item = log.user_ids[0], log.item_ids[1]
+    events = [Event("new", str(item), 2e9), Event(str(user), "newer", 2e9 + 1), Event("new", "newer", 2e9 + 2)]
+    model.update(
+        ([event.user for event in events], [event.item for event in events], [event.time for event in events])
+    )
+    observed = dynedge.Edge.load(model._session.folder)
+    observed._session.observe(events)
+    assert same(model.recommend(["new", user], k=5), observed.recommend(["new", user], k=5))
+    found = model.recommend("new", k=len(log.item_ids) + 1)
+    assert not found.unknown
+    assert "newer" in found.item_id
+    with pytest.raises(dynedge.UsageError, match="has the ids of its log only"):
+        model.save(tmp_path / "run")
+
+
+def test_updates_skip_known_events(log, model):
+    users, items = log.user_ids.take([0, 1, 2]), log.item_ids.take([3, 4, 5])
+    events = users, items, [2e9, 2e9 + 1, 2e9 + 1]
+    model.update(events)
+    before, coverage = model.recommend(users), model._session.coverage.events
+    assert coverage == len(log) + 3
+    model.update(events).update(log).update((users[:1], items[:1], [1.0]))
+    assert model._session.coverage.events == coverage
+    assert same(model.recommend(users), before)
+    model.update(([*users, users[0]], [*items, items[2]], [*events[2], 2e9 + 1]))
+    assert model._session.coverage.events == coverage + 1
+
+
+def test_a_log_with_new_ids_updates_a_model(log, model):
+    two = EventLog.from_arrays([0, 1], [0, 1], [2e9, 2e9 + 5])
+    ids = IdIndex.from_ids(["a", "b"]), IdIndex.from_ids(["x", log.item_ids[0]])
+    longer = replace(two, user_ids=ids[0], item_ids=ids[1])
+    model.update(longer)
+    assert model._session.coverage.events == len(log) + 2
+    assert not model.recommend(["a", "b"]).unknown
 
 
 def test_invalid_requests_and_settings(log, model):

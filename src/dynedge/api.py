@@ -28,7 +28,6 @@ from dynedge.data.timestamps import Timestamp, format_timestamp, parse_timestamp
 from dynedge.errors import DynedgeError, UsageError
 from dynedge.evaluation.results import PARTS, Comparison, Evaluation
 from dynedge.experiments.compare_runs import check_comparable, comparison
-from dynedge.inference.event_input import encode_events
 from dynedge.inference.recommend import Recommendations, UserRecommendations, distinct_users, recommend
 from dynedge.inference.session import Session
 from dynedge.models.capabilities import Explainable
@@ -270,12 +269,15 @@ class Model:
         """Updates the states with new events, without training, and returns self.
 
         `events` is a log, a data frame with these columns (default: those of `fit`), or three sequences: users, items
-        and times. All users and items must occur in the fitted log.
+        and times. New users and items get rows, as in the service. Events that are known already are skipped: of a
+        log, those up to the newest applied event; else those older than it, and those applied before at its time.
         """
         session, schema = self._fitted(), self._schema
-        names = columns or (schema.user, schema.item, schema.time)
-        log = encode_events(session.run_log, events, names, session.time_unit)
-        session.apply(log, range(len(log)))
+        log = session.encode(events, columns or (schema.user, schema.item, schema.time))
+        if isinstance(events, EventLog):
+            session.advance_to(log)
+        else:
+            session.update(log)
         return self
 
     @_api_words()

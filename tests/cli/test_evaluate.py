@@ -194,12 +194,11 @@ def test_mistakes_are_one_sentence_with_the_right_exit_code(cli_run, run, log, t
 
     more = toy.write_log(tmp_path / "more", items=16)
     wide = toy.write_log(tmp_path / "wide", features=2)
-    refused(3, "does not fit", "evaluate", run, more)
-    refused(3, "16 items, and the run was trained on 15", "evaluate", run, more)
+    refused(3, "was not in the log that the run was trained on, and its model cannot add any", "evaluate", run, more)
     refused(3, "its events have 2 features", "evaluate", run, wide)
     renamed = shutil.copytree(log, tmp_path / "renamed") / "user_ids.npy"
     renamed.write_bytes(renamed.read_bytes().replace(b"user 7", b"user q"))
-    refused(3, "it has the same number of users, but different ones", "evaluate", run, renamed.parent)
+    refused(3, "the user 'user q' was not in the log", "evaluate", run, renamed.parent)
     refused(3, "not a run folder", "evaluate", log)
     refused(3, "does not exist", "evaluate", run, tmp_path / "absent")
     refused(2, "must be one of: full, sampled-499, sampled-9999", "evaluate", run, "--protocol", "half")

@@ -9,7 +9,6 @@ from starlette.testclient import TestClient
 import dynedge
 from dynedge import cli
 from dynedge.data.log import EventLog
-from dynedge.errors import DataError
 from dynedge.serving.app import make_app
 from dynedge.serving.engine import Engine
 
@@ -37,11 +36,11 @@ def test_recommend_in_python(run):
 def test_update_in_python(run):
     model = dynedge.Edge.load(run)
     model.update((["42", 42], ["7", 7], [60_000.0, 60_001.0]))
-    for text in TEXTS[1:]:
-        with pytest.raises(DataError, match="was not in the log"):
-            model.update(([42, text], [7, 7], [60_002.0, 60_002.0]))
-        with pytest.raises(DataError, match="was not in the log"):
-            model.update(([42], [text], [60_002.0]))
+    assert not model._session.users.added
+    assert not model._session.items.added
+    for text in TEXTS[1:]:  # other ids
+        model.update(([42, text], [7, text], [60_002.0, 60_003.0]))
+    assert model._session.users.added == model._session.items.added == list(TEXTS[1:])
 
 
 def test_the_recommend_command(run, capsys):

@@ -41,7 +41,7 @@ def embed(
     check_target(out)
     session, _ = open_session(run, log, at, "--at")
     widths = write_vectors(session, out)
-    users, items, time = session.run_log.num_users, session.run_log.num_items, session.coverage.last_time
+    users, items, time = len(session.users), len(session.items), session.coverage.last_time
     summary = {"out": str(out), "time": time, "users": users, "items": items, "widths": widths}
     text = f"{out}: {users:,} user vectors of width {widths[0]} and {items:,} item vectors of width {widths[1]}"
     print(json.dumps(summary) if as_json else f"{text}, at {format_timestamp(time)}")

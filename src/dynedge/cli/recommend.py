@@ -75,7 +75,6 @@ def open_session(run: Path, log: Path | None, time: str | None, flag: str) -> tu
     """Opens a run, updates its states with the newer events of `log`, and parses `time`, the value of `flag`."""
     from dynedge.data.log import read_log
     from dynedge.data.timestamps import format_timestamp, parse_timestamp
-    from dynedge.inference.event_input import encode_events
     from dynedge.inference.session import Session
 
     session = Session.open(run)
@@ -87,7 +86,7 @@ def open_session(run: Path, log: Path | None, time: str | None, flag: str) -> tu
             "pass the log it was trained on with --log LOG."
         )
     if log is not None:
-        count = session.advance_to(encode_events(session.run_log, read_log(log)), seconds, quiet=False)
+        count = session.advance_to(session.encode(read_log(log)), seconds, quiet=False)
         note = f"{count:,} events of {log} added"
     else:
         note = "--log LOG adds newer ones"
@@ -106,7 +105,7 @@ def _write(session: Session, out: Path, k: int, seconds: float | None, filter_se
     from dynedge.inference.parquet_export import write_recommendations
 
     rows = write_recommendations(session, out, k, seconds, filter_seen=filter_seen, quiet=False)
-    summary = {"out": str(out), "users": session.run_log.num_users, "rows": rows}
+    summary = {"out": str(out), "users": len(session.users), "rows": rows}
     print(json.dumps(summary) if as_json else f"{out}: {rows:,} recommendations for {summary['users']:,} users")
 
 

@@ -147,6 +147,10 @@ class GrowableIdIndex:
             self._added_row_of[self.added[-1]] = row  # last: another thread that finds the row can read its id
         return row
 
+    def all(self) -> IdIndex:
+        """Returns all ids in the order of their rows."""
+        return IdIndex.from_ids([*self.base.decoded, *self.added]) if self.added else self.base
+
     def search(self, prefix: str, limit: int) -> list[ExternalId]:
         """Returns ids that start with a prefix, ignoring case: the run's in text order, then the added ones."""
         start, matches = prefix.casefold(), list[ExternalId]()

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from dynedge.data.id_index import IdIndex
 from dynedge.data.log import EventLog
+from dynedge.data.run_rows import RunIds, encode_log, rows_of
 from dynedge.data.timestamps import parse_timestamp
 from dynedge.errors import DataError, UsageError
 from dynedge.utils.array_type import Array
@@ -36,40 +35,20 @@ class Event(NamedTuple):
         return math.isfinite(self.time) and all(abs(value) <= MAX_FEATURE for value in self.features)
 
 
-def encode_events(
-    run_log: EventLog, events: Any, columns: tuple[str, str, str] = COLUMNS, unit: str = "s"
-) -> EventLog:
-    """Returns events as a log in the rows of a run.
+def encode_events(ids: RunIds, events: Any, columns: tuple[str, str, str] = COLUMNS, unit: str = "s") -> EventLog:
+    """Returns events as a log in the rows of a run; new ids are added to `ids`, or refused if it cannot grow.
 
-    `events` is a log, a frame or mapping with these columns, or three sequences (users, items, times in `unit`). Ids
-    that the run was not trained on are refused: its tables have no rows for them.
+    `events` is a log, a frame or mapping with these columns, or three sequences (users, items, times in `unit`).
     """
     if isinstance(events, EventLog):
-        return _encode_log(run_log, events)
+        return encode_log(ids, events)
     user, item, time = _three_columns(events, columns)
     if not len(user) == len(item) == len(time):
         raise UsageError(f"users, items and times have different lengths: {len(user)}, {len(item)}, {len(time)}.")
-    return EventLog.from_arrays(
-        _rows(run_log.user_ids, user, "user"),
-        _rows(run_log.item_ids, item, "item"),
-        _times(time, unit),
-        features=_features(run_log, events),
-        num_users=run_log.num_users,
-        num_items=run_log.num_items,
-    )
-
-
-def _encode_log(run_log: EventLog, log: EventLog) -> EventLog:
-    if log.features.shape[1] != run_log.features.shape[1]:
-        raise DataError(
-            f"{log.path or 'the log'} has {log.features.shape[1]} features per event, but the run was trained with "
-            f"{run_log.features.shape[1]}."
-        )
-    if log.user_ids.equals(run_log.user_ids) and log.item_ids.equals(run_log.item_ids):
-        return log
-    user = _rows(run_log.user_ids, log.user_ids.take(range(log.num_users)), "user")[log.user]
-    item = _rows(run_log.item_ids, log.item_ids.take(range(log.num_items)), "item")[log.item]
-    return replace(log, user=user, item=item, user_ids=run_log.user_ids, item_ids=run_log.item_ids)
+    features, times = _features(ids.run_log, events), _times(time, unit)
+    user_rows, item_rows = rows_of(ids, ids.users, user, "user"), rows_of(ids, ids.items, item, "item")
+    counts = {"num_users": len(ids.users), "num_items": len(ids.items)}
+    return EventLog.from_arrays(user_rows, item_rows, times, features=features, **counts)
 
 
 def _three_columns(events: Any, columns: tuple[str, str, str]) -> list[Any]:
@@ -90,19 +69,6 @@ def _three_columns(events: Any, columns: tuple[str, str, str]) -> list[Any]:
 def _array_or_list(values: Any) -> Any:
     """Returns a series or array as a NumPy array, any other iterable as a list of its Python values."""
     return np.asarray(values) if hasattr(values, "__array__") else list(values)
-
-
-def _rows(ids: IdIndex, external_ids: Iterable[Any], side: str) -> Array:
-    values = external_ids.tolist() if isinstance(external_ids, np.ndarray) else list(external_ids)
-    rows = np.array([ids.find(value) for value in values], np.int32)
-    if (rows < 0).any():
-        first = values[int(np.argmax(rows < 0))]
-        further = len({value for value, row in zip(values, rows, strict=True) if row < 0}) - 1
-        more = f" (and {further:,} more)" if further else ""
-        raise DataError(
-            f"the {side} {first!r}{more} was not in the log that the run was trained on; train again with it."
-        )
-    return rows
 
 
 def _times(values: Any, unit: str) -> Array:

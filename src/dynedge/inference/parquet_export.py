@@ -37,7 +37,7 @@ def write_recommendations(
     session: Session, path: Path, k: int, time: float | None = None, *, filter_seen: bool = False, quiet: bool = True
 ) -> int:
     """Writes the recommendations of all users (user_id, item_id, score, rank); returns the number of rows."""
-    users, items = ids_to_arrow(session.run_log.user_ids), ids_to_arrow(session.run_log.item_ids)
+    users, items = ids_to_arrow(session.users.all()), ids_to_arrow(session.items.all())
     schema = pa.schema(list(zip(COLUMNS, (users.type, items.type, pa.float32(), pa.int32()), strict=True)))
     count, batch = 0, max(1, BATCH_ROWS // k)
 
@@ -63,7 +63,7 @@ def _table(recommendations: Recommendations, users: Any, items: Any, schema: Any
 
 def write_vectors(session: Session, path: Path) -> tuple[int, int]:
     """Writes one row per entity (user_id or item_id, vector); returns the widths of user and item vectors."""
-    ids = ids_to_arrow(session.run_log.user_ids), ids_to_arrow(session.run_log.item_ids)
+    ids = ids_to_arrow(session.users.all()), ids_to_arrow(session.items.all())
     schema = pa.schema([("user_id", ids[0].type), ("item_id", ids[1].type), ("vector", pa.list_(pa.float32()))])
     sides = session.vectors()
 

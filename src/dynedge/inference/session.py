@@ -12,9 +12,10 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -22,10 +23,11 @@ from torch import Tensor
 
 from dynedge.data.id_index import GrowableIdIndex
 from dynedge.data.log import EventLog
+from dynedge.data.run_rows import RunIds
 from dynedge.data.timestamps import format_timestamp
 from dynedge.data.windows import Window
 from dynedge.errors import DataError, UsageError
-from dynedge.inference.event_input import Event
+from dynedge.inference.event_input import COLUMNS, Event, encode_events
 from dynedge.inference.late_events import LateEventPolicy
 from dynedge.inference.quantized_search import QuantizedSearch
 from dynedge.models.base import NonFiniteStateError, State
@@ -72,6 +74,7 @@ class Session:
         self.users, self.items = GrowableIdIndex(trained.log.user_ids), GrowableIdIndex(trained.log.item_ids)
         self._size = len(self.users), len(self.items)  # rows that the model has
         self._search: QuantizedSearch | None = None
+        self._newest_pairs: set[tuple[int, int]] = set()  # user and item of applied events at the newest time
         self.not_applied = 0  # events left out because they would have made a state infinite
 
     @classmethod
@@ -119,6 +122,32 @@ class Session:
 
     # ---- events
 
+    def encode(self, events: Any, columns: tuple[str, str, str] = COLUMNS) -> EventLog:
+        """Returns events of a caller (event_input.py) in the rows of this session, which grows for new ids."""
+        can_grow = capable(self.model, Growable) is not None
+        ids = RunIds(self.run_log, self.users, self.items, can_grow)
+        try:
+            return encode_events(ids, events, columns, self.time_unit)
+        finally:
+            self.grow()
+
+    def update(self, log: EventLog) -> int:
+        """Applies the events of an encoded log that are not known yet; returns their number.
+
+        An event is known if it is older than the newest applied one, or if this session has applied an event of the
+        same user and item at that time.
+        """
+        newest = self.coverage.last_time
+        is_new = np.asarray(log.time) >= newest
+        for k in np.flatnonzero(np.asarray(log.time) == newest).tolist():
+            is_new[k] = (int(log.user[k]), int(log.item[k])) not in self._newest_pairs
+        if not is_new.all():
+            names = "user", "item", "time", "features"
+            columns: dict[str, Any] = {name: np.asarray(getattr(log, name))[is_new] for name in names}
+            log = replace(log, **columns, label=None, event_id=None)
+        self.apply(log, range(len(log)))
+        return len(log)
+
     @torch.no_grad()
     def apply(self, log: EventLog, events: range, *, quiet: bool = True) -> None:
         """Applies events of a log that has the run's rows; they may not be older than the newest applied event."""
@@ -150,7 +179,12 @@ class Session:
             self._observe(log, range(batch.start, middle))
             self._observe(log, range(middle, batch.stop))
             return
+        before = self.coverage.last_time
         self.coverage.add(log, batch)
+        if self.coverage.last_time > before:
+            self._newest_pairs.clear()
+        at_newest = batch.start + np.flatnonzero(log.time[batch.start : batch.stop] == self.coverage.last_time)
+        self._newest_pairs.update((int(log.user[k]), int(log.item[k])) for k in at_newest)
         self._update_search(log.item[batch.start : batch.stop])
 
     def _update_search(self, items: Array) -> None:
@@ -214,6 +248,7 @@ class Session:
                     f"{trained_on.get('path', 'which was in memory')}."
                 )
             self.state, self.coverage = self.model.start(), Coverage.empty(len(self.coverage.item_counts))
+            self._newest_pairs.clear()
             start = 0
         elif is_training_log and 0 < position <= len(log) and log.time[position - 1] == self.coverage.last_time:
             start = position

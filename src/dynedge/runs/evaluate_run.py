@@ -18,12 +18,16 @@ import torch
 
 from dynedge import __version__
 from dynedge.config import flatten
+from dynedge.data.id_index import GrowableIdIndex
 from dynedge.data.log import EventLog, read_log
+from dynedge.data.run_rows import RunIds, encode_log
 from dynedge.errors import DataError, UsageError
 from dynedge.evaluation.breakdown import breakdown
 from dynedge.evaluation.negatives import SEED
 from dynedge.evaluation.protocol import ONLINE, PROTOCOLS, rank_events
 from dynedge.evaluation.summary import summarize
+from dynedge.models.capabilities import Growable, capable
+from dynedge.models.registry import find_entry
 from dynedge.runs.folder import IDS, MODEL, STATE, check_finished, load_run, read_config
 from dynedge.runs.online_evaluation import online_key, rank_run_online
 from dynedge.runs.run_config import RunConfig
@@ -35,6 +39,7 @@ from dynedge.utils.file_checks import check_regular, read_json_object, remembere
 from dynedge.utils.progress import Progress
 
 PARTS = "valid", "test"
+FROM_ITS_SPLIT = "evaluation starts at the end of its training part"
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +81,7 @@ def evaluate_run(
     check_protocol(protocol)
     check_finished(folder)
     config = read_config(folder)
-    opened = _open_log(folder, log)
+    opened = _open_log(folder, config, log)
     key = _cache_key(folder, config, opened, protocol)
     cached = _read_cache(folder, protocol, key, len(_ranked_events(config, opened)))
     if cached is None:
@@ -105,6 +110,12 @@ def check_protocol(protocol: str) -> None:
 
 def _rank_events(folder: Path, log: EventLog, protocol: str, quiet: bool) -> tuple[Array, float | None]:
     if protocol == ONLINE:
+        ids = read_log(folder / IDS)
+        if (log.num_users, log.num_items) != (ids.num_users, ids.num_items):
+            raise DataError(
+                f"--protocol {ONLINE} trains, and {log.path} has users or items that {folder} was not trained on; "
+                f"continue the run first: dynedge update {folder} {log.path} --out NEW_RUN"
+            )
         online = rank_run_online(folder, log, quiet=quiet)
         return online.ranks, online.rate
     training = read_config(folder).training
@@ -112,13 +123,17 @@ def _rank_events(folder: Path, log: EventLog, protocol: str, quiet: bool) -> tup
     device = training.device if on_gpu else "cpu"
     run = load_run(folder, device)
     both = _ranked_events(run.config, log)
+    if (log.num_users, log.num_items) != (run.log.num_users, run.log.num_items):
+        growable = capable(run.model, Growable)
+        assert growable is not None, "_open_log checks it"
+        growable.grow(log.num_users, log.num_items, run.state)
     with Progress(f"ranking {folder.name}", total=len(both), quiet=quiet) as progress, autocast(training):
         model, state, advance = run.model, run.state, progress.advance
         return rank_events(model, log, both, state, protocol=protocol, on_progress=advance), None
 
 
-def _open_log(folder: Path, given: Path | EventLog | None) -> EventLog:
-    """Returns the given log, or the run's; raises DataError if its users, items or features are not the run's."""
+def _open_log(folder: Path, config: RunConfig, given: Path | EventLog | None) -> EventLog:
+    """Returns the given log, or the run's, in the run's rows; ids that the run does not know get rows after them."""
     ids = read_log(folder / IDS)
     trained_on = ids.metadata.get("trained_on", {})
     if given is None:
@@ -132,26 +147,26 @@ def _open_log(folder: Path, given: Path | EventLog | None) -> EventLog:
     log = as_trained(given if isinstance(given, EventLog) else read_log(given or trained_on["path"]), ids)
     name = log.path or "the log"
     advice = "pass the log it was trained on, or train on this one"
-    for kind, found, expected in (("users", log.user_ids, ids.user_ids), ("items", log.item_ids, ids.item_ids)):
-        if not found.equals(expected):
-            same = f"the same number of {kind}, but different ones"
-            counts = f"{len(found):,} {kind}" if len(found) != len(expected) else same
-            raise DataError(
-                f"{name} does not fit {folder}: it has {counts}, and the run was trained on {len(expected):,} "
-                f"{kind}; {advice}."
-            )
     if log.features.shape[1] != ids.features.shape[1]:
         raise DataError(
             f"{name} does not fit {folder}: its events have {log.features.shape[1]} features, and those the run "
             f"was trained on have {ids.features.shape[1]}; {advice}."
         )
-    if log.fingerprint != trained_on.get("fingerprint"):
-        print(
-            f"dynedge: warning: {name} has the same ids as the log of {folder}, but different events; "
-            "evaluation starts at the end of its training part.",
-            file=sys.stderr,
-        )
-    return log
+    if log.user_ids.equals(ids.user_ids) and log.item_ids.equals(ids.item_ids):
+        if log.fingerprint != trained_on.get("fingerprint"):
+            _warn(f"{name} has the same ids as the log of {folder}, but different events; {FROM_ITS_SPLIT}.")
+        return log
+    users, items = GrowableIdIndex(ids.user_ids), GrowableIdIndex(ids.item_ids)
+    model = find_entry(config.name).model
+    can_grow = issubclass(model, Growable) and model.supports(Growable, config.model)
+    encoded = encode_log(RunIds(ids, users, items, can_grow), log)
+    counts = f"{len(users.added):,} users and {len(items.added):,} items that {folder} was not trained on"
+    _warn(f"{name} has {counts}; they get rows without training, and {FROM_ITS_SPLIT}.")
+    return encoded
+
+
+def _warn(message: str) -> None:
+    print(f"dynedge: warning: {message}", file=sys.stderr)
 
 
 def _cache_key(folder: Path, config: RunConfig, log: EventLog, protocol: str) -> dict[str, Any]:
