@@ -89,6 +89,7 @@ def test_only_regular_files_are_read(log, name, kind):
         (lambda m: m.update(users=10**12), "invalid number of users"),
         (lambda m: m.update(items=True), "invalid number of items"),
         (lambda m: m.update(time=3), "invalid entry 'time'"),
+        (lambda m: m.update(trained_on={"path": [[]]}), "invalid entry 'trained_on'"),
         (lambda m: m.update(item_features=[3]), "whose name is not text"),
     ],
 )

@@ -34,6 +34,7 @@ TYPES: dict[str, type | tuple[type, ...]] = {
     "rejected": int,
     "rows_read": int,
 }
+TRAINED_ON = {"path": str, "fingerprint": str, "prefix_checksum": str, "events": int, "users": int, "items": int}
 COUNTS = {"events": 2**62, "users": 2**31 - 1, "items": 2**31 - 1}  # the largest allowed
 INT32, INT64, FLOAT32, FLOAT64, BYTES = "<i4", "<i8", "<f4", "<f8", "|u1"
 COLUMN_TYPES = {"user": INT32, "item": INT32, "time": FLOAT64, "features": FLOAT32, "label": FLOAT32}
@@ -53,6 +54,9 @@ def check_metadata(metadata: dict[str, Any]) -> str | None:
     for name, kind in TYPES.items():
         if name in metadata and not isinstance(metadata[name], kind):
             return f"it has an invalid entry '{name}'"
+    trained_on = metadata.get("trained_on", {})
+    if not all(isinstance(trained_on.get(name, kind()), kind) for name, kind in TRAINED_ON.items()):
+        return "it has an invalid entry 'trained_on'"
     if not all(isinstance(name, str) for key in ("features", "item_features") for name in metadata.get(key, [])):
         return "it has a feature whose name is not text"
     return _check_roles(metadata)

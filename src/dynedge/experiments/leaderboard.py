@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from statistics import fmean, median
@@ -16,6 +15,7 @@ from dynedge.runs.evaluate_run import RunRanks
 from dynedge.runs.folder import RUN_INFO
 from dynedge.training.logging import METRICS
 from dynedge.utils.array_type import Array
+from dynedge.utils.file_checks import read_json_object
 from dynedge.utils.jsonl import read_jsonl
 
 EntryRanks = Mapping[tuple[str, int], RunRanks]  # by recipe and seed
@@ -89,7 +89,7 @@ def _row(name: str, seeds: Mapping[int, RunRanks]) -> dict[str, Any]:
         "valid_mrr": _valid_mrr(seeds),
         "seconds_per_epoch": fmean(map(median, epochs)) if all(epochs) else None,
         "peak_mib": max(peaks, default=None),
-        "parameters": json.loads((any_run.run / RUN_INFO).read_bytes())["parameters"],
+        "parameters": read_json_object(any_run.run / RUN_INFO).get("parameters"),
         "recipe": recipe,
         "device": any_run.config.training.device,
         "seeds": [

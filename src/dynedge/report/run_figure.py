@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from dynedge.report.style import BLUE, GREEN, GREY, ORANGE, figure, integer_ticks, legend_above_data, save, style_axes
+from dynedge.utils.file_checks import read_json_object
 from dynedge.utils.jsonl import read_jsonl
 
 VALID_METRICS = (("valid_mrr", "MRR", ORANGE), ("valid_recall@10", "Recall@10", GREEN))
@@ -15,7 +15,7 @@ VALID_METRICS = (("valid_mrr", "MRR", ORANGE), ("valid_recall@10", "Recall@10", 
 def draw_run(run: Path, path: Path) -> None:
     """Writes the figure of `dynedge train --plot`."""
     records = read_jsonl(run / "metrics.jsonl")
-    run_info = json.loads((run / "run_info.json").read_text())
+    run_info = read_json_object(run / "run_info.json")
     has_windows = "longest_path" in run_info
     fig = figure(13, 4)
     axes = fig.subplots(1, 3 if has_windows else 2)

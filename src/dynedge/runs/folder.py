@@ -218,13 +218,18 @@ def check_finished(folder: Path) -> None:
     check_version(folder)
     if not is_finished(folder):
         update = update_info(folder)
-        command = "dynedge train LOG" if update is None else f"dynedge update {update['parent']} LOG"
+        command = "dynedge train LOG" if update is None else f"dynedge update {update.get('parent', 'RUN')} LOG"
         raise DataError(f"{folder} has not finished training; continue with: {command} --out {folder} --resume")
 
 
 def update_info(folder: Path) -> dict[str, Any] | None:
     """What a run says about the update that made it; None for a run trained from the beginning."""
-    info = json.loads((folder / RUN_INFO).read_bytes()).get(UPDATE)
+    try:
+        info = read_json_object(folder / RUN_INFO).get(UPDATE)
+    except FileNotFoundError:
+        raise DataError(f"{folder / RUN_INFO} is missing; copy the run again, or train it again.") from None
+    if not isinstance(info, dict | None):
+        raise DataError(f"{folder / RUN_INFO} is damaged: its entry '{UPDATE}' is not an object.")
     return None if info is None else dict(info)
 
 
