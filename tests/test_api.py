@@ -19,8 +19,8 @@ import pytest
 
 import dynedge
 from dynedge.data.graph_formats import from_temporal_data, from_tgb, to_temporal_data, to_tgb
-from dynedge.data.ingest.schema import Schema
 from dynedge.data.id_index import IdIndex
+from dynedge.data.ingest.schema import Schema
 from dynedge.data.log import EventLog
 from dynedge.inference.event_input import Event
 from dynedge.runs.evaluate_run import evaluate_run
