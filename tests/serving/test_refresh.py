@@ -14,7 +14,8 @@ from dynedge.data.log import read_log
 from dynedge.data.windows import Window
 from dynedge.inference.event_input import Event
 from dynedge.inference.session import Session
-from dynedge.runs.folder import load_run
+from dynedge.runs.folder import RUN_FILES, load_run
+from dynedge.runs.manifest import write_manifest
 from dynedge.serving import refresh as refreshing
 from dynedge.serving.engine import Engine
 from dynedge.serving.learner import BackgroundLearner
@@ -28,6 +29,7 @@ def served(runs_folder, tmp_path):
     shutil.copytree(runs_folder / "log", tmp_path / "log")
     metadata = run / "ids" / "log.json"
     metadata.write_text(metadata.read_text().replace(str(runs_folder / "log"), str(tmp_path / "log")))
+    write_manifest(run, RUN_FILES)
     log = read_log(tmp_path / "log")
     end = float(log.time[-1])
 

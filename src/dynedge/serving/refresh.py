@@ -21,7 +21,8 @@ from dynedge.errors import DataError, DynedgeError
 from dynedge.evaluation.metrics import mean
 from dynedge.inference.event_input import Event
 from dynedge.inference.session import Session
-from dynedge.runs.folder import CURRENT_STATE, RunFolder, check_finished, read_config
+from dynedge.runs.folder import CURRENT_STATE, RUN_FILES, RunFolder, check_finished, read_config
+from dynedge.runs.manifest import write_manifest
 from dynedge.runs.update_run import UpdateConfig, ranks_without_training, update_run
 from dynedge.serving.journal import Entry, Journal
 from dynedge.serving.journal_export import write_events
@@ -147,3 +148,4 @@ def _write_current_state(folder: Path, log: EventLog) -> None:
     session.apply(log, range(session.coverage.events, len(log)))
     tensors = with_prefixes(state=dict(session.state), coverage=session.coverage.tensors())
     save_tensors(folder / CURRENT_STATE, tensors)
+    write_manifest(folder, RUN_FILES)
