@@ -17,8 +17,8 @@ def test_coverage_counts_events_and_items_in_any_chunks(monkeypatch):
         assert (coverage.events, coverage.last_time, coverage.item_counts.tolist()) == (3, 3, [1, 0, 2])
         coverage.add(log, range(3, 4))
         assert (coverage.events, coverage.item_counts.tolist()) == (4, [1, 1, 2])
-        coverage.add(log, range(0, 1))
-        assert coverage.last_time == 3, "the newest time, although that event was older"
+        coverage.add(log, range(0, 2))
+        assert coverage.last_time == 3, "the newest time, although these events were older"
 
 
 def test_coverage_grows_with_new_items_and_is_restored_from_tensors():
