@@ -447,6 +447,10 @@ def test_evaluations_and_comparisons_are_frames(log, model, fitted_shop, tmp_pat
     assert row.value == evaluated.test["mrr"] == evaluated.mrr
     assert [row.low, row.high] == evaluated.test["ci95"]
     assert f"edge: MRR {evaluated.mrr:.4f} [" in repr(evaluated)
+    listed = model.evaluate(lists=True)
+    table = listed.to_pandas().set_index(["part", "metric"])
+    assert 0 < table.loc[("test", "coverage@10"), "value"] == listed.test["coverage@10"] <= 1
+    assert listed.test["diversity@10"] > 0
     other.save(tmp_path / "copy")
     compared = dynedge.compare(other, model, dynedge.Model.load(tmp_path / "copy"))
     assert compared.models == ["edge", "popular", "popular (2)"]

@@ -34,6 +34,7 @@ from dynedge.models.capabilities import Explainable
 from dynedge.models.registry import default_model
 from dynedge.runs.evaluate_run import RunRanks, evaluate_run
 from dynedge.runs.folder import RunFolder
+from dynedge.runs.list_evaluation import evaluate_lists
 from dynedge.runs.run_config import RunConfig, parse_config, read_config_file, recipe_config, resolve_key
 from dynedge.runs.train_run import train_run
 from dynedge.serving.service_queries import explained, find_row, query_time, similar_items
@@ -171,14 +172,19 @@ class Model:
         return self
 
     @_api_words()
-    def evaluate(self, data: Any = None, *, protocol: str = "full", quiet: bool = True) -> Evaluation:
+    def evaluate(
+        self, data: Any = None, *, protocol: str = "full", lists: bool = False, quiet: bool = True
+    ) -> Evaluation:
         """Returns the ranking metrics on validation and test events, with confidence intervals.
 
         `data` is the log or the frame the model was fitted on; needed only after `load`, if it is not where it was.
-        `protocol` is as in `dynedge evaluate`. Events applied by `update` do not change the result.
+        `protocol` is as in `dynedge evaluate`; `lists` adds the metrics of recommended lists (coverage, diversity and
+        others), by a second pass. Events applied by `update` do not change the result.
         """
         ranks = self._ranks(data, protocol, quiet)
         valid, test = (ranks.summary(part) for part in PARTS)
+        if lists:
+            test |= evaluate_lists(ranks, quiet=quiet)
         return Evaluation(ranks.config.name, protocol, ranks.log.num_items, valid, test)
 
     def _ranks(self, data: Any, protocol: str, quiet: bool) -> RunRanks:

@@ -11,6 +11,7 @@ from training import toy_model as toy
 
 from dynedge.data.log import read_log
 from dynedge.evaluation.bootstrap import confidence_intervals
+from dynedge.evaluation.list_metrics import TITLES as LIST_TITLES
 from dynedge.evaluation.metrics import METRICS, mean, per_event
 from dynedge.evaluation.protocol import PROTOCOLS, rank_events
 from dynedge.runs.folder import load_run
@@ -116,6 +117,19 @@ def test_the_table_has_the_numbers_of_json_in_their_columns(cli_run, run, log):
         group = test["breakdown"][name]
         values = [cell(group, metric) for metric in ("mrr", "recall@10")] if group["events"] else ["-", "-"]
         assert shown == [str(group["events"]), *values]
+
+
+def test_metrics_of_lists_are_added_by_an_option(cli_run, run):
+    plain, found = evaluated(cli_run, run), evaluated(cli_run, run, "--lists")
+    values = {name: found["test"].pop(name) for name in LIST_TITLES}
+    assert found["test"].pop("list_events") == 120
+    assert found == plain
+    assert values["coverage@10"] >= 10 / 15 and 0 <= values["gini@10"] <= 5 / 15
+    _, metrics, lists, groups = cells(cli_run("evaluate", run, "--lists")[1])
+    assert lists[:2] == [["lists of 10 items", "test"], ["lists", "120"]]
+    shown = ["-" if value is None else f"{value:.4f}" for value in values.values()]
+    assert lists[2:] == [list(pair) for pair in zip(LIST_TITLES.values(), shown, strict=True)]
+    assert cells(cli_run("evaluate", run)[1])[1:] == [metrics, groups]
 
 
 def test_ranks_are_cached_until_model_or_state_change(cli_run, run, log, monkeypatch):

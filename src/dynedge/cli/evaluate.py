@@ -18,6 +18,12 @@ def evaluate(
     run: RunFolder,
     log: Annotated[Path | None, typer.Argument(metavar="LOG", help="The log of the run, if it was moved.")] = None,
     protocol: Protocol = "full",
+    lists: Annotated[
+        bool,
+        typer.Option(
+            "--lists", help="Metrics of recommended lists too: coverage, diversity and others; a second pass."
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Compute ranking metrics on validation and test events.
@@ -37,10 +43,15 @@ def evaluate(
         **({} if evaluated.rate is None else {"rate": evaluated.rate}),
         **{part: evaluated.summary(part) for part in reversed(PARTS)},
     }
+    if lists:
+        from dynedge.runs.list_evaluation import evaluate_lists
+
+        summary["test"] |= evaluate_lists(evaluated)
     print(json.dumps(summary) if as_json else _text(summary))
 
 
 def _text(summary: dict[str, Any]) -> str:
+    from dynedge.evaluation.list_metrics import TITLES
     from dynedge.evaluation.metrics import METRICS, title
     from dynedge.evaluation.summary import BREAKDOWN_METRICS, describe_candidates
 
@@ -52,8 +63,15 @@ def _text(summary: dict[str, Any]) -> str:
     groups = [["group of test events", "events", *map(title, BREAKDOWN_METRICS)]]
     for name, group in summary["test"]["breakdown"].items():
         groups.append([name, f"{group['events']:,}", *(metric_cell(metric, group) for metric in BREAKDOWN_METRICS)])
+    tables = [table(metrics)]
+    if "list_events" in summary["test"]:
+        lists = [["lists of 10 items", "test"], ["lists", f"{summary['test']['list_events']:,}"]]
+        values = {shown: summary["test"][name] for name, shown in TITLES.items()}
+        tables.append(
+            table(lists + [[name, "-" if value is None else f"{value:.4f}"] for name, value in values.items()])
+        )
     candidates = describe_candidates(summary["protocol"], summary["items"])
     title_line = f"{summary['run']}: {summary['model']} on {summary['log']}, items ranked among {candidates}"
     if "rate" in summary:
         title_line += f"; online learning, learning rates × {summary['rate']:g} (chosen on validation events)"
-    return f"{title_line}\n\n{table(metrics)}\n\n{table(groups)}"
+    return "\n\n".join([title_line, *tables, table(groups)])

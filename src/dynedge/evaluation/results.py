@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dynedge.data.frames import Frame
+from dynedge.evaluation.list_metrics import LIST_METRICS
 from dynedge.evaluation.metrics import METRICS
 from dynedge.evaluation.summary import describe_candidates
 
@@ -16,13 +17,15 @@ class Evaluation(Frame):
     """Metrics of one model: a row per part of the split and metric (part, metric, value, low, high).
 
     `low` and `high` bound the 95 % confidence interval. `valid` and `test` are the summaries as `dynedge evaluate
-    --json` prints them, and `mrr`, `recall_at_10` the main test metrics.
+    --json` prints them, and `mrr`, `recall_at_10` the main test metrics. Metrics of recommended lists, such as
+    coverage@10, are there if `evaluate` was called with `lists=True`; they have no interval.
     """
 
     def __init__(self, model: str, protocol: str, items: int, valid: dict[str, Any], test: dict[str, Any]) -> None:
         self.model, self.protocol, self.items, self.valid, self.test = model, protocol, items, valid, test
         summaries = {"valid": valid, "test": test}
         rows = [(part, name, *_interval(summaries[part], name)) for part in PARTS for name in METRICS]
+        rows += [("test", name, test[name], None, None) for name in LIST_METRICS if name in test]
         super().__init__(_columns(("part", "metric", "value", "low", "high"), rows))
 
     @property
