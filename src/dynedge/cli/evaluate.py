@@ -34,7 +34,7 @@ def evaluate(
     from dynedge.runs.evaluate_run import PARTS, evaluate_run
 
     evaluated = evaluate_run(run, log, protocol=protocol)
-    summary = {
+    summary: dict[str, Any] = {
         "run": str(run),
         "model": evaluated.config.name,
         "log": str(evaluated.log.path),
