@@ -252,6 +252,13 @@ def test_limits_on_parameters_bodies_hosts_and_origins(client, known):
     problem(client.post("/events", content=many_digits, headers={"content-type": "application/json"}), 400)
 
 
+def test_the_documentation_loads_nothing_from_other_hosts(client):
+    answer = client.get("/docs")
+    assert "POST /events" in answer.text
+    assert "://" not in answer.text
+    assert client.get("/redoc").status_code == 404
+
+
 def test_refusals_say_when_to_retry(client, known, monkeypatch):
     def failing(error):
         def submit(*_):

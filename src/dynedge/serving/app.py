@@ -40,7 +40,7 @@ def make_app(
         await asyncio.to_thread(service.shutdown)
 
     service = Service(engine)
-    app = FastAPI(title="dynedge", version=__version__, lifespan=lifespan)
+    app = FastAPI(title="dynedge", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
     app.state.service = service
     app.add_middleware(AccessMiddleware, token=token, hosts=hosts, record=service.metrics.record)
     add_exception_handlers(app)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from html import escape
 from pathlib import Path
 
-from fastapi import APIRouter
-from starlette.responses import FileResponse, Response
+from fastapi import APIRouter, Request
+from starlette.responses import FileResponse, HTMLResponse, Response
 
 from dynedge.serving.problem_details import problem
 
@@ -19,6 +20,19 @@ router = APIRouter(include_in_schema=False)
 @router.get("/")
 async def get_page() -> Response:
     return _file("index.html")
+
+
+@router.get("/docs")
+async def get_docs(request: Request) -> Response:
+    """The operations of /openapi.json as one page, without scripts of other hosts."""
+    rows = [
+        f"<dt><code>{method.upper()} {escape(path)}</code></dt><dd>{escape(operation.get('description', ''))}</dd>"
+        for path, methods in request.app.openapi()["paths"].items()
+        for method, operation in methods.items()
+    ]
+    text = f"<p>The full schema is <a href='/openapi.json'>/openapi.json</a>.</p><dl>{''.join(rows)}</dl>"
+    head = "<!doctype html><html lang='en'><meta charset='utf-8'><title>dynedge API</title><h1>dynedge API</h1>"
+    return HTMLResponse(head + text, headers={"Content-Security-Policy": POLICY})
 
 
 @router.get("/page/{name}")
