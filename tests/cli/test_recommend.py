@@ -217,7 +217,7 @@ def test_embed_writes_the_vectors_of_all_entities(cli_run, place, log, tmp_path,
     monkeypatch.setattr("dynedge.inference.parquet_export.BATCH_ROWS", 7)
     code, out, err = cli_run("embed", place / "run", "--out", tmp_path / "v.parquet")
     assert code == 0, err
-    assert f"{log.num_users} user vectors of width 8 and {log.num_items} item vectors of width 8" in out
+    assert f"{log.num_users} user vectors of width 8 and {log.num_items} item vectors of width 16" in out
     table = pq.read_table(tmp_path / "v.parquet").to_pylist()
     assert [row["user_id"] for row in table[: log.num_users]] == log.user_ids.take(range(log.num_users))
     assert [row["item_id"] for row in table[log.num_users :]] == log.item_ids.take(range(log.num_items))

@@ -50,7 +50,16 @@ def test_run_folder_and_printed_summary(tmp_path, log):
     assert "model       toy, 2 epochs in" in out
     assert "validation  MRR 0." in out
     assert [line.split(",")[0] for line in err.splitlines()] == ["epoch 1/2", "epoch 2/2"]
-    names = ["README.md", "checkpoints", "config.toml", "env.json", "run_info.json", "ids", "metrics.jsonl"]
+    names = [
+        "README.md",
+        "checkpoints",
+        "config.toml",
+        "env.json",
+        "run_info.json",
+        "ids",
+        "manifest.json",
+        "metrics.jsonl",
+    ]
     names += [f"{name}.safetensors" for name in ("coverage", "model", "state")]
     assert sorted(set(os.listdir(run)) - {".lock"}) == sorted(names)
     assert [line["epoch"] for line in metrics(run)] == [1, 2]

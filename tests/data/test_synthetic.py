@@ -124,7 +124,7 @@ FINGERPRINTS = {
     "ml-25m-like": "1ca9835ef060",
     "taobao-like": "e90af0ea18b7",
     "lastfm-like": "888cdb91f857",
-    "reddit-like": "92141016465c",
+    "reddit-like": "06b9d39fdde4",
     "billion": "89e5e402921d",
 }
 

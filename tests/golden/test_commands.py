@@ -105,7 +105,7 @@ def test_serve_and_export(run, folder):
             body = json.dumps({"events": [event, event]}).encode()
             request = urllib.request.Request(f"{address}/events", body, {"Content-Type": "application/json"})
             with urllib.request.urlopen(request) as answer:
-                assert json.load(answer) == {"accepted": 1, "duplicates": 1, "late": 0}
+                assert json.load(answer) == {"accepted": 1, "duplicates": 1, "late": 0, "position": "1"}
             with urllib.request.urlopen(f"{address}/users/user_3/recommendations?k=3&explain=true") as answer:
                 found = json.load(answer)
         finally:

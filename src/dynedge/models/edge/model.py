@@ -242,6 +242,8 @@ class Edge(
 
     def score_query(self, users: Tensor, times: Tensor, candidates: Tensor | None, state: State) -> Tensor:
         memory = self.memory.score_query(users, times, candidates, _part(state, MEMORY))
+        if self.weight == 0:
+            return memory.log_()
         device = self.weight.device
         placed = None if candidates is None else candidates.to(device)
         states = _part(state, RECURRENCE)
