@@ -146,3 +146,18 @@ def test_a_file_that_is_not_a_journal_or_of_another_version_is_refused(path, ver
     other.close()
     with pytest.raises(DataError, match=f"journal of version {version}, but this dynedge reads version {VERSION}"):
         SqliteJournal(path)
+
+
+def test_damaged_pages_and_rows_that_are_no_events_give_a_sentence(path):
+    journal = SqliteJournal(path)
+    journal.append([Event(f"user {k}", "item", float(k), (1.0,)) for k in range(3000)])
+    journal._writer.execute("UPDATE events SET features = x'00' WHERE position = 2")
+    with pytest.raises(DataError, match=r"journal.* is damaged \(position 2 is no event\): restore it from a backup"):
+        SqliteJournal(path).read(0)
+    journal._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    journal.close()
+    whole = bytearray(path.read_bytes())
+    whole[4 * 4096 : 24 * 4096] = bytes(20 * 4096)
+    path.write_bytes(whole)
+    with pytest.raises(DataError, match="is damaged"):
+        all_of(SqliteJournal(path))

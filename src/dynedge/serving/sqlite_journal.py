@@ -110,7 +110,8 @@ class SqliteJournal:
         newest = self._newest
         if newest and newest[0].position == after + 1:
             return newest  # without asking the file
-        return [_entry(row) for row in self._rows("position > ? ORDER BY position LIMIT ?", after, READ_EVENTS)]
+        rows = self._rows("position > ? ORDER BY position LIMIT ?", after, READ_EVENTS)
+        return [self._entry(row) for row in rows]
 
     def wait(self, after: int, seconds: float) -> bool:
         return self.end > after
@@ -121,7 +122,7 @@ class SqliteJournal:
 
     def of_user(self, user: str, limit: int) -> list[Entry]:
         rows = self._rows("user_id = ? ORDER BY position DESC LIMIT ?", user, limit)
-        return [_entry(row) for row in rows]
+        return [self._entry(row) for row in rows]
 
     def register_run(self, fingerprint: str, trained_until: float) -> tuple[int, float]:
         with self._lock:
@@ -154,7 +155,23 @@ class SqliteJournal:
         if not hasattr(self._readers, "connection"):
             self._readers.connection = _connect(self.path)
         query = f"SELECT position, event_id, user_id, item_id, time, features FROM events WHERE {where}"
-        return list(self._readers.connection.execute(query, parameters))
+        try:
+            return list(self._readers.connection.execute(query, parameters))
+        except sqlite3.DatabaseError as error:
+            raise self._damaged(str(error)) from None
+
+    def _entry(self, row: tuple[Any, ...]) -> Entry:
+        position, event_id, user, item, time, blob = row
+        texts = isinstance(user, str) and isinstance(item, str) and isinstance(event_id, str | None)
+        if not (texts and isinstance(time, float) and isinstance(blob, bytes | None) and len(blob or b"") % 4 == 0):
+            raise self._damaged(f"position {position} is no event")
+        features = tuple(np.frombuffer(blob, np.float32).tolist()) if blob else ()
+        return Entry(position, Event(user, item, time, features, event_id))
+
+    def _damaged(self, reason: str) -> DataError:
+        return DataError(
+            f"{self.path} is damaged ({reason}): restore it from a backup, or choose another --data folder."
+        )
 
     def _scalar(self, query: str) -> int:
         return int(self._writer.execute(query).fetchone()[0])
@@ -172,9 +189,3 @@ def _row(entry: Entry) -> tuple[Any, ...]:
     assert event is not None
     features = np.asarray(event.features, np.float32).tobytes() if event.features else None
     return entry.position, event.event_id, event.user, event.item, event.time, features
-
-
-def _entry(row: tuple[Any, ...]) -> Entry:
-    position, event_id, user, item, time, blob = row
-    features = tuple(np.frombuffer(blob, np.float32).tolist()) if blob else ()
-    return Entry(position, Event(user, item, time, features, event_id))
