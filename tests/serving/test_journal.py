@@ -161,3 +161,7 @@ def test_damaged_pages_and_rows_that_are_no_events_give_a_sentence(path):
     path.write_bytes(whole)
     with pytest.raises(DataError, match="is damaged"):
         all_of(SqliteJournal(path))
+    journal = SqliteJournal(path)
+    journal._writer.execute("ALTER TABLE runs RENAME COLUMN fingerprint TO print")
+    with pytest.raises(DataError, match="is damaged"):
+        journal.register_run("abc", 0.0)

@@ -127,10 +127,13 @@ class SqliteJournal:
     def register_run(self, fingerprint: str, trained_until: float) -> tuple[int, float]:
         with self._lock:
             values = self.end, trained_until if self.end else -np.inf
-            self._writer.execute("INSERT OR IGNORE INTO runs VALUES (?, ?, ?)", (fingerprint, *values))
             query = "SELECT first_position, trained_until FROM runs WHERE fingerprint = ?"
-            position, time = self._writer.execute(query, (fingerprint,)).fetchone()
-        return int(position), float(time)
+            try:
+                self._writer.execute("INSERT OR IGNORE INTO runs VALUES (?, ?, ?)", (fingerprint, *values))
+                position, time = self._writer.execute(query, (fingerprint,)).fetchone()
+                return int(position), float(time)
+            except (sqlite3.DatabaseError, TypeError, ValueError) as error:
+                raise self._damaged(str(error)) from None
 
     def dead_letter(self, entry: Entry, reason: str) -> None:
         with self._lock:
