@@ -33,15 +33,24 @@ def option(
     *,
     choices: Sequence[str] = (),
     least: float | None = None,
+    most: float | None = None,
     free: bool = False,
     metavar: str = "",
 ) -> T:
     """Returns a dataclass field with a default and one line of help.
 
-    `least` is the smallest value allowed, `metavar` the placeholder of the flag's value in --help (default: by type).
+    `least` and `most` are the smallest and the largest value allowed, `metavar` the placeholder of the flag's value
+    in --help (default: by type).
     `free` fields may change when a run is resumed.
     """
-    metadata = {"help": help, "choices": tuple(choices), "least": least, "free": free, "metavar": metavar}
+    metadata = {
+        "help": help,
+        "choices": tuple(choices),
+        "least": least,
+        "most": most,
+        "free": free,
+        "metavar": metavar,
+    }
     field: T = dataclasses.field(default=default, metadata=metadata)
     return field
 
@@ -155,16 +164,18 @@ def _replace(config: T, values: Mapping[str, Any], root: Any, source: str, prefi
 
 
 def _validate(value: Any, kind: Any, metadata: Mapping[str, Any], key: str, source: str) -> Any:
-    """Converts a value to a field's type and checks its choices and minimum."""
+    """Converts a value to a field's type and checks its choices and bounds."""
     try:
         value = _convert(value, kind)
     except ValueError:
         raise UsageError(f"{source}: {key} should be {_type_name(kind)}, not {str(value)!r}.") from None
-    choices, least = metadata.get("choices"), metadata.get("least")
+    choices, least, most = (metadata.get(name) for name in ("choices", "least", "most"))
     if choices and value is not None and value not in choices:
         raise UsageError(f"{source}: {key} should be one of {', '.join(choices)}, not {value!r}.")
     if least is not None and isinstance(value, int | float) and value < least:
         raise UsageError(f"{source}: {key} should be at least {least:g}, not {value:g}.")
+    if most is not None and isinstance(value, int | float) and value > most:
+        raise UsageError(f"{source}: {key} should be at most {most:g}, not {value:g}.")
     return value
 
 

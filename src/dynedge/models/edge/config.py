@@ -48,7 +48,7 @@ class RecurrenceConfig:
         True, "Decayed event counts and age of a candidate in its score, weighted by the query."
     )
     copy_path: bool = option(True, "State and candidate id embedding of the last item as inputs of the query.")
-    dropout: float = option(0.3, "Dropout rate of the query vector.", least=0)
+    dropout: float = option(0.3, "Dropout rate of the query vector.", least=0, most=1)
     evolve_active: bool = option(True, "Evolving states for active entities after training, starting at ψ.")
 
 

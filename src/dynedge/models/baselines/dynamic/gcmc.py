@@ -60,7 +60,7 @@ class GCMCConfig:
     heads: int = option(4, "Number of attention heads, a divisor of dim (gat only).", least=1)
     negatives: int = option(512, "Number of negative samples, shared by a chunk of events.", least=1)
     full_softmax_up_to: int = option(4096, "Largest number of items for a softmax over all items.", least=0)
-    dropout: float = option(0.3, "Dropout rate of the encoder's output.", least=0)
+    dropout: float = option(0.3, "Dropout rate of the encoder's output.", least=0, most=1)
 
 
 RECIPES = {

@@ -43,7 +43,7 @@ class JodieConfig:
     loss: str = option("softmax", "Training loss: a softmax over items, or the paper's.", choices=("softmax", "mse"))
     negatives: int = option(512, "Number of negative samples, shared by a chunk of events.", least=1)
     full_softmax_up_to: int = option(4096, "Largest number of items for a softmax over all items.", least=0)
-    dropout: float = option(0.3, "Dropout rate of the predicted item vector (softmax only).", least=0)
+    dropout: float = option(0.3, "Dropout rate of the predicted item vector (softmax only).", least=0, most=1)
     state_change_weight: float = option(1.0, "Weight of the squared state changes in the loss (mse only).", least=0)
 
 

@@ -61,7 +61,7 @@ class TGATConfig:
     heads: int = option(2, "Number of attention heads, a divisor of dim.", least=1)
     negatives: int = option(512, "Number of negative samples, shared by a chunk of events.", least=1)
     full_softmax_up_to: int = option(4096, "Largest number of items for a softmax over all items.", least=0)
-    dropout: float = option(0.3, "Dropout rate of the query vector.", least=0)
+    dropout: float = option(0.3, "Dropout rate of the query vector.", least=0, most=1)
 
 
 class Attention(nn.Module):

@@ -46,7 +46,7 @@ class SequenceConfig:
     negatives: int = option(512, "Number of negative samples per step, besides each user's own items.", least=1)
     full_softmax_up_to: int = option(4096, "Largest number of items for a softmax over all items.", least=0)
     categories: bool = option(True, "Item vectors as sums of id and category embeddings; false: id embeddings only.")
-    dropout: float = option(0.2, "Dropout rate of the history encoder.", least=0)
+    dropout: float = option(0.2, "Dropout rate of the history encoder.", least=0, most=1)
     score_batch: int = option(512, "Number of events scored at once, to bound memory.", least=1)
 
 

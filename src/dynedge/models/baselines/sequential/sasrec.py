@@ -33,7 +33,7 @@ from dynedge.models.baselines.sequential.base import Dropout, VectorConfig, Vect
 class SASRecConfig(VectorConfig):
     """Settings of SASRec."""
 
-    blocks: int = option(2, "Number of attention blocks.", least=1)
+    blocks: int = option(2, "Number of attention blocks.", least=1, most=100)
     heads: int = option(1, "Number of attention heads, a divisor of dim.", least=1)
 
 
