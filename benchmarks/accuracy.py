@@ -183,7 +183,7 @@ def run_one(args: argparse.Namespace) -> None:
         "seconds_per_epoch": round(float(np.median([record["seconds"] for record in train_state.history])), 2),
         "longest_path": round(float(np.mean(run_info["longest_path"])), 1) if "longest_path" in run_info else "",
         "weight": best.get("weight", ""),
-        "parameters": sum(p.numel() for p in train_state.model.parameters() if p.requires_grad),
+        "parameters": train_state.model.num_parameters,
     }
     append_row(args.runs, row)
     print(" ".join(f"{key}={value}" for key, value in row.items()))

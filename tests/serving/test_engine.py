@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 import torch
-from serving.small_run import make_events, make_run, make_run_with_features, state_bits
+from serving.small_run import make_events, make_run, make_run_with_features, state_bits, stop
 
 from dynedge.errors import DataError
 from dynedge.inference.event_input import MAX_FEATURE, Event
@@ -38,11 +38,18 @@ def start(run, tmp_path):
         stop(engine)
 
 
-def stop(engine):
-    """Closes without a last snapshot, as after a kill."""
-    engine.snapshot_position = 10**9
-    if engine._writer.is_alive():
-        engine.close()
+def pause_after_commit(engine, monkeypatch):
+    """(set when the writer has committed events, to be set for it to go on and apply them)."""
+    append, committed, go_on = engine.journal.append, threading.Event(), threading.Event()
+
+    def append_and_wait(*arguments):
+        is_new = append(*arguments)
+        committed.set()
+        go_on.wait(60)
+        return is_new
+
+    monkeypatch.setattr(engine.journal, "append", append_and_wait)
+    return committed, go_on
 
 
 def send(engine, events):
@@ -374,15 +381,7 @@ def test_a_reload_during_a_commit_applies_every_event_once(start, runs_folder, m
     """The writer has committed events and not applied them yet when a reload opens the run and replaces it."""
     engine, events = start(), make_events(runs_folder, 60)
     send(engine, events[:40])
-    append, committed, reloaded = engine.journal.append, threading.Event(), threading.Event()
-
-    def append_and_wait(*arguments):
-        is_new = append(*arguments)
-        committed.set()
-        reloaded.wait(60)
-        return is_new
-
-    monkeypatch.setattr(engine.journal, "append", append_and_wait)
+    committed, reloaded = pause_after_commit(engine, monkeypatch)
     receipt = engine.submit(events[40:])
     committed.wait(60)
     assert engine.reload() == 40
@@ -401,15 +400,7 @@ def test_a_run_that_joins_during_a_commit_has_the_same_state_after_a_restart(
     link.symlink_to(make_run(runs_folder, "edge"))
     engine, events = start(link), make_events(runs_folder, 40, late=0.5)
     send(engine, events[:20])
-    append, committed, reloaded = engine.journal.append, threading.Event(), threading.Event()
-
-    def append_and_wait(*arguments):
-        is_new = append(*arguments)
-        committed.set()
-        reloaded.wait(60)
-        return is_new
-
-    monkeypatch.setattr(engine.journal, "append", append_and_wait)
+    committed, reloaded = pause_after_commit(engine, monkeypatch)
     receipt = engine.submit(events[20:])
     committed.wait(60)
     link.unlink()

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 from serving.redis_server import RedisServer, require_redis
-from serving.small_run import make_events, make_run, state_bits
+from serving.small_run import make_events, make_run, state_bits, stop
 from starlette.testclient import TestClient
 
 from dynedge.errors import DataError, UsageError
@@ -54,13 +54,6 @@ def start(run, tmp_path, url):
         engine._stopping.set()  # all at once
     for engine in opened:
         stop(engine)
-
-
-def stop(engine):
-    """Closes without a last snapshot, as after a kill."""
-    engine.snapshot_position = 10**50
-    if engine._writer.is_alive():
-        engine.close()
 
 
 def send(engine, events):

@@ -34,7 +34,7 @@ from dynedge.experiments.compared_models import TOML
 from dynedge.experiments.subprocess_training import announce, is_trained, train_in_subprocess
 from dynedge.runs.folder import MODEL, STATE, RunFolder, is_finished, load_run, update_info
 from dynedge.runs.online_evaluation import online_key, rank_run_online
-from dynedge.runs.run_config import RunConfig, parse_config, read_config_file, recipe_config
+from dynedge.runs.run_config import RunConfig, parse_config, read_config_file, recipe_config, usable_device
 from dynedge.runs.update_run import update_run
 from dynedge.training.logging import METRICS
 from dynedge.training.precision import autocast
@@ -218,8 +218,7 @@ class _Backtest:
         if kind == "online":
             return rank_run_online(folder, self.log).ranks[-len(events) :]
         config = self.runs[0].config.training
-        on_gpu = torch.device(config.device).type == "cuda" and torch.cuda.is_available()
-        run = load_run(folder, config.device if on_gpu else "cpu")
+        run = load_run(folder, usable_device(config))
         rank = rank_frozen if kind == "frozen" else rank_events
         title = f"ranking by {folder.name}{', frozen' if kind == 'frozen' else ''}"
         with Progress(title, total=len(events)) as progress, autocast(config), torch.no_grad():

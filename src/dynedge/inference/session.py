@@ -46,6 +46,7 @@ from dynedge.runs.folder import (
     read_coverage,
 )
 from dynedge.runs.manifest import write_manifest
+from dynedge.runs.run_config import usable_device
 from dynedge.training.precision import autocast
 from dynedge.utils.array_type import Array
 from dynedge.utils.atomic_io import atomic_folder
@@ -82,9 +83,7 @@ class Session:
         """Opens a run folder in its saved state, or in the state at the end of training; needs no log."""
         path = Path(folder)
         check_finished(path)
-        device = torch.device(read_config(path).training.device)
-        usable = device.type == "cpu" or torch.cuda.is_available()
-        trained = load_run(path, str(device) if usable else "cpu")
+        trained = load_run(path, usable_device(read_config(path).training))
         session = cls(path, trained, read_coverage(path, trained.log.num_items))
         if (path / CURRENT_STATE).exists():
             saved = load_tensors(path / CURRENT_STATE)

@@ -142,6 +142,11 @@ class Model(nn.Module, ABC):
         model.load_state_dict(tensors)
         return model
 
+    @property
+    def num_parameters(self) -> int:
+        """Number of numbers that are learned."""
+        return sum(parameter.numel() for parameter in self.parameters() if parameter.requires_grad)
+
     def entity_rows(self) -> dict[str, Rows]:
         """The parameters and buffers that have a row for each user or item, by their names in the state_dict."""
         return {}

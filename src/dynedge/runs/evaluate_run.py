@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from dynedge import __version__
 from dynedge.config import flatten
@@ -30,7 +29,7 @@ from dynedge.models.capabilities import Growable, capable
 from dynedge.models.registry import find_entry
 from dynedge.runs.folder import IDS, MODEL, STATE, check_finished, load_run, read_config
 from dynedge.runs.online_evaluation import online_key, rank_run_online
-from dynedge.runs.run_config import RunConfig
+from dynedge.runs.run_config import RunConfig, usable_device
 from dynedge.runs.trained_log import as_trained
 from dynedge.training.precision import autocast
 from dynedge.utils.array_type import Array
@@ -119,9 +118,7 @@ def _rank_events(folder: Path, log: EventLog, protocol: str, quiet: bool) -> tup
         online = rank_run_online(folder, log, quiet=quiet)
         return online.ranks, online.rate
     training = read_config(folder).training
-    on_gpu = torch.device(training.device).type == "cuda" and torch.cuda.is_available()
-    device = training.device if on_gpu else "cpu"
-    run = load_run(folder, device)
+    run = load_run(folder, usable_device(training))
     both = _ranked_events(run.config, log)
     if (log.num_users, log.num_items) != (run.log.num_users, run.log.num_items):
         growable = capable(run.model, Growable)

@@ -14,6 +14,7 @@ from dynedge.evaluation.protocol import chunks
 from dynedge.evaluation.top_lists import TopListCollector
 from dynedge.runs.evaluate_run import RunRanks
 from dynedge.runs.folder import load_run
+from dynedge.runs.run_config import usable_device
 from dynedge.training.precision import autocast
 from dynedge.utils.progress import Progress
 
@@ -25,8 +26,7 @@ def evaluate_lists(ranked: RunRanks, *, quiet: bool = False) -> dict[str, Any]:
     States advance as in ranking: each list is that of the moment just before its event.
     """
     training, log, parts = ranked.config.training, ranked.log, ranked.ranges
-    on_gpu = torch.device(training.device).type == "cuda" and torch.cuda.is_available()
-    run = load_run(ranked.run, training.device if on_gpu else "cpu")
+    run = load_run(ranked.run, usable_device(training))
     model, state = run.model, run.state
     lists = TopListCollector(model, state, parts["test"])
     events = range(parts["valid"].start, parts["test"].stop)

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from dynedge.data.log import EventLog
 from dynedge.evaluation.metrics import mean
 from dynedge.runs.folder import load_optimizer, load_run, newest_checkpoint, read_config
+from dynedge.runs.run_config import usable_device
 from dynedge.training.online import CALIBRATION_EVENTS, RATES, REPLAYED_WINDOWS, WINDOW, OnlineLearner, rank_online
 from dynedge.utils.array_type import Array
 from dynedge.utils.progress import Progress
@@ -46,8 +46,7 @@ def rank_run_online(folder: Path, log: EventLog, *, quiet: bool = False) -> Onli
 def open_learner(folder: Path, rate: float) -> OnlineLearner:
     """A run's model at the end of its training, with its optimizer, as an online learner."""
     training = read_config(folder).training
-    on_gpu = torch.device(training.device).type == "cuda" and torch.cuda.is_available()
-    run = load_run(folder, training.device if on_gpu else "cpu")
+    run = load_run(folder, usable_device(training))
     return OnlineLearner(run.model, load_optimizer(folder, run.model, training), run.state, training, rate)
 
 

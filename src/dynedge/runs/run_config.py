@@ -96,6 +96,16 @@ def build_model(config: RunConfig, log: EventLog) -> Model:
     training = config.training
     torch.manual_seed(training.seed)  # for layers that initialize themselves
     train, _ = training.train_valid_ranges(log)
-    model = find_entry(config.name).model.create(config.model, log, train.stop, training.seed)
+    return place_model(find_entry(config.name).model.create(config.model, log, train.stop, training.seed), training)
+
+
+def place_model(model: Model, training: TrainingConfig) -> Model:
+    """Returns the model on the device and in the precision of a resolved config."""
     set_cuda_device(training.device)
     return model.to(training.device, torch.float64 if training.precision == "float64" else torch.float32)
+
+
+def usable_device(training: TrainingConfig) -> str:
+    """Returns the device that a run was trained on, or the CPU where there is no GPU."""
+    usable = torch.device(training.device).type == "cpu" or torch.cuda.is_available()
+    return training.device if usable else "cpu"

@@ -51,9 +51,8 @@ def train_run(
     if start_from is not None:
         start_from_vectors(model, log, start_from)
     logger = TrainingLogger(run.folder, quiet=quiet, tensorboard=tensorboard)
-    parameters = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
     vectors_from = {} if start_from is None else {VECTORS_FROM: os.path.abspath(start_from)}
-    run.begin(config, log, {"parameters": parameters} | vectors_from | model.run_info())
+    run.begin(config, log, {"parameters": model.num_parameters} | vectors_from | model.run_info())
     train_state = fit(model, log, config.training, checkpoints=run.checkpoints, logger=logger, stop=stop)
     run.finish(train_state, config, log)
     return config, train_state

@@ -21,7 +21,6 @@ from dynedge.evaluation.protocol import rank_events
 from dynedge.models.base import LogShape, Model, State
 from dynedge.models.entity_rows import grown_moments
 from dynedge.models.registry import find_entry
-from dynedge.ops.dispatch import set_cuda_device
 from dynedge.runs.folder import (
     MODEL,
     UPDATE,
@@ -32,7 +31,7 @@ from dynedge.runs.folder import (
     load_run,
     update_info,
 )
-from dynedge.runs.run_config import RunConfig, resolve_config
+from dynedge.runs.run_config import RunConfig, place_model, resolve_config
 from dynedge.training.config import TrainingConfig
 from dynedge.training.logging import TrainingLogger
 from dynedge.training.loop import Continuation, fit
@@ -94,11 +93,10 @@ def update_run(
         check_same_update(run, info)
         run.check_log(log)
     model, moments = grown_model(parent, trained, log, config.training)
-    parameters = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
     logger = TrainingLogger(run.folder, quiet=quiet)
     with stop.deferred():
         state = state_at(model, log, first, config.training, stop, quiet=quiet)
-    run.begin(config, log, {"parameters": parameters, UPDATE: info})
+    run.begin(config, log, {"parameters": model.num_parameters, UPDATE: info})
     continuation = Continuation(first, state, moments, settings.rate)
     training = replace(config.training, epochs=settings.epochs, patience=0)
     arguments = {"checkpoints": run.checkpoints, "logger": logger, "stop": stop}
@@ -143,8 +141,7 @@ def grown_model(folder: Path, trained: LoadedRun, log: EventLog, training: Train
     moments = load_optimizer(folder, model, training).tensors()
     tensors = model.grown_tensors(shape, training.seed)
     grown = find_entry(trained.config.name).model.restore(trained.config.model, shape, tensors)
-    set_cuda_device(training.device)
-    grown = grown.to(training.device, torch.float64 if training.precision == "float64" else torch.float32)
+    grown = place_model(grown, training)
     grown.load_state_dict(tensors)  # again: restoring in float32 lost bits of float64
     return grown, grown_moments(moments, model.entity_rows(), model.shape, shape)
 

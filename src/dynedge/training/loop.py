@@ -70,12 +70,13 @@ def fit(
     logger, stop = logger or TrainingLogger(quiet=True), stop or StopSignal()
     train, valid = config.train_valid_ranges(log)
     optimizer = Adam(model.named_parameters(), config.lr, config.row_lr)
-    windows, rate, first_state = model.training_windows(train.stop), 1.0, None
-    if continuation is not None:
-        windows, rate, first_state = continuation.windows(train.stop, windows), continuation.rate, continuation.state
+    windows, rate = model.training_windows(train.stop), 1.0
+    if continuation is None:
+        train_state = TrainState(model, optimizer, model.start())
+    else:
+        windows, rate = continuation.windows(train.stop, windows), continuation.rate
         optimizer.load(continuation.moments)
-    train_state = TrainState(model, optimizer, model.start(), first_state=first_state)
-    train_state.state = train_state.start()
+        train_state = TrainState(model, optimizer, continuation.state.clone(), first_state=continuation.state)
     saver = _CheckpointSaver(train_state, checkpoints, config, stop)
     saver.load()
     step = TrainingStep(model, train_state.optimizer, config)
