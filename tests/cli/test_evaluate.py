@@ -69,6 +69,22 @@ def test_metrics_are_those_of_the_ranks_from_the_end_of_training_on(cli_run, run
     )
 
 
+def test_the_rules_of_tgb_need_a_split_by_time(cli_run, run, log, tmp_path):
+    code, _, err = cli_run("evaluate", run, "--protocol", "tgb")
+    assert code == 2
+    assert "dynedge train" in err and "--split time:0.7,0.15,0.15" in err
+    by_time = tmp_path / "by-time"
+    assert cli_run("train", log, "--split", "time:0.7,0.15,0.15", "--out", by_time, *FAST)[0] == 0
+    metrics, trained, opened = evaluated(cli_run, by_time, "--protocol", "tgb"), load_run(by_time), read_log(log)
+    end = int((opened.time <= np.quantile(opened.time, 0.7)).sum())
+    ranks = rank_events(trained.model, opened, range(end, len(opened)), trained.state, protocol="tgb")
+    assert metrics["valid"]["events"] + metrics["test"]["events"] == len(ranks)
+    assert metrics["test"]["mrr"] == pytest.approx(mean("mrr", ranks[metrics["valid"]["events"] :]), abs=1e-12)
+    code, out, err = cli_run("compare", by_time, by_time, "--protocol", "tgb")
+    assert code == 0, err
+    assert "the candidates of the Temporal Graph Benchmark's rules" in out
+
+
 def test_online_learning_is_a_protocol_of_its_own(cli_run, run, monkeypatch):
     monkeypatch.setattr("dynedge.runs.online_evaluation.WINDOW", 10)
     frozen, online = evaluated(cli_run, run), evaluated(cli_run, run, "--protocol", "online")

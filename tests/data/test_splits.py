@@ -4,6 +4,7 @@ from fractions import Fraction
 from itertools import pairwise
 from math import floor
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -52,3 +53,17 @@ def test_windows_cover_every_event_once_in_order(events, count):
 def test_zero_windows_is_a_usage_error():
     with pytest.raises(UsageError, match="--windows 0"):
         cut_windows(10, 0)
+
+
+@given(st.lists(st.integers(0, 20), max_size=60), st.sampled_from(["time:0.7,0.15,0.15", "time:0.5,0.25,0.25"]))
+def test_a_split_by_time_keeps_equal_times_together(times, text):
+    times = np.sort(np.array(times, np.float64))
+    split = Split.parse(text)
+    assert str(split) == text
+    by_position = split.at(times)
+    assert Split.parse(str(by_position)) == by_position, "the text is exact"
+    train_end, valid_end = by_position.bounds(len(times))
+    for end in (train_end, valid_end):
+        assert not 0 < end < len(times) or times[end - 1] < times[end]
+    if len(times):
+        assert train_end == (times <= np.quantile(times, float(split.train))).sum()

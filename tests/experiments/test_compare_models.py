@@ -51,6 +51,13 @@ def rows_of(cli_run, *arguments):
     return {row["model"]: row for row in json.loads(out)["rows"]}
 
 
+def test_the_rules_of_tgb_train_on_their_own_split(cli_run, log, tmp_path):
+    rows = rows_of(cli_run, log, "--models", "toy", *SHORT, "--protocol", "tgb")
+    assert rows["toy"]["error"] is None
+    config = (tmp_path / "log-tgb-runs" / "toy-0" / "config.toml").read_text()
+    assert 'split = "time:0.7,0.15,0.15"' in config
+
+
 def test_leaderboard_rows_summarize_the_runs(cli_run, log, tmp_path):
     rows = rows_of(cli_run, log, "--models", "toy,toy-wide", "--seeds", "2", "--epochs", "2")
     assert list(rows) == ["toy-wide", "toy"]  # by MRR

@@ -25,6 +25,7 @@ def compare_log(
 ) -> None:
     """Trains and evaluates the models, prints the leaderboard and writes the report."""
     from dynedge.data.log import read_log
+    from dynedge.evaluation.board import TGB
     from dynedge.experiments.compare_models import run_benchmark
     from dynedge.report.leaderboard_page import check_folder, write_page
     from dynedge.utils.signals import StoppedBySignal
@@ -32,7 +33,8 @@ def compare_log(
     if report:
         check_folder(report)
     names = [name.strip() for name in models.split(",") if name.strip()]
-    folder = runs or path.resolve().with_name(f"{path.resolve().name}-runs")
+    suffix = "-tgb-runs" if protocol == TGB else "-runs"  # another split, hence other runs
+    folder = runs or path.resolve().with_name(f"{path.resolve().name}{suffix}")
     try:
         leaderboard = run_benchmark(read_log(path), names, folder, seeds=seeds, epochs=epochs, protocol=protocol)
     except StoppedBySignal as signal:

@@ -15,8 +15,8 @@ Protocol = Annotated[
     str,
     typer.Option(
         metavar="NAME",
-        help="full (all items), sampled-499 or sampled-9999 (sampled negatives), or online (all items; the model "
-        "learns from each event after ranking it).",
+        help="full (all items), sampled-499 or sampled-9999 (sampled negatives), tgb (rules of the Temporal Graph "
+        "Benchmark), or online (all items; the model learns from each event after ranking it).",
     ),
 ]
 NewerEvents = Annotated[

@@ -103,9 +103,10 @@ def plan_command(
 
     limited = bool(limits) or budget is not None
     start = time.monotonic()
+    opened = read_log(log)
     plan = plan_log(
-        read_log(log),
-        split=None if split is None else Split.parse(split),
+        opened,
+        split=None if split is None else Split.parse(split).at(opened.time),
         windows=windows,
         active_users=active_users,
         active_items=active_items,

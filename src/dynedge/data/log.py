@@ -118,7 +118,7 @@ class EventLog(ToFrames):
     @property
     def split(self) -> Split:
         """The log's default split: the published one of its data set, else 0.8,0.1,0.1."""
-        return Split.parse(self.metadata["split"]) if "split" in self.metadata else DEFAULT_SPLIT
+        return Split.parse(self.metadata["split"]).at(self.time) if "split" in self.metadata else DEFAULT_SPLIT
 
     @cached_property
     def fingerprint(self) -> str:

@@ -40,7 +40,7 @@ def describe(log: EventLog) -> dict[str, Any]:
         "features": log.features.shape[1],
         "item_features": log.metadata.get("item_features", []),
         "label": log.label is not None,
-        "split": str(log.split),
+        "split": log.metadata.get("split", str(log.split)),
         "events_per_user": _quantiles(degrees(log.user, log.num_users)),
         "events_per_item": _quantiles(degrees(log.item, log.num_items)),
         **shares,

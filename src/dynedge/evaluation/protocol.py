@@ -2,8 +2,9 @@
 
 `full`: each event's item is ranked among all items. `sampled-499`, the paper's protocol: among 499 negatives that are
 the same for every model (negatives.py); `sampled-9999` likewise, for logs with so many items that ranking all of them
-takes too long. States advance in the same way under all protocols. `online`: among all items, and the model goes on
-learning from what it has ranked (training/online.py); its ranks are never compared with those of a frozen model.
+takes too long. `tgb`: among the candidates of the Temporal Graph Benchmark (board.py). States advance in the same way
+under all protocols. `online`: among all items, and the model goes on learning from what it has ranked
+(training/online.py); its ranks are never compared with those of a frozen model.
 
 Legend: n events of a window, C candidates, O calibration options.
 """
@@ -21,9 +22,11 @@ from torch import Tensor
 
 from dynedge.data.log import EventLog
 from dynedge.data.windows import Window
+from dynedge.evaluation.board import TGB, Board
 from dynedge.evaluation.negatives import evaluation_negatives
 from dynedge.models.base import Model, State
 from dynedge.models.capabilities import Calibrated, capable
+from dynedge.ops.item_ranks import ranks_on_device
 from dynedge.utils.array_type import Array
 from dynedge.utils.prefetch import prefetch_map
 
@@ -45,16 +48,18 @@ class Chunk:
     batch: Any  # as `Model.score` takes it
     candidates: Tensor | None  # int64[n, C], the true item first; None: all items
     true: Tensor  # int64[n]: column of the true item
+    excluded: tuple[Tensor, Tensor] | None = None  # rows and columns that are no candidates
 
 
 def chunks(
     model: Model, log: EventLog, events: range, protocol: str, max_events: int | None = None
 ) -> Iterator[Chunk]:
     """The events in chunks of bounded memory, in order; on a GPU they are prepared ahead in threads."""
-    device, count = model.device, PROTOCOLS[protocol]
+    device = model.device
+    board = Board(log, events) if protocol == TGB else None
     on_gpu = device.type == "cuda"
     most, scores, threads = (GPU_CHUNK, GPU_SCORES, GPU_THREADS) if on_gpu else (CHUNK, CHUNK_SCORES, 0)
-    width = min(log.num_items, (count or log.num_items) + 1)
+    width = min(log.num_items, (PROTOCOLS[protocol] or log.num_items) + 1) if board is None else board.width
     size = max(1, min(scores // max(width, 1), max_events or most))
     size -= size % ALIGNED if size > ALIGNED else 0
 
@@ -63,11 +68,15 @@ def chunks(
         return window, model.prepare(window)
 
     for window, batch in prefetch_map(prepare, range(events.start, events.stop, size), threads):
-        candidates = candidate_items(window, protocol, device)
+        if board is None:
+            candidates, excluded = candidate_items(window, protocol, device), None
+        else:
+            candidates, rows, columns = board.candidates(window, device)
+            excluded = (rows, columns) if len(rows) else None
         true = (
             torch.from_numpy(window.item.astype(np.int64)) if candidates is None else torch.zeros(len(window)).long()
         )
-        yield Chunk(window, batch, candidates, true)
+        yield Chunk(window, batch, candidates, true, excluded)
 
 
 @torch.no_grad()
@@ -95,11 +104,32 @@ def rank_events(
             ranks[positions.start - events.start : positions.stop - events.start] = chunk_ranks.cpu().numpy()
 
     for chunk in chunks(model, log, events, protocol, max_events):
-        pending.append((chunk.window.events, model.rank(chunk.batch, chunk.candidates, chunk.true, state)))
+        pending.append((chunk.window.events, _rank(model, chunk, state)))
         read(leave=int(model.device.type == "cuda"))
         on_progress(len(chunk.window))
     read(leave=0)
     return ranks
+
+
+def _rank(model: Model, chunk: Chunk, state: State) -> Tensor:
+    """float64[n]: the ranks of a chunk's events; the state advances."""
+    if chunk.excluded is None:
+        return model.rank(chunk.batch, chunk.candidates, chunk.true, state)
+    scores = model.score(chunk.batch, chunk.candidates, state)
+    return ranks_without(scores, chunk.true.to(scores.device), *chunk.excluded)
+
+
+def ranks_without(scores: Tensor, true: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """float64[n]: ranks of the columns `true` int64[n] by `scores` [n, C], without the cells (rows, columns).
+
+    Subtracting is exact also where the true score is −inf or NaN, which a masked score would tie with.
+    """
+    ranks = ranks_on_device(scores, true)
+    cleaned = torch.nan_to_num(scores, nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
+    true_score = cleaned[rows, true[rows]]
+    other = cleaned[rows, columns]
+    share = (other > true_score).double() + (other == true_score).double() / 2
+    return ranks.index_add(0, rows, share, alpha=-1)
 
 
 @torch.no_grad()

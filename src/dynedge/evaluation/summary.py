@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from dynedge.evaluation.board import TGB
 from dynedge.evaluation.bootstrap import confidence_intervals
 from dynedge.evaluation.metrics import METRICS, per_event
 from dynedge.evaluation.protocol import ONLINE, PROTOCOLS
@@ -40,6 +41,8 @@ def describe_candidates(protocol: str, num_items: int) -> str:
     """Returns in words which items a protocol ranks: "all 15 items" or "500 items, …"."""
     if protocol == ONLINE:
         return f"all {num_items:,} items, learning online"
+    if protocol == TGB:
+        return "the candidates of the Temporal Graph Benchmark's rules"
     negatives = PROTOCOLS[protocol]
     if negatives is None:
         return f"all {num_items:,} items"

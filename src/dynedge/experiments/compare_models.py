@@ -14,7 +14,10 @@ from typing import Any
 
 from dynedge.config import flatten
 from dynedge.data.log import EventLog
+from dynedge.data.splits import BY_TIME
+from dynedge.data.stored_negatives import negatives_checksum
 from dynedge.errors import DataError, UsageError
+from dynedge.evaluation.board import TGB, TGB_SPLIT
 from dynedge.experiments.compared_models import TOML, BenchmarkEntry, benchmark_entries
 from dynedge.experiments.leaderboard import leaderboard
 from dynedge.experiments.subprocess_training import announce, is_trained, train_in_subprocess
@@ -51,6 +54,8 @@ def run_benchmark(
     """
     check_protocol(protocol)
     entries = benchmark_entries(names, epochs)
+    if protocol == TGB and negatives_checksum(log) is None:
+        entries = [_split_by_time(entry) for entry in entries]
     runs = {entry.name: _runs(entry, log, folder, seeds) for entry in entries}
     for run in (run for group in runs.values() for run in group):
         check_reusable(run, log)
@@ -67,6 +72,17 @@ def run_benchmark(
         "runs": str(folder),
         **leaderboard(ranks, {entry.name: _error(entry, errors) for entry in entries}),
     }
+
+
+def _split_by_time(entry: BenchmarkEntry) -> BenchmarkEntry:
+    """The entry with the split of the Temporal Graph Benchmark, where it has no other split by time."""
+    configs = {
+        recipe: config
+        if config.training.split.startswith(BY_TIME)
+        else replace(config, training=replace(config.training, split=TGB_SPLIT))
+        for recipe, config in entry.configs.items()
+    }
+    return replace(entry, configs=configs)
 
 
 def _runs(entry: BenchmarkEntry, log: EventLog, folder: Path, seeds: int) -> list[BenchmarkRun]:

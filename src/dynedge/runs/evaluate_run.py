@@ -20,7 +20,10 @@ from dynedge.config import flatten
 from dynedge.data.id_index import GrowableIdIndex
 from dynedge.data.log import EventLog, read_log
 from dynedge.data.run_rows import RunIds, encode_log
+from dynedge.data.splits import BY_TIME
+from dynedge.data.stored_negatives import negatives_checksum
 from dynedge.errors import DataError, UsageError
+from dynedge.evaluation.board import TGB, TGB_SPLIT
 from dynedge.evaluation.breakdown import breakdown
 from dynedge.evaluation.negatives import SEED
 from dynedge.evaluation.protocol import ONLINE, PROTOCOLS, rank_events
@@ -81,6 +84,8 @@ def evaluate_run(
     check_finished(folder)
     config = read_config(folder)
     opened = _open_log(folder, config, log)
+    if protocol == TGB:
+        check_board_split(config, opened, folder)
     key = _cache_key(folder, config, opened, protocol)
     cached = _read_cache(folder, protocol, key, len(_ranked_events(config, opened)))
     if cached is None:
@@ -103,8 +108,17 @@ def _ranked_events(config: RunConfig, log: EventLog) -> range:
 
 
 def check_protocol(protocol: str) -> None:
-    if protocol not in (known := (*PROTOCOLS, ONLINE)):
+    if protocol not in (known := (*PROTOCOLS, TGB, ONLINE)):
         raise UsageError(f"--protocol {protocol!r} must be one of: {', '.join(known)}.")
+
+
+def check_board_split(config: RunConfig, log: EventLog, folder: Path) -> None:
+    """Raises UsageError unless the run has a split by time, or its log the split and the negatives of a board."""
+    if not config.training.split.startswith(BY_TIME) and negatives_checksum(log) is None:
+        raise UsageError(
+            f"--protocol {TGB} is for a split by time, and {folder} has {config.training.split}; train it with: "
+            f"dynedge train {log.path} --split {TGB_SPLIT}"
+        )
 
 
 def _rank_events(folder: Path, log: EventLog, protocol: str, quiet: bool) -> tuple[Array, float | None]:
@@ -179,6 +193,7 @@ def _cache_key(folder: Path, config: RunConfig, log: EventLog, protocol: str) ->
         "settings": {key: str(value) for key, value in flatten(config.model).items()},
         "precision": config.training.precision,
         **(online_key(folder) if protocol == ONLINE else {}),
+        **({"negatives": negatives_checksum(log)} if protocol == TGB else {}),
     }
 
 

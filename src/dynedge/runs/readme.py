@@ -45,11 +45,11 @@ model.recommend(["some user"], k=10).item
 def readme(folder: Path, config: RunConfig, log: EventLog, train_state: TrainState | None) -> str:
     """Returns the README's text; `train_state` is None while training has not finished."""
     source = log.path.name if log.path else "a log in memory"
-    split = config.training.resolve_split(log)
+    split = config.training.split or log.split
     lines = [
         f"# {folder.name}: a trained `{config.name}` model\n",
         f"Trained by dynedge {__version__} on the log `{source}`: {len(log):,} events, {log.num_users:,} users, "
-        f"{log.num_items:,} items; split {split} (train, validation, test) by position in time.\n",
+        f"{log.num_items:,} items; split {split} (train, validation, test), in time order.\n",
         _unfinished(folder) if train_state is None else _outcome(train_state, log),
         FILES,
         USE.format(folder=folder.name),

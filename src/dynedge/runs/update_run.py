@@ -125,7 +125,7 @@ def continued_from(folder: Path, trained: LoadedRun, log: EventLog, training: Tr
     for kind, found, expected in (("users", log.user_ids, ids.user_ids), ("items", log.item_ids, ids.item_ids)):
         if not found.starts_with(expected):
             raise DataError(f"{where}: its first {len(expected):,} {kind} are not those of the run's log.")
-    before = trained.config.training.resolve_split(log).bounds(events)[0]
+    before = trained.config.training.resolve_split(log, events).bounds(events)[0]
     now = training.resolve_split(log).bounds(len(log))[0]
     if now <= before:
         raise DataError(

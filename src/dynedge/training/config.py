@@ -23,7 +23,9 @@ class TrainingConfig:
     )
     seed: int = option(0, "Seed of all random numbers.", least=0)
     split: str = option(
-        "", "Shares of train, validation and test events, as 0.8,0.1,0.1; empty: the log's split.", metavar="A,B,C"
+        "",
+        "Shares of train, validation and test events, as 0.8,0.1,0.1, or by time:A,B,C; empty: the log's split.",
+        metavar="A,B,C",
     )
     validation_events: int = option(
         20_000, "Number of validation events ranked after each epoch, from the first; 0: all.", least=0
@@ -52,9 +54,9 @@ class TrainingConfig:
     checkpoint_windows: int = option(0, "Number of windows between checkpoints; 0: by time only.", least=0, free=True)
     checkpoint_minutes: float = option(5.0, "Minutes between checkpoints.", least=0, free=True)
 
-    def resolve_split(self, log: EventLog) -> Split:
-        """Returns the configured split, or else the log's."""
-        return Split.parse(self.split) if self.split else log.split
+    def resolve_split(self, log: EventLog, events: int | None = None) -> Split:
+        """Returns the configured split, or else the log's, by position; that of its first `events` if given."""
+        return Split.parse(self.split).at(log.time[:events]) if self.split else log.split
 
     def validation_protocol(self, log: EventLog) -> str:
         """Returns the name of the evaluation protocol that validation uses on this log."""
