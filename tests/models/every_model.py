@@ -286,6 +286,23 @@ def assert_calibrated(model, log):
     assert not np.array_equal(by_option[0], by_option[-1])
 
 
+def assert_shares_graph(model, log):
+    """Inputs follow from the step alone and have the same shapes in windows of a size; the loss is that of them."""
+    windows = model.training_windows(len(log) * 3 // 4)
+    batches, state, step = list(model.batches(log, windows)), model.start(), Step(3, 1, 4)
+    inputs, again = (model.eval().step_inputs(batches[0], step) for _ in range(2))
+    assert all(map(torch.equal, inputs, again)) and all(len(part) for part in inputs)
+    assert torch.equal(model.loss(batches[0], state, step).total, model.loss_of(*inputs).total)
+    others = [batch for batch, events in zip(batches, windows, strict=True) if len(events) == len(windows[0])]
+    for batch in others[1:]:
+        assert [part.shape for part in model.step_inputs(batch, step)] == [part.shape for part in inputs]
+    for batch in batches:
+        model.after_step(batch, state)
+    replayed = model.start()
+    model.observe(Window(log, range(windows[-1].stop)), replayed)
+    assert all(torch.equal(state[name], replayed[name]) for name in replayed)
+
+
 def assert_graph_capturable(model, log):
     """Negatives follow from the step alone; a loss with them given is the loss that samples them itself."""
     batch = next(iter(model.batches(log, model.training_windows(len(log) * 3 // 4))))
@@ -305,6 +322,7 @@ CHECKS = {
     capabilities.Explainable: assert_explainable,
     capabilities.Undoable: assert_undoable,
     capabilities.GraphCapturable: assert_graph_capturable,
+    capabilities.SharesGraph: assert_shares_graph,
     capabilities.Calibrated: assert_calibrated,
     capabilities.HasVectors: assert_has_vectors,
     capabilities.HasStates: assert_has_states,

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from dynedge.data.windows import Window
-from dynedge.models.base import Model, State, Step
+from dynedge.models.base import Loss, Model, State, Step
 from dynedge.utils.array_type import Array
 
 C = TypeVar("C")
@@ -98,6 +98,18 @@ class GraphCapturable(ABC):
     @abstractmethod
     def sample_negatives(self, batch: Any, step: Step) -> Tensor | None:
         """The negatives of a batch, drawn outside of the graph; None where all items are candidates."""
+
+
+class SharesGraph(ABC):
+    """Its training step launches the same kernels for every window of a size: one CUDA graph serves them all."""
+
+    @abstractmethod
+    def step_inputs(self, batch: Any, step: Step) -> tuple[Tensor, ...]:
+        """What differs between steps, on the model's device."""
+
+    @abstractmethod
+    def loss_of(self, *inputs: Tensor) -> Loss:
+        """The loss of a step from its inputs and the parameters alone."""
 
 
 class Calibrated(ABC):

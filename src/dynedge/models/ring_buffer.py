@@ -166,16 +166,22 @@ class HistoryLookup:
     The events are sorted by entity once, so that an event's history directly precedes it.
     """
 
-    def __init__(self, log: EventLog, end: int, side: int, length: int) -> None:
+    def __init__(self, log: EventLog, end: int, side: int, length: int, device: torch.device) -> None:
+        self.end = end
         entity, partner = (np.asarray(ids[:end]) for ids in (log.user, log.item)[:: -1 if side else 1])
         order = np.argsort(entity, kind="stable")
-        self.entity, self.partner, self.length = entity[order], partner[order], length
-        self.position = np.empty(end, np.int64)
-        self.position[order] = np.arange(end)
+        position = np.empty(end, np.int64)
+        position[order] = np.arange(end)
+        arrays = entity[order].astype(np.int32), partner[order].astype(np.int32), position, np.arange(length)
+        self._entity, self._partner, self._position, self._age = (torch.from_numpy(a).to(device) for a in arrays)
 
-    def histories(self, events: Array) -> Array:
+    def histories(self, events: Tensor) -> Tensor:
         """int64[n, L]: the partners of each event's entity before the event, newest first."""
-        position = self.position[events][:, None]
-        previous = np.maximum(position - 1 - np.arange(self.length), 0)
-        exists = (self.entity[previous] == self.entity[position]) & (position > np.arange(self.length))
-        return np.where(exists, self.partner[previous], NONE).astype(np.int64)
+        position = self._position[events][:, None]
+        previous = (position - 1 - self._age).clamp_min_(0)
+        exists = (self._entity[previous] == self._entity[position]) & (position > self._age)
+        return self._partner[previous].long().masked_fill_(~exists, NONE)
+
+    def partners(self, events: Tensor) -> Tensor:
+        """int64[n]: the partner of each event."""
+        return self._partner[self._position[events]].long()

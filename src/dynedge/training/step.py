@@ -1,11 +1,13 @@
 """One training step per window: loss, gradients, clipping, optimizer.
 
-On a GPU the step of a window that launches the same kernels in every epoch is captured as a CUDA graph the second
-time and replayed from then on. A step has some 400 launches that take the CPU 8 µs or more each; a replay is one.
+On a GPU a step that launches the same kernels again is captured as a CUDA graph the second time and replayed from
+then on: that of a window in every epoch (`GraphCapturable`), or of all windows of a size (`SharesGraph`). A step has
+some 400 launches that take the CPU 8 µs or more each; a replay is one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,7 +15,7 @@ import torch
 from torch import Tensor
 
 from dynedge.models.base import Loss, Model, State, Step
-from dynedge.models.capabilities import GraphCapturable, capable
+from dynedge.models.capabilities import GraphCapturable, SharesGraph, capable
 from dynedge.ops.dispatch import warn_once
 from dynedge.training.config import TrainingConfig
 from dynedge.training.optimizer import Adam
@@ -24,11 +26,18 @@ from dynedge.training.precision import autocast
 class CapturedStep:
     """A CUDA graph of a step, with the tensors it reads and writes."""
 
-    batch: Any
+    batch: Any  # whose tensors the graph reads beside its inputs; None: only its inputs
     graph: torch.cuda.CUDAGraph
-    negatives: Tensor | None
+    inputs: tuple[Tensor, ...]
     numbers: Tensor  # the loss, the norm of the gradients, and what the model logs under `names`
     names: tuple[str, ...]
+
+    def replay(self, inputs: tuple[Tensor, ...]) -> tuple[Loss, Tensor]:
+        for own, given in zip(self.inputs, inputs, strict=True):
+            own.copy_(given)
+        self.graph.replay()
+        value, norm, *logged = self.numbers.clone().unbind()  # the next replay overwrites them
+        return Loss(value, dict(zip(self.names, logged, strict=True))), norm
 
 
 class TrainingStep:
@@ -38,38 +47,48 @@ class TrainingStep:
         self.model, self.optimizer, self.config = model, optimizer, config
         self._on_gpu = config.device.startswith("cuda")
         self._capturable = capable(model, GraphCapturable) if self._on_gpu else None
+        self._sharing = capable(model, SharesGraph) if self._on_gpu else None
         self._state: State | None = None
-        self._run_before: dict[int, Any] = {}
-        self._captured: dict[int, CapturedStep] = {}
+        self._run_before: dict[Any, Any] = {}
+        self._captured: dict[Any, CapturedStep] = {}
         self._pool: Any = None
         self._stream: torch.cuda.Stream | None = None
 
     def run(self, batch: Any, state: State, position: Step) -> tuple[Loss, Tensor]:
         """Returns the loss and the norm of the gradients; advances the state and updates the parameters."""
+        if self._sharing is not None:
+            inputs = self._sharing.step_inputs(batch, position)
+            return self._run_or_replay(tuple(part.shape for part in inputs), None, self._sharing.loss_of, inputs)
         if self._capturable is None:
-            return self._run(batch, state, position)
+            return self._run(lambda: self.model.loss(batch, state, position))
         self._bind(state)
         if not self._capturable.is_graph_capturable(batch):
-            return self._run(batch, state, position)
-        if self._run_before.get(position.window) is not batch:
-            self._run_before[position.window] = batch
-            return self._run(batch, state, position)
-        position = replace(position, negatives=self._capturable.sample_negatives(batch, position))
-        captured = self._captured.get(position.window)
-        if captured is None or captured.batch is not batch:
-            captured = self._capture(batch, state, position)
-            if captured is None:
-                return self._run(batch, state, position)
-            self._captured[position.window] = captured
-        elif captured.negatives is not None and position.negatives is not None:
-            captured.negatives.copy_(position.negatives)
-        captured.graph.replay()
-        value, norm, *logged = captured.numbers.unbind()
-        return Loss(value, dict(zip(captured.names, logged, strict=True))), norm
+            return self._run(lambda: self.model.loss(batch, state, position))
+        negatives = self._capturable.sample_negatives(batch, position)
 
-    def _run(self, batch: Any, state: State, position: Step) -> tuple[Loss, Tensor]:
+        def compute_window(*inputs: Tensor) -> Loss:
+            return self.model.loss(batch, state, replace(position, negatives=inputs[0] if inputs else None))
+
+        return self._run_or_replay(position.window, batch, compute_window, () if negatives is None else (negatives,))
+
+    def _run_or_replay(
+        self, key: Any, batch: Any, compute: Callable[..., Loss], inputs: tuple[Tensor, ...]
+    ) -> tuple[Loss, Tensor]:
+        """Runs the first step of a key and a batch, captures the second, and replays all later ones."""
+        if key not in self._run_before or self._run_before[key] is not batch:
+            self._run_before[key] = batch
+            return self._run(lambda: compute(*inputs))
+        captured = self._captured.get(key)
+        if captured is None or captured.batch is not batch:
+            captured = self._capture(batch, compute, inputs)
+            if captured is None:
+                return self._run(lambda: compute(*inputs))
+            self._captured[key] = captured
+        return captured.replay(inputs)
+
+    def _run(self, compute: Callable[[], Loss]) -> tuple[Loss, Tensor]:
         with autocast(self.config):
-            loss = self.model.loss(batch, state, position)
+            loss = compute()
         self.optimizer.zero_grad()
         if loss.total.requires_grad:  # not for a model without parameters, or a window without examples
             loss.total.backward()  # type: ignore[no-untyped-call]
@@ -87,8 +106,8 @@ class TrainingStep:
                 tensor.copy_(state[name])
                 state[name] = tensor
 
-    def _capture(self, batch: Any, state: State, position: Step) -> CapturedStep | None:
-        graph = torch.cuda.CUDAGraph()
+    def _capture(self, batch: Any, compute: Callable[..., Loss], inputs: tuple[Tensor, ...]) -> CapturedStep | None:
+        graph, inputs = torch.cuda.CUDAGraph(), tuple(part.clone() for part in inputs)
         if self._pool is None:
             torch.cuda.empty_cache()  # memory reserved for launched steps is of no use to captured ones
             self._pool = torch.cuda.graph_pool_handle()
@@ -100,17 +119,17 @@ class TrainingStep:
             with torch.cuda.stream(stream):
                 graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
                 try:
-                    loss, norm = self._run(batch, state, position)
+                    loss, norm = self._run(lambda: compute(*inputs))
                     values = [loss.total, norm, *loss.log.values()]
                     for slot, value in zip(numbers, values, strict=False):
                         slot.copy_(value) if isinstance(value, Tensor) else slot.fill_(value)
                 finally:
                     graph.capture_end()
         except RuntimeError as error:
-            self._capturable = None
+            self._capturable = self._sharing = None
             self._captured.clear()  # the memory they hold is needed now
             warn_once(f"CUDA graphs are not used, which is slower: {str(error).splitlines()[0]}")
             return None
         self.optimizer.zero_grad()  # the graph owns its gradients
         torch.cuda.current_stream().wait_stream(stream)
-        return CapturedStep(batch, graph, position.negatives, numbers[: len(values)], tuple(loss.log))
+        return CapturedStep(batch, graph, inputs, numbers[: len(values)], tuple(loss.log))

@@ -60,7 +60,9 @@ def test_history_lookup_of_shuffled_events(side):
     log, length = make_log(events=300), 5
     events = np.random.default_rng(0).permutation(250)
     expected = reference_histories(log, side, length)[events, :, 0]
-    assert np.array_equal(HistoryLookup(log, 250, side, length).histories(events), expected)
+    lookup = HistoryLookup(log, 250, side, length, torch.device("cpu"))
+    assert np.array_equal(lookup.histories(torch.from_numpy(events)), expected)
+    assert np.array_equal(lookup.partners(torch.from_numpy(events)), (log.item, log.user)[side][events])
 
 
 # ---- training
@@ -149,7 +151,7 @@ def test_the_sampled_loss_over_all_items_is_the_full_softmax(name):
     log = make_log()
     full, sampled = small_model(name, log, 90), small_model(name, log, 90)
     sampled.config = replace(sampled.config, full_softmax_up_to=0)
-    sampled.sample_negatives = lambda batch, step: torch.randperm(log.num_items, generator=step.generator())
+    sampled.sample_negatives = lambda step: torch.randperm(log.num_items, generator=step.generator())
     losses = [
         model.loss(next(model.batches(log, model.training_windows(90))), model.start(), Step(0, 0, 0)).total
         for model in (full, sampled)

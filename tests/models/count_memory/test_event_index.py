@@ -277,3 +277,19 @@ def test_popularity_decays_by_its_half_lives():
         weights = np.bincount(item, 2.0 ** (-ages / half_life), ITEMS)
         shares = state["popularity"][:, h].double().numpy() / float(state["popularity_total"][h])
         np.testing.assert_allclose(shares, weights / weights.sum(), rtol=1e-5, atol=1e-12)
+
+
+@pytest.mark.parametrize("half_life", [0.3, 2.0, 11.0])
+def test_many_rescalings_in_one_call_equal_one_event_at_a_time(half_life):
+    """One call lists the items whose count is not 0 at its first rescaling; items come, fade to 0 and come back."""
+    rng, items, growth = np.random.default_rng(7), 300, 2.0 ** (1 / np.array([half_life, 1e9]))
+    item = np.concatenate([rng.integers(first, first + 60, 900) for first in (0, 120, 240, 30)])
+    at_once, one_by_one = empty(1, items, 2), empty(1, items, 2)
+    count_popularity(popularity_of(view_of(at_once, items)), growth, item)
+    for k in range(len(item)):
+        count_popularity(popularity_of(view_of(one_by_one, items)), growth, item[k : k + 1])
+    np.testing.assert_allclose(at_once["popularity"][:, 1], np.bincount(item, minlength=items), rtol=1e-5)
+    for name in ("popularity", "popularity_total", "event_weight"):
+        assert torch.equal(at_once[name], one_by_one[name])
+    of_last, of_first = at_once["popularity"][item[-1], 0], at_once["popularity"][100:120, 0]
+    assert of_last > 0 and not of_first.any()

@@ -36,6 +36,7 @@ POOL_CAPACITY = 1024  # of a new pool
 SIZES = 40  # of blocks: powers of two
 BLOCK = 64  # items whose largest popularity is at hand
 RESCALE_ABOVE = 1e12  # weight of an event at which all popularity counts are divided by it
+NEGLIGIBLE = 1e-30  # counts below, beside an event of weight 1, become 0
 ITEM, CLOCK, NUMBER = range(3)  # columns of an event in a history; NUMBER: among the item's occurrences
 USER, PLACE, AT, BEFORE, NEXT, NEXT_AT = range(6)  # columns of an occurrence, see EventIndex
 NONE, NEVER = -1, np.iinfo(np.int32).max  # no item; no clock
@@ -297,22 +298,60 @@ def append_events(index: EventIndex, user: Array, item: Array, time: Array, plac
 
 @compiled
 def count_popularity(popularity: Popularity, growth: Array, item: Array) -> None:
-    """Counts events in the popularity of their items; `growth` float64[H] is that of an event's weight."""
+    """Counts events in the popularity of their items; `growth` float64[H] is that of an event's weight.
+
+    Counts of a short half-life are 0 for most items. The first rescaling reads all items and lists the others; later
+    ones divide only those.
+    """
     counts, largest, weight = popularity.counts, popularity.largest, popularity.event_weight
+    listed, num_listed = np.empty((0, 0), np.int32), np.full(len(growth), NONE)
     for k in range(len(item)):
         i = item[k]
         for h in range(len(growth)):
             weight[h] *= growth[h]
+            if num_listed[h] != NONE and counts[i, h] == 0:
+                listed[h, num_listed[h]] = i
+                num_listed[h] += 1
             counts[i, h] += weight[h]
             popularity.total[h] += weight[h]
             if len(largest):
                 largest[i // BLOCK, h] = max(largest[i // BLOCK, h], counts[i, h])
             if weight[h] > RESCALE_ABOVE:
-                for rows in (counts, largest):
-                    for x in range(len(rows)):
-                        rows[x, h] /= weight[h]
+                if num_listed[h] == NONE:
+                    if not len(listed):
+                        listed = np.empty((len(growth), len(counts)), np.int32)
+                    num_listed[h] = _list_counted(counts, h, listed[h])
+                num_listed[h] = _rescale(counts, h, weight[h], listed[h], num_listed[h])
+                for x in range(len(largest)):
+                    largest[x, h] /= weight[h]
                 popularity.total[h] /= weight[h]
                 weight[h] = 1.0
+
+
+@compiled
+def _list_counted(counts: Array, h: int, listed: Array) -> int:
+    """Writes the items whose count is not 0, and returns how many there are."""
+    size = 0
+    for i in range(len(counts)):
+        if counts[i, h] != 0:
+            listed[size] = i
+            size += 1
+    return size
+
+
+@compiled
+def _rescale(counts: Array, h: int, weight: float, listed: Array, size: int) -> int:
+    """Divides the counts of the listed items, drops those that become negligible, and returns how many are left."""
+    left = 0
+    for x in range(size):
+        i = listed[x]
+        counts[i, h] /= weight
+        if counts[i, h] < NEGLIGIBLE:
+            counts[i, h] = 0
+        else:
+            listed[left] = i
+            left += 1
+    return left
 
 
 @compiled

@@ -98,10 +98,10 @@ class CountMemory(Model, Growable, Explainable, Undoable, RemembersSeen):
         latest = np.concatenate((state["latest_items"].numpy(), window.item.astype(np.int32, copy=False)))
         return Events(window.user, window.item, window.time, places, clock, latest)
 
-    def _finish(self, events: Events, state: State) -> None:
-        """Advances popularity and latest items past a window that was appended."""
+    def _finish(self, events: Events, state: State, counted: int = 0) -> None:
+        """Advances latest items and popularity, which has `counted` of the events, past an appended window."""
         index = self._index(state)
-        count_popularity(popularity_of(index), self.settings.weight_growth, events.item)
+        count_popularity(popularity_of(index), self.settings.weight_growth, events.item[counted:])
         index.latest_items[:] = events.latest_items[-RECENT_EVENTS:]
 
     def observe(self, window: Window, state: State) -> None:
@@ -153,19 +153,22 @@ class CountMemory(Model, Growable, Explainable, Undoable, RemembersSeen):
             parts = events, sampled, offsets, start, stop, buffer, examples
             collect_examples(index, popularity, self.settings, self._equal_weights, *parts)
 
-        self._in_parts(collect, count, index)
-        self._finish(events, state)
+        counted = 0
+        if self._num_parts(count, index) > 1:
+            self._in_parts(collect, count, index)
+        elif count:  # with the popularity of the state itself
+            collect(0, count, popularity_of(index), self._buffer())
+            counted = int(sampled[-1])
+        self._finish(events, state, counted)
         return to_tensors(examples, self.mixture.logits)
 
     def _in_parts(
         self, work: Callable[[int, int, Popularity, CandidateBuffer], None], count: int, index: EventIndex
     ) -> None:
         """Calls work(start, stop, ...) for parts of range(count) on several threads, each with its own popularity."""
-        threads = torch.get_num_threads()
-        copied = 1 + sum(array.nbytes for array in popularity_of(index)) // COPIED_PER_EVENT
-        parts = max(1, min(2 * threads if threads > 1 else 1, count // max(MIN_PART, copied)))
+        parts = self._num_parts(count, index)
         remaining = iter(range(parts))
-        buffers = [self._buffer(thread) for thread in range(min(threads, parts))]
+        buffers = [self._buffer(thread) for thread in range(min(torch.get_num_threads(), parts))]
 
         def run(thread: int) -> None:
             for part in remaining:
@@ -173,6 +176,12 @@ class CountMemory(Model, Growable, Explainable, Undoable, RemembersSeen):
                 work(start, stop, copy_popularity(popularity_of(index)), buffers[thread])
 
         run_side_by_side(run, len(buffers))
+
+    def _num_parts(self, count: int, index: EventIndex) -> int:
+        """Returns the number of parts for which copying the popularity pays."""
+        threads = torch.get_num_threads()
+        copied = 1 + sum(array.nbytes for array in popularity_of(index)) // COPIED_PER_EVENT
+        return max(1, min(2 * threads if threads > 1 else 1, count // max(MIN_PART, copied)))
 
     def _buffer(self, thread: int = 0) -> CandidateBuffer:
         """Returns the scratch memory of a thread."""

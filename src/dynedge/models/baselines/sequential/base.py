@@ -25,13 +25,14 @@ from dynedge.config import option
 from dynedge.data.log import EventLog
 from dynedge.data.windows import Window
 from dynedge.models.base import REPLAYED, LogShape, Loss, Model, State, Step, loggable
+from dynedge.models.capabilities import SharesGraph
 from dynedge.models.entity_rows import Rows
 from dynedge.models.layers import ItemFeatures
 from dynedge.models.ring_buffer import HistoryLookup, RingBuffers, RingIndex
 from dynedge.models.state_checks import check_names
 from dynedge.ops.gather_linear import gather_rows
-from dynedge.utils.array_type import Array
 
+OBSERVED_TOGETHER = 256  # training windows after which the state advances
 MIN_ROWS = 8  # rows scored at once: matrix products of fewer than four rows are summed in another order
 
 
@@ -62,19 +63,20 @@ VECTOR_SEARCH = SEARCH | {"model.temperature": (0.05, 0.07, 0.1, 0.2)}
 
 
 class SequenceBatch(NamedTuple):
-    """A training window: its events, their index for the ring buffers, and the lookup of any event's history.
+    """A training window: its events, and the lookup of any event's history.
 
     `shuffled`: the events that an epoch puts into a random order. None: a window after training, which is learned
-    together with as many events before it (replay).
+    together with as many events before it (replay). `observed`: the events that the state advances over after the
+    step. No step reads the state, so it advances by many windows at once.
     """
 
     window: Window
-    ring_index: RingIndex
     lookup: HistoryLookup
     shuffled: range | None
+    observed: range
 
 
-class SequenceModel(Model):
+class SequenceModel(Model, SharesGraph):
     min_rows = MIN_ROWS  # histories are padded to at least this many rows
 
     def __init__(self, config: Any, shape: LogShape) -> None:
@@ -82,7 +84,7 @@ class SequenceModel(Model):
         self.ring_buffers = RingBuffers(0, shape.users, config.history_length)
         self.items = ItemFeatures(shape, config.dim, ids=True, categories=config.categories)
         self.bias = nn.Parameter(torch.zeros(shape.items + 1, 1))
-        self._order: tuple[tuple[int, int], Array] | None = None
+        self._order: tuple[tuple[int, int], Tensor] | None = None
         self._lookup: tuple[EventLog, HistoryLookup] | None = None
 
     def entity_rows(self) -> dict[str, Rows]:
@@ -137,49 +139,60 @@ class SequenceModel(Model):
 
     def batches(self, log: EventLog, windows: Sequence[range], first: int = 0) -> Iterator[SequenceBatch]:
         train_end = windows[-1].stop
-        lookup = HistoryLookup(log, train_end, 0, self.config.history_length)
-        for events in windows[first:]:
-            window = Window(log, events)
-            yield SequenceBatch(window, self.prepare(window), lookup, range(train_end))
+        lookup = self._history_lookup(log, train_end)
+        for number, events in enumerate(windows[first:], first):
+            is_observed = (number + 1) % OBSERVED_TOGETHER == 0 or number + 1 == len(windows)
+            start = windows[number - number % OBSERVED_TOGETHER].start if is_observed else events.stop
+            yield SequenceBatch(Window(log, events), lookup, range(train_end), range(start, events.stop))
 
     def continued_batch(self, window: Window, state: State) -> SequenceBatch:
-        log = window.log
-        if self._lookup is None or self._lookup[0] is not log:
-            self._lookup = log, HistoryLookup(log, len(log), 0, self.config.history_length)
-        return SequenceBatch(window, self.prepare(window), self._lookup[1], None)
+        lookup = self._history_lookup(window.log, len(window.log))
+        return SequenceBatch(window, lookup, None, window.events)
 
-    def _training_events(self, batch: SequenceBatch, step: Step) -> Array:
+    def _history_lookup(self, log: EventLog, end: int) -> HistoryLookup:
+        """Of the log's first `end` events; the latest one is kept."""
+        if self._lookup is None or self._lookup[0] is not log or self._lookup[1].end != end:
+            self._lookup = log, HistoryLookup(log, end, 0, self.config.history_length, self.bias.device)
+        return self._lookup[1]
+
+    def _training_events(self, batch: SequenceBatch, step: Step) -> Tensor:
         """The events of a training step."""
-        events = batch.window.events
+        events, device = batch.window.events, self.bias.device
         if batch.shuffled is None:
             first = max(0, events.start - REPLAYED)
             rng, older = np.random.default_rng([step.seed, step.epoch, step.window]), min(events.start, len(events))
-            return np.concatenate([np.arange(events.start, events.stop), rng.integers(first, events.start, older)])
+            drawn = np.concatenate([np.arange(events.start, events.stop), rng.integers(first, events.start, older)])
+            return torch.from_numpy(drawn).to(device)
         if not self.config.shuffle:
-            return np.arange(events.start, events.stop)
+            return torch.arange(events.start, events.stop, device=device)
         epoch = step.seed, step.epoch
         if self._order is None or self._order[0] != epoch:
-            self._order = epoch, np.random.default_rng(epoch).permutation(len(batch.shuffled))
+            order = np.random.default_rng(epoch).permutation(len(batch.shuffled))
+            self._order = epoch, torch.from_numpy(order).to(device)
         return self._order[1][events.start : events.stop]
 
-    def sample_negatives(self, batch: SequenceBatch, step: Step) -> Tensor | None:
+    def sample_negatives(self, step: Step) -> Tensor | None:
         """int64[C]: the negatives of a step; None where all items are candidates."""
         if self.shape.items <= self.config.full_softmax_up_to:
             return None
         return torch.randint(self.shape.items, (self.config.negatives,), generator=step.generator())
 
     def loss(self, batch: SequenceBatch, state: State, step: Step) -> Loss:
-        device, events = self.bias.device, self._training_events(batch, step)
-        history = torch.from_numpy(batch.lookup.histories(events)).to(device)
-        true = torch.from_numpy(batch.window.log.item[events].astype(np.int64)).to(device)
-        negatives = self.sample_negatives(batch, step)
-        if negatives is None:
-            losses, encoding = self._full_losses(history, true)
-        else:
-            losses, encoding = self._sampled_losses(history, true, negatives.to(device))
-        self.ring_buffers.advance(batch.ring_index, state)
-        total = losses.sum() / max(len(true), 1) + self.auxiliary_loss(encoding)
+        return self.loss_of(*self.step_inputs(batch, step))
+
+    def step_inputs(self, batch: SequenceBatch, step: Step) -> tuple[Tensor, ...]:
+        events, negatives = self._training_events(batch, step), self.sample_negatives(step)
+        sampled = () if negatives is None else (negatives.to(self.bias.device),)
+        return batch.lookup.histories(events), batch.lookup.partners(events), *sampled
+
+    def loss_of(self, *inputs: Tensor) -> Loss:
+        losses, encoding = self._full_losses(*inputs) if len(inputs) == 2 else self._sampled_losses(*inputs)
+        total = losses.sum() / max(len(losses), 1) + self.auxiliary_loss(encoding)
         return Loss(total, {"loss": loggable(total.detach())})
+
+    def after_step(self, batch: SequenceBatch, state: State) -> None:
+        if batch.observed:
+            self.observe(Window(batch.window.log, batch.observed), state)
 
     def _full_losses(self, history: Tensor, true: Tensor) -> tuple[Tensor, Any]:
         """(losses [n], encoding), with all items as candidates."""
@@ -195,8 +208,12 @@ class SequenceModel(Model):
         A sampled negative represents I / C items, so that the loss estimates the softmax over all items.
         """
         own = torch.cat([true[:, None], history], 1)
-        unique, row = torch.unique(torch.cat([own.flatten(), negatives]), return_inverse=True)
-        vectors, bias = self._item_vectors(unique)
+        items = torch.cat([own.flatten(), negatives])
+        if items.is_cuda:  # reading how many are distinct would wait for the GPU
+            row = torch.arange(len(items), device=items.device)
+        else:
+            items, row = torch.unique(items, return_inverse=True)
+        vectors, bias = self._item_vectors(items)
         own_rows, negative_rows = row[: own.numel()].view(own.shape), row[own.numel() :]
         encoding = self.encode_history(own_rows[:, 1:], history >= 0, vectors)
         own_scores = self._scores_with_bias(encoding, gather_history(own_rows, vectors), bias[own_rows])
