@@ -80,3 +80,25 @@ def cli_process():
 def place(tmp_path_factory):
     """Where runs are made, once each."""
     return tmp_path_factory.mktemp("runs")
+
+
+@pytest.fixture
+def poisoned():
+    """Fills the memory of torch.empty with NaN, so that unwritten numbers show; restores the number of threads."""
+    yield from _poisoned(warn_only=False)
+
+
+@pytest.fixture
+def poisoned_anywhere():
+    """The same where the reference may run on a GPU, by torch operators that are not deterministic there."""
+    yield from _poisoned(warn_only=True)
+
+
+def _poisoned(warn_only):
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.use_deterministic_algorithms(True, warn_only=warn_only)
+    yield
+    torch.use_deterministic_algorithms(False)
+    torch.set_num_threads(threads)

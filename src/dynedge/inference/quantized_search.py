@@ -21,6 +21,7 @@ from dynedge.utils.array_type import Array
 from dynedge.utils.numba_compile import compiled
 
 MAX_CODE = 127
+BLOCK = 256  # items whose bounds are compared with the threshold together
 BATCH = 1 << 14  # items quantized together
 PARALLEL_ITEMS = 1 << 18  # from this many items, more than one thread is faster
 ROUNDING = 0.51  # error in scales: half of one, plus what float rounding in the product may add
@@ -61,13 +62,16 @@ class QuantizedSearch:
         """Returns (scores, items) of the k largest base[i] + query · row i, largest first."""
         vector, lower = np.ascontiguousarray(query.float().numpy()), np.empty(len(base), np.float32)
         error = np.float32(ROUNDING * np.abs(vector[:-1]).sum())
-        arguments = self._codes, self._scale_bias, base.numpy(), vector, error, lower
+        blocks = np.empty((2, -(-len(base) // BLOCK)), np.float32)
+        arguments = self._codes, self._scale_bias, base.numpy(), vector, error, lower, blocks
         if len(base) < PARALLEL_ITEMS:
-            _lower_bounds(0, 1, *arguments)
+            _bound(0, 1, *arguments)
         else:
-            run_in_parts(_lower_bounds, len(base), *arguments)
-        threshold = torch.from_numpy(lower).topk(min(k, len(base))).values[-1]
-        items = torch.from_numpy(_candidates(self._scale_bias, error, lower, float(threshold)))
+            run_in_parts(_bound, len(base), *arguments)
+        # The best items of k blocks are k items: the threshold is seldom lower than that of all items.
+        bounds = blocks[0] if blocks.shape[1] >= k else lower
+        threshold = np.partition(bounds, -min(k, len(bounds)))[-min(k, len(bounds))]
+        items = torch.from_numpy(_candidates(self._scale_bias, error, lower, blocks[1], threshold))
         scores = base[items] + self.model.item_matrix(items, state).float() @ query.float()
         best = scores.topk(min(k, len(base)))
         return best.values, items[best.indices]
@@ -86,24 +90,44 @@ def _quantize(items: Array, rows: Array, codes: Array, scale_bias: Array) -> Non
 
 
 @compiled(fastmath={"reassoc", "contract", "nsz"})
-def _lower_bounds(
-    part: int, parts: int, codes: Array, scale_bias: Array, base: Array, query: Array, error: float, out: Array
+def _bound(
+    part: int,
+    parts: int,
+    codes: Array,
+    scale_bias: Array,
+    base: Array,
+    query: Array,
+    error: float,
+    lower: Array,
+    blocks: Array,
 ) -> None:
-    """out[i]: a lower bound of the score of item i."""
-    width = codes.shape[1]
-    for i in range(len(out) * part // parts, len(out) * (part + 1) // parts):
-        total, code = np.float32(0), codes[i]
-        for j in range(width):
-            total += query[j] * np.float32(code[j])
-        out[i] = base[i] + query[width] * scale_bias[i, 1] + scale_bias[i, 0] * (total - error) - np.float32(SLACK)
+    """lower[i]: a lower bound of the score of item i; blocks: the largest lower and upper bound of each block."""
+    width, count = codes.shape[1], blocks.shape[1]
+    for block in range(count * part // parts, count * (part + 1) // parts):
+        largest, upper = np.float32(-np.inf), np.float32(-np.inf)
+        for i in range(block * BLOCK, min((block + 1) * BLOCK, len(lower))):
+            total, code = np.float32(0), codes[i]
+            for j in range(width):
+                total += query[j] * np.float32(code[j])
+            bound = base[i] + query[width] * scale_bias[i, 1] + scale_bias[i, 0] * (total - error) - np.float32(SLACK)
+            lower[i], largest = bound, max(largest, bound)
+            upper = max(upper, _upper_bound(bound, error, scale_bias[i, 0]))
+        blocks[0, block], blocks[1, block] = largest, upper
+
+
+@compiled(inline="always")
+def _upper_bound(lower: np.float32, error: np.float32, scale: np.float32) -> np.float32:
+    return lower + np.float32(2) * (error * scale + np.float32(SLACK))
 
 
 @compiled
-def _candidates(scale_bias: Array, error: float, lower: Array, threshold: float) -> Array:
-    """Returns the items whose scores may reach the threshold."""
+def _candidates(scale_bias: Array, error: float, lower: Array, upper: Array, threshold: np.float32) -> Array:
+    """Returns the items whose scores may reach the threshold; `upper` has the largest upper bound of each block."""
     items, count = np.empty(len(lower), np.int64), 0
-    for i in range(len(lower)):
-        if lower[i] + 2 * (error * scale_bias[i, 0] + SLACK) >= threshold:
-            items[count] = i
-            count += 1
-    return items[:count]
+    for block in range(len(upper)):
+        if upper[block] >= threshold:
+            for i in range(block * BLOCK, min((block + 1) * BLOCK, len(lower))):
+                if _upper_bound(lower[i], error, scale_bias[i, 0]) >= threshold:
+                    items[count] = i
+                    count += 1
+    return items[:count].copy()

@@ -1,15 +1,14 @@
 """One event in one compiled step: what the recurrence does with a window of one event on a CPU, to the bit.
 
-A window takes some fifty tensor operations, whatever its size, and most of the time of one event is their overhead.
-The kernels are those of the windows; their weights are transposed once, until a parameter changes.
+The kernels are those of the windows.
 
 Legend: d width of a state, f width of an item's features, e of an event's, h half-lives of the popularity columns.
 """
 
 from __future__ import annotations
 
-from operator import is_
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -18,12 +17,12 @@ from torch import Tensor
 from dynedge.data.windows import Window
 from dynedge.models.base import NON_FINITE, NonFiniteStateError, State
 from dynedge.models.edge import popularity
+from dynedge.models.edge.compiled_step import GAPS, CompiledStep, Entities, array, item_features, read_state
 from dynedge.ops.decayed_counts.cpu import count_events
 from dynedge.ops.gather_linear.cpu_kernels import fill_bias, transposed
 from dynedge.ops.gather_matmul import add_matmul
 from dynedge.ops.level_gru.cpu import root_bounds
 from dynedge.ops.level_gru.cpu_kernels import forward, kernel_weights, project_roots
-from dynedge.ops.read_states.cpu import fill_rows
 from dynedge.utils.array_type import Array
 from dynedge.utils.numba_compile import compiled
 
@@ -31,15 +30,13 @@ if TYPE_CHECKING:
     from dynedge.models.edge.recurrence import Recurrence
 
 STATES = "user", "item", "user_moved", "item_moved", "user_time", "item_time", "last_item"
-GAPS = 2  # features of a time gap
+COUNTED = popularity.COUNTS, popularity.EVENT, popularity.CLOCK
 
 
 class _Weights(NamedTuple):
     """The recurrence's parameters as the kernels read them."""
 
-    codes: Array  # int64[tables, items + 1]
-    tables: tuple[Array, ...]  # embeddings of an item's id and categories
-    grown: bool  # the row before the last is that of all items added later
+    entities: Entities
     event: Array  # [features of an event, e]; e is 0 if there are none
     event_bias: Array  # [e]
     features: Array  # [2, f + e + GAPS, 3d]
@@ -47,9 +44,6 @@ class _Weights(NamedTuple):
     own_bias: Array
     own: Array  # [2, d, 3d]
     other: Array  # [2, d, 3d]
-    xi: Array  # [2, d]
-    psi: tuple[Array, Array]
-    psi_row: tuple[Array, Array]
 
 
 class _Window(NamedTuple):
@@ -77,31 +71,25 @@ class _States(NamedTuple):
     clock: Array
 
 
-class EventStep:
+class EventStep(CompiledStep[_Weights, _States]):
     """Observes single events for a recurrence; `supports` says for which ones it can."""
 
     def __init__(self, model: Recurrence) -> None:
-        self._model = model
-        self._versions: list[tuple[Tensor, int]] = []  # of the parameters that the weights were read from
-        self._codes: Tensor | None = None
-        self._psi_rows: tuple[Tensor, ...] = ()
-        self._tensors: list[Tensor] = []
-        self._weights: _Weights
+        super().__init__(model)
         self._gap = torch.zeros(2, dtype=torch.float64)
         schedule = model.schedule_of_one
         lists = schedule.children, schedule.blocks, schedule.parents, schedule.exit_rows
         self._window = _Window(root_bounds(schedule), *lists)
         self._rates = model.popularity.counts.numpy() if model.config.popularity else np.zeros(0)
+        self._names = (*STATES, *COUNTED) if model.config.popularity else STATES
 
     @staticmethod
     def supports(model: Recurrence) -> bool:
-        config = model.config
-        on_cpu = model.xi.device.type == "cpu" and model.xi.dtype == torch.float32
-        return bool(on_cpu and config.evolve_active and config.time_gaps and len(model.items.tables))
+        return CompiledStep.supports(model) and model.config.evolve_active
 
     def observe(self, window: Window, state: State) -> None:
         """Raises NonFiniteStateError before anything has changed."""
-        weights, states = self._current_weights(), self._current_states(state)
+        weights, states = self._current_weights(), self._current_states(state, self._names)
         user, item, time = int(window.user[0]), int(window.item[0]), float(window.time[0])
         gaps = np.empty((2, GAPS), np.float32)
         before = states.user_time[user], states.item_time[item]
@@ -114,56 +102,22 @@ class EventStep:
         if not _step(user, item, time, gaps, window.features, weights, self._window, states, self._rates):
             raise NonFiniteStateError(NON_FINITE)
 
-    def _current_weights(self) -> _Weights:
-        model = self._model
-        codes, rows = model.items.codes, (model.psi_row(0), model.psi_row(1))
-        changed = any(tensor._version != version for tensor, version in self._versions)
-        if codes is not self._codes or changed:
-            self._read_weights()
-            self._codes, self._psi_rows = codes, ()
-        if not self._psi_rows or not all(map(is_, rows, self._psi_rows)):  # replaced for every new user or item
-            self._psi_rows = rows
-            self._weights = self._weights._replace(psi_row=(_array(rows[0]), _array(rows[1])))
-        return self._weights
-
-    def _read_weights(self) -> None:
-        model = self._model
-        items, event, gru = model.items, model.event, model.gru
-        own_bias, own, other = kernel_weights(_array(gru.own_bias), _array(gru.own), _array(gru.other))
+    def _read_weights(self, entities: Entities) -> _Weights:
+        event, gru = self._model.event, self._model.gru
+        own_bias, own, other = kernel_weights(array(gru.own_bias), array(gru.own), array(gru.other))
         no_event = np.zeros((0, 0), np.float32), np.zeros(0, np.float32)
-        event_weights = no_event if event is None else (transposed(_array(event.weight)), _array(event.bias))
-        self._weights = _Weights(
-            _array(items.codes),
-            tuple(_array(table) for table in items.tables),
-            items.grown,
-            event_weights[0],
-            event_weights[1],
-            np.stack([transposed(side) for side in _array(gru.feature)]),
-            _array(gru.bias),
-            own_bias,
-            own,
-            other,
-            _array(model.xi),
-            (_array(model.psi[0]), _array(model.psi[1])),
-            (np.zeros(0, np.int64), np.zeros(0, np.int64)),
-        )
-        learned = [*items.parameters(), *gru.parameters(), model.xi, *model.psi]
-        learned += [] if event is None else event.parameters()
-        self._versions = [(tensor, tensor._version) for tensor in learned]
+        event_weights = no_event if event is None else (transposed(array(event.weight)), array(event.bias))
+        features = np.stack([transposed(side) for side in array(gru.feature)])
+        return _Weights(entities, *event_weights, features, array(gru.bias), own_bias, own, other)
 
-    def _current_states(self, state: State) -> _States:
-        names = (*STATES, popularity.COUNTS, popularity.EVENT, popularity.CLOCK)
-        tensors = [state[name] for name in names if name in state]
-        if len(tensors) != len(self._tensors) or not all(map(is_, tensors, self._tensors)):
-            arrays = [tensor.numpy() for tensor in tensors]
-            if len(arrays) == len(STATES):
-                arrays += [np.zeros((0, 0), np.float32), np.zeros(0, np.int64), np.zeros(1, np.int64)]
-            self._states, self._tensors = _States(*arrays), tensors
-        return self._states
+    def _learned(self) -> Iterable[Tensor]:
+        model = self._model
+        yield from (*model.items.parameters(), *model.gru.parameters(), model.xi, *model.psi)
+        yield from () if model.event is None else model.event.parameters()
 
-
-def _array(tensor: Any) -> Array:
-    return np.ascontiguousarray(tensor.detach().numpy())
+    def _read_states(self, arrays: Sequence[Array]) -> _States:
+        no_counts = np.zeros((0, 0), np.float32), np.zeros(0, np.int64), np.zeros(1, np.int64)
+        return _States(*arrays) if self._names != STATES else _States(*arrays, *no_counts)
 
 
 @compiled
@@ -181,8 +135,8 @@ def _step(
     """Writes the event's new states and what else it changes; False, and nothing written, if one is infinite."""
     d = states.user.shape[1]
     arena = np.empty((4, d), np.float32)
-    _read_state(arena[0:1], user, weights, 0, states.user, states.user_moved)
-    _read_state(arena[1:2], item, weights, 1, states.item, states.item_moved)
+    read_state(arena[0:1], user, weights.entities, 0, states.user, states.user_moved)
+    read_state(arena[1:2], item, weights.entities, 1, states.item, states.item_moved)
     products = _products(item, gaps, features, weights)
     entry_own, root_other = np.empty((2, 3 * d), np.float32), np.empty((2, 3 * d), np.float32)
     gates = np.empty((2, 4 * d), np.float32)
@@ -210,21 +164,10 @@ def _step(
 
 
 @compiled
-def _read_state(row: Array, entity: int, weights: _Weights, side: int, stored: Array, moved: Array) -> None:
-    entities, source = np.empty(1, np.int64), np.empty(1, np.int64)
-    entities[0] = entity
-    fill_rows(row, source, weights.xi[side], weights.psi[side], weights.psi_row[side], stored, moved, entities)
-
-
-@compiled
 def _products(item: int, gaps: Array, features: Array, weights: _Weights) -> Array:
     """[2, 3d]: the products of the event's features with the weights of both sides, and the biases."""
     zero = np.zeros(1, np.int64)
-    place = min(item, weights.codes.shape[1] - 2) if weights.grown else item
-    width = weights.tables[0].shape[1]
-    inputs = np.empty((1, len(weights.tables) * width), np.float32)
-    for k in range(len(weights.tables)):
-        inputs[0, k * width : (k + 1) * width] = weights.tables[k][weights.codes[k, place]]
+    inputs = item_features(item, weights.entities)
     own = np.empty((1, len(weights.event_bias)), np.float32)
     if len(weights.event_bias):
         fill_bias(own, weights.event_bias)

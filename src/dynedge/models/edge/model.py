@@ -238,7 +238,7 @@ class Edge(
         users, times = torch.tensor([user]), torch.tensor([time], dtype=torch.float64)
         memory = self.memory.score_query(users, times, None, _part(state, MEMORY))[0]
         base, query = self.recurrence.query_vector(user, time, _part(state, RECURRENCE))
-        return memory.to(base).log_().add_(base, alpha=float(self.weight)), query * self.weight
+        return self._fuse(memory, base), query * self.weight
 
     def score_query(self, users: Tensor, times: Tensor, candidates: Tensor | None, state: State) -> Tensor:
         memory = self.memory.score_query(users, times, candidates, _part(state, MEMORY))

@@ -32,6 +32,7 @@ from dynedge.models.edge.config import RecurrenceConfig
 from dynedge.models.edge.dnode_constraint import DNodeConstraint
 from dynedge.models.edge.event_step import EventStep
 from dynedge.models.edge.gpu_window_cache import GPUWindowCache, check_memory, working_memory
+from dynedge.models.edge.query_step import QueryStep
 from dynedge.models.edge.score_lists import (
     GATES,
     LISTED,
@@ -65,6 +66,7 @@ from dynedge.utils.prefetch import prefetch_map
 
 MAX_NEGATIVES = 1 << 18  # negatives sampled per window: beyond, neighbouring chunks share theirs
 CAPTURED_EVENTS = 1 << 19  # in larger windows the GPU takes longer to compute than the CPU to launch
+FEW_USERS = 16  # queries up to which a compiled step is faster than tensor operations
 FEW = 20  # on a CPU the scores of all items take less time than those of a twentieth of them, one by one
 
 
@@ -207,6 +209,10 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
     @cached_property
     def _event_step(self) -> EventStep:
         return EventStep(self)
+
+    @cached_property
+    def _query_step(self) -> QueryStep:
+        return QueryStep(self)
 
     @cached_property
     def _index_of_one(self) -> WindowIndex:
@@ -353,11 +359,11 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
 
     def _split(self, out: Tensor, last: Tensor | None) -> tuple[Tensor, Tensor]:
         """(queries, gates of the lists) of the head's output and of the last items' vectors."""
-        query, gates = out[:, : self._query_width], out[:, self._query_width :]
+        query, gates = out[:, : self.query_width], out[:, self.query_width :]
         return self._weighted(query if self.skip is None else query + self.skip(last)), gates
 
     @property
-    def _query_width(self) -> int:
+    def query_width(self) -> int:
         return self.config.dim * (1 if self.candidate is None else 2)
 
     def _last_item_vectors(self, index: WindowIndex, arena: Tensor, state: State) -> Tensor:
@@ -585,16 +591,16 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
         return torch.cat([states, states.new_zeros(len(items), 1) if ids is None else ids[items]], 1)
 
     def query_vector(self, user: int, time: float, state: State) -> tuple[Tensor, Tensor]:
+        if QueryStep.supports(self):
+            return self._query_step.query_vector(user, time, state)
         times = torch.tensor([time], dtype=torch.float64, device=self.xi.device)
         queries, gates = self._query_and_gates(torch.tensor([user], device=self.xi.device), times, state)
         query = queries[0]
         columns = slice(self._state_width, self.config.dim)
         if not self.config.popularity:
             base = self.xi.new_zeros(1, self.shape.items)
-        elif query.is_cuda:
-            base = (query[columns] @ self.all_item_vectors(state)[:, columns].T)[None]
         else:
-            base = popularity.scores_now(state, self.popularity, query[columns])[None]
+            base = (query[columns] @ self.all_item_vectors(state)[:, columns].T)[None]
         if self.config.popularity:
             query = query.clone()
             query[columns] = 0
@@ -627,12 +633,18 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
         return vectors if decay is None else as_powers(vectors, decay)
 
     def score_query(self, users: Tensor, times: Tensor, candidates: Tensor | None, state: State) -> Tensor:
+        few = len(users) <= FEW_USERS and QueryStep.supports(self)
+        scores = (self._query_step.scores if few else self.score_queries)(users, times, state)
+        return scores if candidates is None else scores.gather(1, candidates)
+
+    def score_queries(self, users: Tensor, times: Tensor, state: State) -> Tensor:
+        """[n, I]: the scores of all items by tensor operations, for many users or on a GPU."""
         with self._precision():
             query, gates = self._query_and_gates(users, times, state)
         scores = self.query_scores(query, state)
         if self.bonus is not None:
             _add_bonus(self.lists.now(users, times, state).to(scores.device).bonus(self.bonus, gates), scores)
-        return scores if candidates is None else scores.gather(1, candidates)
+        return scores
 
 
 def _add_bonus(bonus: ScoreBonus, scores: Tensor) -> None:

@@ -132,6 +132,18 @@ def _list_and_count(table: CountTable, user: Array, item: Array, time: Array) ->
 
 
 @compiled
+def add_bonus(table: CountTable, user: int, time: float, values: Array, gate: np.float32, scores: Array) -> None:
+    """scores[I] += the value of each listed item's bucket, times 1 + gate, for one user now."""
+    row = find_row(table, user)
+    entry = table.rows[row, HEAD] if row != NONE else NONE
+    while entry != NONE:
+        of_item = table.entries[entry]
+        age, seconds = table.rows[row, CLOCK] - of_item[ENTRY_CLOCK], time - table.entry_times[entry]
+        scores[of_item[ITEM]] += values[_bucket(age, of_item[COUNT], seconds)] * (np.float32(1) + gate)
+        entry = of_item[NEXT]
+
+
+@compiled
 def _bucket(age: int, count: int, seconds: float) -> int:
     event_age = min(int(1.5 * np.log2(age + 1.0)), EVENT_AGES - 1)
     time_age = 0 if seconds <= 0 else min(1 + int(np.log10(1.0 + seconds)), TIME_AGES - 1)

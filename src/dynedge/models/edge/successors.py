@@ -158,6 +158,29 @@ def _list_and_count(ring: Array, count: Array, last: Array, user: Array, item: A
 
 
 @compiled
+def add_bonus(
+    ring: Array, count: Array, last: Array, user: int, values: Array, gate: np.float32, scores: Array
+) -> None:
+    """scores[I] += the value of each listed item's bucket, times 1 + gate, for one user now."""
+    before, second = last[user, 0], last[user, 1]
+    if before == NONE:
+        return
+    length = min(count[before], LENGTH)
+    done = np.zeros(LENGTH, np.bool_)
+    for j in range(length):
+        if done[j]:
+            continue
+        following, times, kind = ring[before, (count[before] - 1 - j) % LENGTH, ITEM], 0, 0
+        for other in range(j, length):
+            entry = ring[before, (count[before] - 1 - other) % LENGTH]
+            if entry[ITEM] == following:
+                done[other] = True
+                times += 1
+                kind |= (entry[USER] == user) | (2 * (second != NONE and entry[BEFORE] == second))
+        scores[following] += values[_bucket(kind, j, times, length)] * (np.float32(1) + gate)
+
+
+@compiled
 def _bucket(kind: int, age: int, times: int, length: int) -> int:
     octave, fullness = min(int(np.log2(age + 1.0)), AGES - 1), min(int(np.log2(length)), LENGTHS - 1)
     often = min(int(np.ceil(np.log2(times))), COUNTS - 1)
