@@ -24,14 +24,17 @@ import json
 import os
 import random
 import re
+import selectors
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Coroutine
 from contextlib import ExitStack
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import numpy as np
@@ -47,6 +50,9 @@ from dynedge.inference.session import Session
 from dynedge.models.edge.config import EdgeConfig
 from dynedge.models.edge.event_step import EventStep
 from dynedge.models.edge.model import Edge
+from dynedge.runs.folder import MODEL, RUN_FILES
+from dynedge.runs.manifest import write_manifest
+from dynedge.utils.tensor_io import load_tensors, save_tensors
 
 
 def main() -> None:
@@ -72,10 +78,10 @@ def main() -> None:
             benchmark_replicas(root, log, run, args.replicas, args.readers, min(args.seconds, 20.0))
             return
         with Service(run, root / "data") as service:
-            asyncio.run(load(service, log, min(5.0, args.seconds), args.rate, args.connections))  # warm-up
+            run(load(service, log, min(5.0, args.seconds), args.rate, args.connections))  # warm-up
             for factor, seconds in ((1, args.seconds), (4, max(args.seconds / 5, 5.0))):
                 before = service.mib()
-                responses = asyncio.run(load(service, log, seconds, factor * args.rate, args.connections))
+                responses = run(load(service, log, seconds, factor * args.rate, args.connections))
                 report(f"{factor * args.rate:,.0f} requests/s for {seconds:,.0f} s", responses, before, service.mib())
 
 
@@ -83,7 +89,16 @@ def train(root: Path, recipe: str, events: int) -> tuple[EventLog, Path]:
     log = synthesize(recipe, root / "log", events=events, quiet=True)
     command = [sys.executable, "-m", "dynedge", "train", str(root / "log"), "--out", str(root / "run")]
     subprocess.run([*command, "--epochs", "1", "--windows", "40"], check=True, capture_output=True)
+    use_both_experts(root / "run")
     return log, root / "run"
+
+
+def use_both_experts(run: Path, weight: float = 0.2) -> None:
+    """Sets the fusion weight, which validation may have chosen as zero: such a run is served by one expert alone."""
+    parameters = load_tensors(run / MODEL)
+    parameters["weight"].fill_(weight)
+    save_tensors(run / MODEL, parameters)
+    write_manifest(run, RUN_FILES)
 
 
 class Service:
@@ -107,6 +122,12 @@ class Service:
         """Resident memory."""
         match = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{self.process.pid}/status").read_text())
         return int(match[1]) / 1024 if match else 0.0
+
+
+def run(requests: Coroutine[Any, Any, Responses]) -> Responses:
+    """In an event loop whose timers are not rounded up to milliseconds, as those of epoll are."""
+    with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(selectors.SelectSelector())) as runner:
+        return runner.run(requests)
 
 
 Responses = list[tuple[str, int, float]]  # kind of request, status (0: no response), latency in seconds

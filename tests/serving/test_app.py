@@ -1,7 +1,9 @@
 """The HTTP service from a client's point of view."""
 
+import asyncio
 import math
 import shutil
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -324,6 +326,40 @@ def test_concurrent_requests_are_scored_in_one_batch(runs_folder, tmp_path):
         assert [item["item_id"] for item in batched["items"]] == [item["item_id"] for item in single["items"]]
         scores = [item["score"] for item in single["items"]]
         assert [item["score"] for item in batched["items"]] == pytest.approx(scores, abs=1e-5)
+    engine.close()
+
+
+def test_a_short_query_without_others_is_answered_in_the_event_loop(runs_folder, tmp_path, monkeypatch):
+    engine = Engine(make_run(runs_folder, "edge"), tmp_path / "data")
+    users, options = [str(engine.session.users[row]) for row in range(3)], QueryOptions(4, None, False)
+    calls, top_items = [], engine.session.top_items
+    engine.session.top_items = lambda rows, *args, **kwargs: (
+        calls.append((len(rows), threading.current_thread() is threading.main_thread()))
+        or top_items(rows, *args, **kwargs)
+    )
+
+    async def ask():
+        first = await batcher.answer(users[0], options)  # nobody knows yet how long a query takes
+        engine.lock.acquire(), engine.lock.release()  # the other thread releases it after its answer
+        assert (
+            await batcher.answer(users[0], options)
+        ).recommendations.to_record() == first.recommendations.to_record()
+        await asyncio.gather(*(batcher.answer(user, options) for user in users))
+        with engine.lock:
+            waiting = asyncio.create_task(batcher.answer(users[0], options))
+            await asyncio.sleep(0.01)
+        await waiting
+        engine.lock.acquire(), engine.lock.release()  # the other thread releases it after its answer
+        with pytest.raises(UsageError):
+            await batcher.answer(users[0], QueryOptions(0, None, False))
+        monkeypatch.setattr("dynedge.serving.batcher.SHORT_SECONDS", 0.0)
+        await batcher.answer(users[0], options)
+
+    monkeypatch.setattr("dynedge.serving.batcher.SHORT_SECONDS", 60.0)
+    with ThreadPoolExecutor(1) as pool:
+        batcher = RequestBatcher(engine, pool)
+        asyncio.run(ask())
+    assert calls == [(1, False), (1, True), (3, False), (1, False), (1, True), (1, False)]
     engine.close()
 
 

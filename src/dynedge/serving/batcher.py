@@ -1,11 +1,14 @@
 """Request batching: concurrent recommendation requests share one forward pass.
 
-Scoring many users at once takes a model little longer than scoring one.
+Scoring many users at once takes a model little longer than scoring one. A request that finds no other and nothing to
+wait for is answered at once, in the event loop, if that takes no longer than handing it to another thread and back.
 """
 
 from __future__ import annotations
 
+import asyncio
 import threading
+import time
 from collections import defaultdict
 from concurrent.futures import Executor, Future
 from typing import NamedTuple
@@ -29,6 +32,7 @@ class Answer(NamedTuple):
 
 
 Request = tuple[str, Future[Answer]]
+SHORT_SECONDS = 0.001  # of a query that may be answered in the event loop
 
 
 class RequestBatcher:
@@ -38,6 +42,23 @@ class RequestBatcher:
         self._engine, self._executor = engine, executor
         self._pending: list[tuple[QueryOptions, Request]] = []
         self._lock = threading.Lock()
+        self._arrived = 0  # requests that have not been answered
+        self._seconds = float("inf")  # that the last answers took
+
+    async def answer(self, user: str, options: QueryOptions) -> Answer:
+        """Returns the user's recommendations."""
+        self._arrived += 1
+        try:
+            if self._seconds < SHORT_SECONDS:
+                await asyncio.sleep(0)  # requests that have arrived meanwhile are counted
+                if self._arrived == 1 and self._engine.lock.acquire(blocking=False):
+                    try:
+                        return self._recommend([user], options)[0]
+                    finally:
+                        self._engine.lock.release()
+            return await asyncio.wrap_future(self.submit(user, options))
+        finally:
+            self._arrived -= 1
 
     def submit(self, user: str, options: QueryOptions) -> Future[Answer]:
         """Returns a future of the user's recommendations; the first pending request schedules the batch."""
@@ -60,13 +81,18 @@ class RequestBatcher:
                 self._answer(options, batch)
 
     def _answer(self, options: QueryOptions, batch: list[Request]) -> None:
-        session, users = self._engine.session, [user for user, _ in batch]
         try:
-            time = query_time(session, options.time)
-            answers = list(recommend(session, users, options.k, time, filter_seen=options.filter_seen))
+            answers = self._recommend([user for user, _ in batch], options)
         except Exception as error:
             for _, future in batch:
                 future.set_exception(error)
         else:
             for (_, future), answer in zip(batch, answers, strict=True):
-                future.set_result(Answer(answer, self._engine.position))
+                future.set_result(answer)
+
+    def _recommend(self, users: list[str], options: QueryOptions) -> list[Answer]:
+        session, started = self._engine.session, time.perf_counter()
+        at = query_time(session, options.time)
+        answers = recommend(session, users, options.k, at, filter_seen=options.filter_seen)
+        self._seconds = time.perf_counter() - started
+        return [Answer(answer, self._engine.position) for answer in answers]

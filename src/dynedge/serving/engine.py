@@ -244,6 +244,7 @@ class Engine:
             for _ in range(RELOAD_PASSES):
                 position = self._replay(session, registration, position, self.position)
             session.enable_quantized_search()
+            _warm_up(session)
             with self.lock:
                 self._replay(session, registration, position, self.position)
                 self.session, self._registration = session, registration

@@ -1,7 +1,8 @@
 """What the routes share: the engine, two worker threads, request batching and metrics.
 
 Queries run in one worker thread, one at a time, under the engine's lock; work that needs no lock (journal, ids,
-files) runs in another. The event loop never waits for either.
+files) runs in another. The event loop never waits for either; it answers short recommendation requests itself
+(batcher.py).
 """
 
 from __future__ import annotations

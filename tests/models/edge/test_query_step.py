@@ -69,7 +69,9 @@ def test_queries_follow_parameters_new_entities_and_a_replaced_state():
         model.observe(Window(log, range(1)), state)
     assert_equal_to_tensor_operations(model, state, now)
     assert_equal_to_tensor_operations(model, model.start(), now)
-    assert not torch.equal(before[0], model._query_step.scores(torch.tensor([1]), torch.tensor([now]), state)[0, :302])
+    assert not torch.equal(
+        before[0], model._query_step.scores(torch.tensor([1]), torch.tensor([now]), state)[0, :302]
+    )
 
 
 @pytest.mark.parametrize("settings", [{"time_gaps": False}, {"item_id": False, "categories": False}])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
@@ -36,7 +35,7 @@ async def get_recommendations(
     service = service_of(request)
     at = service.parse_time(time)
     await service.reach(min_position)
-    answer = await asyncio.wrap_future(service.batcher.submit(id, QueryOptions(k, at, filter_seen)))
+    answer = await service.batcher.answer(id, QueryOptions(k, at, filter_seen))
     best = answer.recommendations
     record = await service.query(service_queries.explained, best, at) if explain else best.to_record()
     return JSONResponse(record | {"position": service.position_text(answer.position)})
