@@ -105,10 +105,11 @@ class EventStep(CompiledStep[_Weights, _States]):
     def _read_weights(self, entities: Entities) -> _Weights:
         event, gru = self._model.event, self._model.gru
         own_bias, own, other = kernel_weights(array(gru.own_bias), array(gru.own), array(gru.other))
-        no_event = np.zeros((0, 0), np.float32), np.zeros(0, np.float32)
-        event_weights = no_event if event is None else (transposed(array(event.weight)), array(event.bias))
+        weight, bias = np.zeros((0, 0), np.float32), np.zeros(0, np.float32)
+        if event is not None:
+            weight, bias = transposed(array(event.weight)), array(event.bias)
         features = np.stack([transposed(side) for side in array(gru.feature)])
-        return _Weights(entities, *event_weights, features, array(gru.bias), own_bias, own, other)
+        return _Weights(entities, weight, bias, features, array(gru.bias), own_bias, own, other)
 
     def _learned(self) -> Iterable[Tensor]:
         model = self._model
@@ -117,7 +118,7 @@ class EventStep(CompiledStep[_Weights, _States]):
 
     def _read_states(self, arrays: Sequence[Array]) -> _States:
         no_counts = np.zeros((0, 0), np.float32), np.zeros(0, np.int64), np.zeros(1, np.int64)
-        return _States(*arrays) if self._names != STATES else _States(*arrays, *no_counts)
+        return _States._make([*arrays, *no_counts][: len(_States._fields)])
 
 
 @compiled

@@ -132,7 +132,8 @@ class QueryStep(CompiledStep[_Weights, _States]):
     def _read_states(self, arrays: Sequence[Array]) -> _States:
         named = dict(zip(self._names, arrays, strict=True)) | self._absent
         table = CountTable(*(named[name] for name in REPEATS))
-        return _States(*(named[name] for name in (*STATES, *COUNTED)), table, *(named[name] for name in SUCCESSORS))
+        before, after = ([named[name] for name in names] for names in ((*STATES, *COUNTED), SUCCESSORS))
+        return _States._make([*before, table, *after])
 
 
 def _linear(head: Head, place: int) -> tuple[Array, Array]:
