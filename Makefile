@@ -1,22 +1,26 @@
 # Every target sets up .venv by itself, once.
 #   make demo       every step on a small synthetic log
+#   make demo-retail  the same on real grocery purchases: about three minutes
 #   make test       all tests
 #   make test-fast  tests not marked slow: about a minute on two cores, once the kernels are compiled
 #   make check      linter, formatter, type checker
 #   make format     fixes what the linter and the formatter can fix
 #   make bench      benchmarks of every stage on this machine
 #   make mutants    how many of the faults in benchmarks/mutants.toml the tests notice
-#   make clean      removes .venv and the demo
+#   make clean      removes .venv and the demos
 PYTHON ?= python3
 BIN := .venv/bin
 SETUP := .venv/.ready
 COMPILED := .venv/.compiled
-EXTRAS := dev,plots,tune
+EXTRAS := dev,plots,tune,datasets
 
-.PHONY: demo test test-fast check format bench mutants clean
+.PHONY: demo demo-retail test test-fast check format bench mutants clean
 
 demo: $(COMPILED)
 	$(BIN)/dynedge demo --out demo --force
+
+demo-retail: $(COMPILED)
+	$(BIN)/dynedge demo --retail --out demo-retail --force
 
 test: $(SETUP)
 	$(BIN)/python -m pytest -n 2 --dist loadfile
@@ -47,7 +51,7 @@ mutants: $(SETUP)
 	$(BIN)/python benchmarks/mutants.py
 
 clean:
-	rm -rf .venv demo
+	rm -rf .venv demo demo-retail
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 $(SETUP): pyproject.toml constraints.txt

@@ -103,7 +103,7 @@ def test_datasets_are_listed(cli_run):
     assert "UserBehavior.csv" in cli_run("datasets")[1]
     names = [row["name"] for row in json.loads(cli_run("datasets", "--json")[1])]
     assert names[0] == "wikipedia"
-    assert len(names) == 10
+    assert len(names) == 23
 
 
 def test_synth_generates_the_number_of_events_requested(cli_run, tmp_path):

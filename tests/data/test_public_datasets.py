@@ -93,7 +93,8 @@ def test_a_file_with_other_counts_than_published_is_reported(tmp_path):
 @pytest.mark.parametrize("name", DATASETS)
 def test_published_counts_are_accepted_without_a_warning(name):
     for counts in DATASETS[name].counts:
-        log = EventLog.from_arrays([0] * 0, [], [], num_users=counts.users, num_items=counts.items)
+        users, items = counts.users or counts.nodes, counts.items or counts.nodes
+        log = EventLog.from_arrays([0] * 0, [], [], num_users=users, num_items=items)
         object.__setattr__(log, "user", range(counts.events))  # the published length, without its memory
         assert DATASETS[name].mismatch(log) == ""
 

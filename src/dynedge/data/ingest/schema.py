@@ -13,7 +13,10 @@ from dynedge.utils.array_type import Array
 
 @dataclass(frozen=True)
 class Schema:
-    """The role of each column, by its name in the file, and the file's format."""
+    """The role of each column, by its name in the file, and the file's format.
+
+    "#2" is the third column of a delimited file, whatever its name, unless one has that name.
+    """
 
     user: str = "user_id"
     item: str = "item_id"
@@ -65,6 +68,8 @@ def column_index(path: object, names: Sequence[str], name: str, *, given: bool =
     """
     if names.count(name) == 1:
         return list(names).index(name)
+    if name.startswith("#") and name[1:].isdecimal() and int(name[1:]) < len(names):
+        return int(name[1:])
     if name in names:
         raise DataError(f"{path} has {names.count(name)} columns named '{name}'; rename all but one.")
     shown = ", ".join(names[:20]) + (", …" if len(names) > 20 else "")
