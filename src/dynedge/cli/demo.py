@@ -39,7 +39,7 @@ def demo(
     ] = False,
     force: Force = False,
 ) -> None:
-    """Run every step on a small log: synthetic plays of songs, or real purchases.
+    """Run every step on a small log, synthetic or real.
 
     From a file to a trained model, a comparison with baselines, and recommendations.
     """
