@@ -152,7 +152,7 @@ def test_recommendations_as_data_frames(log, model):
     assert found.unknown == ("a stranger",)
     assert found.users == (log.user_ids[1], "a stranger")
     for frame in (found.to_pandas(), found.to_polars()):
-        assert list(frame.columns) == ["user_id", "item_id", "score", "rank"]
+        assert list(frame.columns) == ["user_id", "item_id", "score", "rank", "genre"]
         assert list(frame["user_id"]) == [log.user_ids[1]] * 2 + ["a stranger"] * 2
         assert list(frame["item_id"]) == found.item_id.tolist()
 
@@ -380,7 +380,7 @@ def test_a_log_goes_through_a_frame_and_back(log, tmp_path):
             "mixed columns to text",
         ),
         ("nowhere", {}, "nowhere does not exist; make a log with: dynedge.prepare(files, out)"),
-        ("nowhere", {"user": "a"}, "columns are named for data frames only"),
+        ("nowhere", {"user": "a"}, "columns and an item table go with data frames only"),
         (3, {}, "a log, a log folder or a data frame, not a int"),
     ],
 )

@@ -10,7 +10,7 @@ import re
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -29,6 +29,7 @@ from dynedge.errors import DynedgeError, UsageError
 from dynedge.evaluation.results import PARTS, Comparison, Evaluation
 from dynedge.experiments.compare_runs import check_comparable, comparison
 from dynedge.inference.recommend import Recommendations, UserRecommendations, distinct_users, recommend
+from dynedge.inference.rules import Rules, Values
 from dynedge.inference.session import Session
 from dynedge.models.capabilities import Explainable
 from dynedge.models.registry import default_model
@@ -140,6 +141,7 @@ class Model:
         label: str | None = None,
         features: Sequence[str] = (),
         item_features: Sequence[str] = (),
+        item_table: Any = None,
         time_unit: str = "auto",
         max_bad: float = DEFAULT_MAX_BAD,
         quiet: bool = True,
@@ -148,17 +150,18 @@ class Model:
 
         A data frame is a pandas or polars frame, an Arrow table or a dictionary of columns; `user`, `item`, `time`,
         `label`, `features` (numbers) and `item_features` (categories) name its columns, as in `dynedge prepare`. At
-        most the share `max_bad` of its rows may be invalid; they are left out.
+        most the share `max_bad` of its rows may be invalid; they are left out. `item_table`, a frame or a file with
+        the column `item`, describes the items: answers show its columns, and rules of `recommend` can use them.
 
         The best epoch by validation MRR is kept; the validation and test events then update the states.
         """
         schema = Schema(user, item, time, label, None, tuple(features), tuple(item_features), time_unit=time_unit)
-        if schema != Schema() and not is_frame(data):
-            raise UsageError("columns are named for data frames only: a log has its columns already.")
+        if (schema != Schema() or item_table is not None) and not is_frame(data):
+            raise UsageError("columns and an item table go with data frames only: a log has its own already.")
         folder = Path(tempfile.mkdtemp(prefix="dynedge-"))
         remove_files = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         try:
-            log = _open_data(data, schema, folder / "log", max_bad, quiet)
+            log = _open_data(data, schema, folder / "log", max_bad, quiet, item_table)
             with RunFolder(folder / "run") as run:
                 train_run(run, self.config, log, quiet=quiet)
             session = Session.open(folder / "run")
@@ -204,16 +207,34 @@ class Model:
         k: int = 10,
         time: Timestamp | None = None,
         filter_seen: bool = False,
+        *,
+        allow: Values | None = None,
+        deny: Values | None = None,
+        boost: Mapping[str, Mapping[Any, float]] | None = None,
+        max_per: Mapping[str, int] | None = None,
+        min_score: float | None = None,
+        diversity: float = 0.0,
     ) -> Recommendations:
         """Returns the k best items for each user; unknown users get the most popular items.
 
         `users` are ids of the original data, `time` is the time of the request (default: that of the newest event),
-        and `filter_seen` hides items that the user has already seen.
+        and `filter_seen` hides items that the user has already seen. `allow` and `deny` are lists of items, or of
+        values by a column that describes items: {"genre": ["folk"]}. `boost` is added to scores, by column and value
+        (column "item_id" for items); `max_per` limits how many items share a value; `diversity` (0 to 1) is the
+        weight of being unlike the items above.
         """
         session = self._fitted()
+        rules = Rules.of(
+            filter_seen=filter_seen,
+            allow=allow,
+            deny=deny,
+            boost=boost,
+            max_per=max_per,
+            min_score=min_score,
+            diversity=diversity,
+        )
         requested = [users] if isinstance(users, str | int) else list(users)
-        known = distinct_users(session, requested)
-        return recommend(session, known, k, self._seconds(time), filter_seen=filter_seen)
+        return recommend(session, distinct_users(session, requested), k, self._seconds(time), rules)
 
     @_api_words()
     def explain(
@@ -336,10 +357,10 @@ def compare(*models: Model, protocol: str = "full", quiet: bool = True) -> Compa
     return Comparison([run | {"name": names[run["run"]]} for run in comparison(evaluated)["runs"]])
 
 
-def _open_data(data: Any, schema: Schema, out: Path, max_bad: float, quiet: bool) -> EventLog:
+def _open_data(data: Any, schema: Schema, out: Path, max_bad: float, quiet: bool, item_table: Any = None) -> EventLog:
     """Returns a log, opened if `data` is a folder, or prepared at `out` if it is a data frame."""
     if is_frame(data):
-        return prepare(data, out, schema, max_bad=max_bad, quiet=quiet)
+        return prepare(data, out, schema, item_table=item_table, max_bad=max_bad, quiet=quiet)
     if isinstance(data, EventLog):
         return data
     if isinstance(data, str | os.PathLike):
@@ -354,7 +375,9 @@ def _scored(session: Session, user: int, items: list[int], time: float | None) -
     users = torch.tensor([user], device=session.device)
     times = torch.tensor([query_time(session, time)], dtype=torch.float64, device=session.device)
     scores = session.model.score_query(users, times, rows, session.state)[0].float().cpu().numpy()
-    return UserRecommendations(session.users[user], user, np.array(items, np.int64), scores, session.items)
+    return UserRecommendations(
+        session.users[user], user, np.array(items, np.int64), scores, session.items, session.item_metadata
+    )
 
 
 def _settings(config: RunConfig) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from dynedge.data.ingest.schema import Schema
 from dynedge.data.log import read_log
 from dynedge.data.synthetic import synthesize
 from dynedge.data.windows import Window
+from dynedge.inference.rule_texts import parse_list
 from dynedge.runs.folder import RunFolder, load_run
 from dynedge.runs.run_config import recipe_config, resolve_key
 from dynedge.runs.train_run import train_run
@@ -92,7 +93,8 @@ def test_printed_lists_have_the_items_of_json_with_their_ranks(cli_run, place, l
         assert ("unknown user" in heading) == (user["user_id"] == "nobody")
         shown = [(int(line.split()[0]), " ".join(line.split()[1:-1]), line.split()[-1]) for line in lines]
         assert shown == [
-            (rank, item["item_id"], f"{item['score']:.4f}") for rank, item in enumerate(user["items"], 1)
+            (rank, f"{item['item_id']} {item['metadata']['genre']}", f"{item['score']:.4f}")
+            for rank, item in enumerate(user["items"], 1)
         ]
 
 
@@ -170,11 +172,10 @@ def test_the_log_is_not_needed(cli_run, place, log, tmp_path):
 
 
 def test_all_users_in_batches_equal_each_user_alone(cli_run, place, log, tmp_path, monkeypatch):
-    from dynedge.inference import parquet_export as parquet
-    from dynedge.inference import session
+    from dynedge.inference import session, table_files
 
     monkeypatch.setattr(session, "MAX_SCORES", 5 * log.num_items)
-    monkeypatch.setattr(parquet, "BATCH_ROWS", 4 * 7)
+    monkeypatch.setattr(table_files, "BATCH_ROWS", 4 * 7)
     out = tmp_path / "all.parquet"
     code, said, err = cli_run(
         "recommend", place / "run", "--all-users", "--out", out, "--k", 4, "--log", place / "log"
@@ -182,7 +183,7 @@ def test_all_users_in_batches_equal_each_user_alone(cli_run, place, log, tmp_pat
     assert code == 0, err
     assert f"{4 * log.num_users:,} recommendations for {log.num_users} users" in said
     rows = pq.read_table(out).to_pylist()
-    assert list(rows[0]) == ["user_id", "item_id", "score", "rank"]
+    assert list(rows[0]) == ["user_id", "item_id", "score", "rank", "genre"]
     alone = recommended(
         cli_run, place / "run", "--users", names(log, range(log.num_users)), "--k", 4, "--log", place / "log"
     )
@@ -194,7 +195,7 @@ def test_all_users_in_batches_equal_each_user_alone(cli_run, place, log, tmp_pat
 
 
 def test_a_failed_write_keeps_the_old_file(cli_run, place, tmp_path, monkeypatch):
-    from dynedge.inference import parquet_export as parquet
+    from dynedge.inference import table_files
     from dynedge.inference.session import Session
 
     out = tmp_path / "all.parquet"
@@ -206,7 +207,7 @@ def test_a_failed_write_keeps_the_old_file(cli_run, place, tmp_path, monkeypatch
         return np.zeros((len(users), 1), np.int64), np.zeros((len(users), 1), np.float32)
 
     monkeypatch.setattr(Session, "top_items", half)
-    monkeypatch.setattr(parquet, "BATCH_ROWS", 100)
+    monkeypatch.setattr(table_files, "BATCH_ROWS", 100)
     code, _, err = cli_run("recommend", place / "run", "--all-users", "--out", out)
     assert (code, "the disk is full" in err) == (3, True)
     assert out.read_text() == "old"
@@ -214,7 +215,7 @@ def test_a_failed_write_keeps_the_old_file(cli_run, place, tmp_path, monkeypatch
 
 
 def test_embed_writes_the_vectors_of_all_entities(cli_run, place, log, tmp_path, monkeypatch):
-    monkeypatch.setattr("dynedge.inference.parquet_export.BATCH_ROWS", 7)
+    monkeypatch.setattr("dynedge.inference.table_files.BATCH_ROWS", 7)
     code, out, err = cli_run("embed", place / "run", "--out", tmp_path / "v.parquet")
     assert code == 0, err
     assert f"{log.num_users} user vectors of width 8 and {log.num_items} item vectors of width 16" in out
@@ -250,11 +251,28 @@ def test_embed_at_a_time_replays_events_up_to_it(cli_run, place, log, tmp_path):
     [
         (["recommend", "{run}"], 2, "either --users A,B or --all-users"),
         (["recommend", "{run}", "--users", "a", "--all-users", "--out", "x.parquet"], 2, "either --users"),
-        (["recommend", "{run}", "--all-users"], 2, "go together"),
-        (["recommend", "{run}", "--users", "a", "--out", "x.parquet"], 2, "go together"),
-        (["recommend", "{run}", "--all-users", "--out", "{tmp}/x.csv"], 2, "should end in .parquet"),
+        (["recommend", "{run}", "--all-users"], 2, "--all-users needs --out FILE"),
+        (["recommend", "{run}", "--all-users", "--out", "{tmp}/x.xls"], 2, "end in .parquet or .csv or .jsonl"),
         (["recommend", "{run}", "--all-users", "--out", "{tmp}/no/x.parquet"], 2, "does not exist"),
         (["recommend", "{run}", "--users", "a", "--k", "0"], 2, "--k"),
+        (["recommend", "{run}", "--users", "a", "--allow", "genre"], 2, "--allow 'genre' should be COLUMN=A,B"),
+        (["recommend", "{run}", "--users", "a", "--allow", "genre=opera"], 2, "no item has the genre 'opera'; its"),
+        (
+            ["recommend", "{run}", "--users", "a", "--deny", "artist=x"],
+            2,
+            "no column 'artist': their",
+        ),
+        (["recommend", "{run}", "--users", "a", "--deny", "item_id=@{tmp}/none"], 3, "No such file"),
+        (["recommend", "{run}", "--users", "a", "--boost", "genre=blues"], 2, "should end in a number"),
+        (["recommend", "{run}", "--users", "a", "--boost", "genre=blues:1e9"], 2, "between -1000 and 1000"),
+        (["recommend", "{run}", "--users", "a", "--max-per", "genre=0"], 2, "at least 1"),
+        (["recommend", "{run}", "--users", "a", "--max-per", "item_id=2"], 2, "of a category"),
+        (["recommend", "{run}", "--users", "a", "--diversity", "1.5"], 2, "between 0 (off) and 1"),
+        (
+            ["recommend", "{popular}", "--users", "a", "--diversity", "0.5"],
+            2,
+            "popular has no item vectors",
+        ),
         (["recommend", "{run}", "--users", "a", "--time", "soon"], 2, "--time 'soon' should be a number in s"),
         (["recommend", "{run}", "--users", "a", "--time", "5"], 2, "with --log LOG"),
         (["recommend", "{tmp}", "--users", "a"], 3, "not a run folder"),
@@ -286,9 +304,7 @@ def test_mistakes_are_one_sentence_with_the_right_exit_code(cli_run, place, tmp_
     ],
 )
 def test_ids_are_parsed_as_in_csv(text, ids):
-    from dynedge.cli.recommend import _parse_ids
-
-    assert _parse_ids(text) == ids
+    assert parse_list(text) == ids
 
 
 def test_a_log_with_new_users_and_items_is_applied_and_evaluated(cli_run, place, log, tmp_path):

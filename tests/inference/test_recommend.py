@@ -3,11 +3,13 @@
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from pyarrow import csv, json
 from serving.small_run import make_run
 
-from dynedge.inference.parquet_export import write_recommendations
 from dynedge.inference.recommend import distinct_users, recommend
+from dynedge.inference.rules import Rules
 from dynedge.inference.session import NO_ITEM, Session
+from dynedge.inference.table_files import write_recommendations
 
 
 @pytest.fixture(scope="module")
@@ -31,10 +33,18 @@ def test_all_views_agree(session, tmp_path):
     columns = answer.user_id.tolist(), answer.item_id.tolist(), answer.score.tolist(), answer.rank.tolist()
     assert list(zip(*columns, strict=True)) == rows
     for frame in (answer.to_pandas(), answer.to_polars()):
-        assert list(frame.columns) == ["user_id", "item_id", "score", "rank"]
+        assert list(frame.columns) == ["user_id", "item_id", "score", "rank", "genre"]
         assert list(frame["item_id"]) == [item for _, item, _, _ in rows]
-    assert write_recommendations(session, tmp_path / "all.parquet", 4) == len(rows)
-    assert [tuple(row.values()) for row in pq.read_table(tmp_path / "all.parquet").to_pylist()] == rows
+    genres = [item["metadata"]["genre"] for record in answer.to_records() for item in record["items"]]
+    for name in ("all.parquet", "all.csv", "all.jsonl"):
+        assert write_recommendations(session, tmp_path / name, 4) == len(rows)
+    tables = pq.read_table(tmp_path / "all.parquet"), csv.read_csv(tmp_path / "all.csv")
+    for table in (*tables, json.read_json(tmp_path / "all.jsonl")):
+        *found, found_genres = zip(*(row.values() for row in table.to_pylist()), strict=True)
+        expected = list(zip(*rows, strict=True))
+        assert found[:2] + found[3:] == expected[:2] + expected[3:]
+        assert np.array(found[2], np.float32).tolist() == list(expected[2])
+        assert list(found_genres) == genres
 
 
 def test_unknown_users_get_the_most_popular_items_with_their_shares(session):
@@ -70,7 +80,7 @@ def test_a_user_requested_twice_is_scored_once_and_answered_twice(session, monke
 
 
 def test_padding_is_in_no_view(session):
-    seen = recommend(session, [session.users[0]], len(session.items), filter_seen=True)
+    seen = recommend(session, [session.users[0]], len(session.items), rules=Rules(filter_seen=True))
     assert (seen.item_rows == NO_ITEM).any()
     (record,) = seen.to_records()
     assert len(record["items"]) == len(seen) == len(seen.item_id) == (seen.item_rows != NO_ITEM).sum()

@@ -12,6 +12,7 @@ from dynedge.data.windows import Window
 from dynedge.errors import UsageError
 from dynedge.inference.event_input import Event
 from dynedge.inference.late_events import LateEventPolicy
+from dynedge.inference.rules import Rules
 from dynedge.inference.session import Session
 from dynedge.models.capabilities import Growable, HasStates, capable
 from dynedge.models.growable import grown
@@ -163,7 +164,7 @@ def test_new_items_are_recommended_after_their_first_events(runs_folder):
     session.observe([Event("ann", item, newest + k) for k, item in enumerate(["a", "b"] * 6)])
     best, _ = session.top_items(np.array([session.users.find("ann")]), 2)
     assert {session.items[int(row)] for row in best[0]} == {"a", "b"}
-    unseen, _ = session.top_items(np.array([session.users.find("ann")]), 600, filter_seen=True)
+    unseen, _ = session.top_items(np.array([session.users.find("ann")]), 600, rules=Rules(filter_seen=True))
     assert not {session.items.find("a"), session.items.find("b")} & set(unseen[0].tolist())
 
 

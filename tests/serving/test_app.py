@@ -8,12 +8,14 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
+import numpy as np
 import pytest
 from serving.small_run import make_events, make_run, make_run_with_features, state_bits
 from starlette.testclient import TestClient
 
 from dynedge.errors import UsageError
 from dynedge.inference.recommend import recommend
+from dynedge.inference.rules import Rules
 from dynedge.inference.session import Session
 from dynedge.runs.evaluate_run import evaluate_run
 from dynedge.serving import drift, middleware
@@ -88,7 +90,7 @@ def test_recommendations_for_one_user_and_for_many(client, known):
     one = client.get(f"/users/{user}/recommendations", params={"k": 3}).json()
     assert (one["user_id"], one["known"]) == (user, True)
     assert len(one["items"]) == 3
-    assert one["items"][0].keys() == {"item_id", "score"}
+    assert one["items"][0].keys() == {"item_id", "score", "metadata"}
     many = client.post("/recommendations", json={"user_ids": [user, "nobody", user], "k": 3}).json()["users"]
     assert many[0] == many[2]
     assert [item["item_id"] for item in many[0]["items"]] == [item["item_id"] for item in one["items"]]
@@ -102,6 +104,66 @@ def test_recommendations_for_one_user_and_for_many(client, known):
     assert earlier.json() == one  # queries before the newest event are answered at its time
     seen = client.get(f"/users/{user}/recommendations", params={"k": 1000, "filter_seen": True}).json()
     assert 0 < len(seen["items"]) < len(client.engine.session.items)
+
+
+def test_rules_by_url_and_by_body_are_those_of_the_library(client, known):
+    user, item = known
+    denied = client.get(f"/users/{user}/recommendations").json()["items"][0]["item_id"]
+    rules = {"deny": [denied], "boost": {"genre": {"blues": 1.5}}, "max_per": {"genre": 2}, "diversity": 0.3}
+    texts = {"deny": [f'item_id="{denied}"'], "boost": ["genre=blues:1.5"], "max_per": ["genre=2"], "diversity": 0.3}
+    expected = recommend(client.engine.session, [user], 5, rules=Rules.of(**rules)).to_records()[0]["items"]
+    assert len(expected) == 4
+    assert client.get(f"/users/{user}/recommendations", params={"k": 5, **texts}).json()["items"] == expected
+    body = {"user_ids": [user, "nobody"], "k": 5, **rules}
+    known_user, nobody = client.post("/recommendations", json=body).json()["users"]
+    assert known_user["items"] == expected
+    assert denied not in [one["item_id"] for one in nobody["items"]]
+    what_if = client.post(f"/users/{user}/what-if", json={"item_id": item, "k": 5, **rules}).json()
+    assert what_if["before"] == expected
+    assert client.get(f"/items/{item}").json()["metadata"] == expected_metadata(client, item)
+
+
+def expected_metadata(client, item):
+    session = client.engine.session
+    return session.item_metadata.records(np.array([session.items.find(item)]))[0]
+
+
+@pytest.mark.parametrize(
+    ("rules", "words"),
+    [
+        ({"allow": {"artist": ["x"]}}, "no column 'artist': their columns are: genre"),
+        ({"allow": {"genre": ["opera"]}}, "no item has the genre 'opera'"),
+        ({"deny": ["x"] * 10_001}, "deny"),
+        ({"allow": {str(k): [] for k in range(17)}}, "allow"),
+        ({"boost": {"genre": {"blues": 1001}}}, "boost"),
+        ({"max_per": {"genre": 0}}, "max_per"),
+        ({"max_per": {"genre": True}}, "max_per"),
+        ({"min_score": "high"}, "min_score"),
+        ({"diversity": 2}, "diversity"),
+        ({"diversity": 0.5, "k": 1000, "user_ids": ["a"] * 11}, "10,000 items"),
+        ({"rules": {}}, "rules"),
+    ],
+)
+def test_wrong_rules_are_refused(client, known, rules, words):
+    assert words in problem(client.post("/recommendations", json={"user_ids": [known[0]], **rules}), 422)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("allow", "genre", "COLUMN=A,B"),
+        ("deny", "item_id=@/etc/hostname", None),
+        ("boost", "genre=blues:nan", "between -1000 and 1000"),
+        ("max_per", "genre=many", "should end in a number"),
+        ("allow", "x" * 5000, "allow"),
+    ],
+)
+def test_wrong_rules_in_a_url_are_refused(client, known, name, text, words):
+    answer = client.get(f"/users/{known[0]}/recommendations", params={name: text})
+    if words is None:  # an id like any other: no file is read
+        assert answer.status_code == 200
+    else:
+        assert words in problem(answer, 422)
 
 
 def test_explanations(client, known, runs_folder):
@@ -150,7 +212,7 @@ def test_what_if_answers_and_stores_nothing(client, known):
     assert client.engine.journal.end == 0
     client.post("/events", json={"events": [{"user_id": user, "item_id": item, "timestamp": TIME}]})
     happened = client.get(f"/users/{user}/recommendations", params={"k": 5}).json()["items"]
-    assert [{key: one[key] for key in ("item_id", "score")} for one in answer["after"]] == happened
+    assert [{key: one[key] for key in ("item_id", "score", "metadata")} for one in answer["after"]] == happened
     ranks = {one["item_id"]: rank for rank, one in enumerate(answer["before"], 1)}
     assert [one["rank_before"] for one in answer["after"]] == [ranks.get(one["item_id"]) for one in answer["after"]]
     assert problem(client.post("/users/nobody/what-if", json={"item_id": item}), 404)
@@ -167,7 +229,7 @@ def test_users_items_history_drift_and_search(client, known, monkeypatch):
     history = client.get(f"/users/{user}/history", params={"limit": 2}).json()
     assert [event["time"] for event in history["events"]] == [1709300002, 1709300001]
     assert client.get(f"/users/{user}").json()["last_event"] == {"item_id": odd, "time": 1709300002.0}
-    item_answer = {"item_id": odd, "in_training_log": False, "events": 3, "position": "3"}
+    item_answer = {"item_id": odd, "in_training_log": False, "events": 3, "metadata": {}, "position": "3"}
     assert client.get("/items/a%2Fb%3Fc%20d").json() == item_answer
     points = client.get(f"/users/{user}/drift").json()["points"]
     assert [point["time"] for point in points] == [1709300000, 1709300001, 1709300002]
@@ -315,8 +377,8 @@ def test_concurrent_requests_are_scored_in_one_batch(runs_folder, tmp_path):
     with ThreadPoolExecutor(1) as pool:
         batcher = RequestBatcher(engine, pool)
         with engine.lock:  # requests have to wait
-            futures = [batcher.submit(user, QueryOptions(4, None, False)) for user in users]
-            invalid = batcher.submit(users[0], QueryOptions(0, None, False))
+            futures = [batcher.submit(user, QueryOptions(4, None, Rules())) for user in users]
+            invalid = batcher.submit(users[0], QueryOptions(0, None, Rules()))
         answers = [future.result().recommendations.to_record() for future in futures]
         with pytest.raises(UsageError):
             invalid.result()

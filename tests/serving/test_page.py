@@ -136,7 +136,8 @@ def test_explanations_and_what_if_which_stores_nothing(browser, service):
         rows = page.locator(".recommended .ranked li")
         expect(rows).to_have_count(10)
         items = service.request(f"/users/{quote(service.user)}/recommendations?k=10&explain=true")["items"]
-        assert rows.locator(".name").all_inner_texts() == [item["item_id"] for item in items]
+        shown = [f"{item['item_id']}\n{item['metadata']['genre']}" for item in items]
+        assert rows.locator(".name").all_inner_texts() == shown
         share = max(items[0]["explanation"]["shares"].values())
         expect(rows.first.locator(".explanation small")).to_contain_text(f"{round(100 * share)}\u202f%")
         assert rows.first.locator(".shares i").count() > 1
@@ -150,7 +151,7 @@ def test_explanations_and_what_if_which_stores_nothing(browser, service):
         assert names[0] != names[1]
         page.get_by_role("button", name="Clear").click()
         expect(page.locator(".sides")).to_have_count(0)
-        assert rows.locator(".name").all_inner_texts() == names[0]
+        assert rows.locator(".name a").all_inner_texts() == names[0]
         page.get_by_label("Hide items already seen").check()
         expect(rows.locator(".name").first).not_to_have_text("")
         assert page.problems == []

@@ -36,7 +36,7 @@ def embed(
     if at is not None and log is None:
         raise UsageError("--at needs --log LOG: states change with events, and a run folder holds none.")
     from dynedge.data.timestamps import format_timestamp
-    from dynedge.inference.parquet_export import check_target, write_vectors
+    from dynedge.inference.table_files import check_target, write_vectors
 
     check_target(out)
     session, _ = open_session(run, log, at, "--at")

@@ -33,8 +33,8 @@ def export(
     the original file and the new events. FILE has a column for each event feature of the run, and an empty one for
     each item feature: item features come from the original file. The service may keep running.
     """
-    from dynedge.inference.parquet_export import check_target
     from dynedge.inference.session import Session
+    from dynedge.inference.table_files import check_target
     from dynedge.runs.folder import check_finished
     from dynedge.serving.journal_export import write_events
     from dynedge.serving.sqlite_journal import JOURNAL, SqliteJournal

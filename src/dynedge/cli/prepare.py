@@ -34,6 +34,14 @@ FeatureColumns = Annotated[
 ItemFeatureColumns = Annotated[
     str | None, typer.Option(metavar="A,B,…", help="Categorical columns that describe the item.")
 ]
+ItemTable = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Table that describes items (CSV, JSON lines, Parquet), with the same column of item ids: answers show "
+        "its columns, and rules of `recommend` can use them.",
+    ),
+]
 ColumnNames = Annotated[
     str | None, typer.Option(metavar="A,B,…", help="Names of all columns, for a file without a header.")
 ]
@@ -70,6 +78,7 @@ def prepare(
     event_id_col: EventIdColumn = None,
     features: FeatureColumns = None,
     item_features: ItemFeatureColumns = None,
+    item_table: ItemTable = None,
     columns: ColumnNames = None,
     delimiter: Delimiter = None,
     time_unit: TimeUnit = "auto",
@@ -124,6 +133,7 @@ def prepare(
         inputs,
         out,
         schema,
+        item_table=item_table,
         max_bad=max_bad_share,
         split=Split.parse(split) if split else published_split,
         source={"dataset": dataset} if dataset else {},

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,6 +18,8 @@ if TYPE_CHECKING:
     from dynedge.inference.recommend import Recommendations
     from dynedge.inference.session import Session
 
+RULES = "Rules"
+
 
 @app.command()
 def recommend(
@@ -30,7 +31,9 @@ def recommend(
         ),
     ] = None,
     all_users: Annotated[bool, typer.Option("--all-users", help="All users of the run; needs --out.")] = False,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Parquet file for --all-users.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="File to write: .parquet, .csv or .jsonl (JSON lines).")
+    ] = None,
     k: Annotated[int, typer.Option("--k", metavar="K", help="Number of items per user.", min=1)] = 10,
     time: Annotated[
         str | None,
@@ -39,36 +42,100 @@ def recommend(
             help="Time of the request: a number in the unit of the log, or ISO 8601. [default: the newest event]",
         ),
     ] = None,
-    filter_seen: Annotated[bool, typer.Option("--filter-seen", help="Hide items the user has already seen.")] = False,
+    filter_seen: Annotated[
+        bool, typer.Option("--filter-seen", help="Hide items the user has already seen.", rich_help_panel=RULES)
+    ] = False,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="COLUMN=A,B,…",
+            help="Only items with these values of a column; item_id=A,B or item_id=@FILE (an id a line) lists items.",
+            rich_help_panel=RULES,
+        ),
+    ] = None,
+    deny: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COLUMN=A,B,…", help="No items with these values.", rich_help_panel=RULES),
+    ] = None,
+    boost: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="COLUMN=VALUE:X", help="X is added to the scores of items with this value.", rich_help_panel=RULES
+        ),
+    ] = None,
+    max_per: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COLUMN=N", help="At most N items with the same value.", rich_help_panel=RULES),
+    ] = None,
+    min_score: Annotated[
+        float | None, typer.Option(metavar="X", help="No items with a lower score.", rich_help_panel=RULES)
+    ] = None,
+    diversity: Annotated[
+        float,
+        typer.Option(
+            metavar="D",
+            help="Weight, 0 to 1, of being unlike the items above (maximal marginal relevance).",
+            rich_help_panel=RULES,
+        ),
+    ] = 0.0,
     log: NewerEvents = None,
     as_json: Json = False,
 ) -> None:
     """Recommend the K best items for users, with scores.
 
     Answers come from the states saved in RUN; no data is needed. With --log, the log's newer events, up to --time,
-    update the states first; RUN itself is not changed. Unknown users get the most popular items.
+    update the states first; RUN itself is not changed. Unknown users get the most popular items. Columns of
+    rules are those of `prepare --item-features` and `--item-table`; flags of rules can be repeated.
     """
     if (users is None) == (not all_users):
-        raise UsageError("pass either --users A,B or --all-users --out FILE.parquet.")
-    if all_users != (out is not None):
-        raise UsageError("--all-users and --out FILE.parquet go together.")
-    if out:
-        from dynedge.inference.parquet_export import check_target
+        raise UsageError("pass either --users A,B or --all-users --out FILE.")
+    if all_users and out is None:
+        raise UsageError("--all-users needs --out FILE.")
+    from dynedge.inference.rule_texts import parse_list, parse_rules
 
-        check_target(out)
-    session, seconds = open_session(run, log, time, "--time")
+    rules = parse_rules(
+        filter_seen=filter_seen,
+        allow=allow,
+        deny=deny,
+        boost=boost,
+        max_per=max_per,
+        min_score=min_score,
+        diversity=diversity,
+        files=True,
+    )
     if out:
-        _write(session, out, k, seconds, filter_seen, as_json)
+        from dynedge.inference.table_files import FORMATS, check_target
+
+        check_target(out, tuple(FORMATS))
+    session, seconds = open_session(run, log, time, "--time")
+    if all_users:
+        from dynedge.inference.table_files import write_recommendations
+
+        assert out is not None
+        rows = write_recommendations(session, out, k, seconds, rules, quiet=False)
+        _print_written(out, rows, len(session.users), as_json)
         return
     from dynedge.inference.recommend import distinct_users
     from dynedge.inference.recommend import recommend as recommend_to
 
-    requested = distinct_users(session, _parse_ids(users or ""))
-    recommendations = recommend_to(session, requested, k, seconds, filter_seen=filter_seen)
+    requested = distinct_users(session, parse_list(users or ""))
+    recommendations = recommend_to(session, requested, k, seconds, rules)
     for user in recommendations.unknown:
         print(f"dynedge: user {user!r} is not in {run}; recommending the most popular items.", file=sys.stderr)
+    if out:
+        from dynedge.inference.table_files import write_table
+
+        written = recommendations.to_arrow()
+        write_table(out, written.schema, [written])
+        _print_written(out, len(recommendations), len(requested), as_json)
+        return
     answer = _as_dict(session, seconds, recommendations)
     print(json.dumps(answer) if as_json else _text(answer))
+
+
+def _print_written(out: Path, rows: int, users: int, as_json: bool) -> None:
+    summary = {"out": str(out), "users": users, "rows": rows}
+    print(json.dumps(summary) if as_json else f"{out}: {rows:,} recommendations for {users:,} users")
 
 
 def open_session(run: Path, log: Path | None, time: str | None, flag: str) -> tuple[Session, float | None]:
@@ -94,21 +161,6 @@ def open_session(run: Path, log: Path | None, time: str | None, flag: str) -> tu
     return session, seconds
 
 
-def _parse_ids(text: str) -> list[int | str]:
-    """Returns comma-separated ids, as in CSV: spaces belong to an id only inside quotes."""
-    found = re.findall(r'\s*"((?:[^"]|"")*)"\s*(?:,|$)|([^,]+)', text)
-    ids = [quoted.replace('""', '"') or plain.strip() for quoted, plain in found]
-    return [external_id for external_id in ids if external_id]
-
-
-def _write(session: Session, out: Path, k: int, seconds: float | None, filter_seen: bool, as_json: bool) -> None:
-    from dynedge.inference.parquet_export import write_recommendations
-
-    rows = write_recommendations(session, out, k, seconds, filter_seen=filter_seen, quiet=False)
-    summary = {"out": str(out), "users": len(session.users), "rows": rows}
-    print(json.dumps(summary) if as_json else f"{out}: {rows:,} recommendations for {summary['users']:,} users")
-
-
 def _as_dict(session: Session, seconds: float | None, recommendations: Recommendations) -> dict[str, Any]:
     return {
         "run": str(session.folder),
@@ -122,9 +174,17 @@ def _text(answer: dict[str, Any]) -> str:
     lists = []
     for user in answer["users"]:
         rows = [
-            [f"{rank:4}  {best['item_id']}", f"{best['score']:.4f}"] for rank, best in enumerate(user["items"], 1)
+            [f"{rank:4}  {best['item_id']}", *_details(best), f"{best['score']:.4f}"]
+            for rank, best in enumerate(user["items"], 1)
         ]
         note = "" if user["known"] else " (unknown user: the most popular items and their shares of all events)"
-        items = table(rows, header=False) if rows else "      nothing to recommend"
+        items = (
+            table(rows, header=False, text_columns=range(len(rows[0]) - 1)) if rows else "      nothing to recommend"
+        )
         lists.append(f"{user['user_id']}{note}\n{items}")
     return "\n\n".join(lists)
+
+
+def _details(item: dict[str, Any]) -> list[str]:
+    """The columns that describe an item, as one text; nothing if items have no such columns."""
+    return [", ".join(map(str, item["metadata"].values()))] if "metadata" in item else []

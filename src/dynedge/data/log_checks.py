@@ -31,6 +31,7 @@ TYPES: dict[str, type | tuple[type, ...]] = {
     "source": dict,
     "trained_on": dict,
     "rejected_why": dict,
+    "item_table": dict,
     "rejected": int,
     "rows_read": int,
 }
@@ -59,6 +60,9 @@ def check_metadata(metadata: dict[str, Any]) -> str | None:
         return "it has an invalid entry 'trained_on'"
     if not all(isinstance(name, str) for key in ("features", "item_features") for name in metadata.get(key, [])):
         return "it has a feature whose name is not text"
+    table_columns = metadata.get("item_table", {}).get("columns", [])
+    if not isinstance(table_columns, list) or not all(isinstance(name, str) for name in table_columns):
+        return "it has an invalid entry 'item_table'"
     return _check_roles(metadata)
 
 

@@ -25,7 +25,7 @@ BLOCK = 256  # items whose bounds are compared with the threshold together
 BATCH = 1 << 14  # items quantized together
 PARALLEL_ITEMS = 1 << 18  # from this many items, more than one thread is faster
 ROUNDING = 0.51  # error in scales: half of one, plus what float rounding in the product may add
-SLACK = 1e-5  # float rounding in the sum with the base scores, which are at most in the tens
+SLACK, TENS = 1e-5, 16.0  # float rounding in the sum with base scores up to 16; larger ones have more in proportion
 
 
 class QuantizedSearch:
@@ -58,23 +58,41 @@ class QuantizedSearch:
         _quantize(items, rows, self._codes, self._scale_bias)
 
     @torch.no_grad()
-    def top_k(self, base: Tensor, query: Tensor, k: int, state: State) -> tuple[Tensor, Tensor]:
-        """Returns (scores, items) of the k largest base[i] + query · row i, largest first."""
+    def top_k(
+        self, base: Tensor, query: Tensor, k: int, state: State, largest: float = TENS
+    ) -> tuple[Tensor, Tensor]:
+        """Returns (scores, items) of the k largest base[i] + query · row i, largest first.
+
+        Items whose base is minus infinity are excluded; the list is shorter than k where fewer are left. `largest` is
+        the largest absolute value of the others.
+        """
+        slack = np.float32(SLACK * max(1.0, largest / TENS))
         vector, lower = np.ascontiguousarray(query.float().numpy()), np.empty(len(base), np.float32)
         error = np.float32(ROUNDING * np.abs(vector[:-1]).sum())
         blocks = np.empty((2, -(-len(base) // BLOCK)), np.float32)
-        arguments = self._codes, self._scale_bias, base.numpy(), vector, error, lower, blocks
+        arguments = self._codes, self._scale_bias, base.numpy(), vector, error, slack, lower, blocks
         if len(base) < PARALLEL_ITEMS:
             _bound(0, 1, *arguments)
         else:
             run_in_parts(_bound, len(base), *arguments)
         # The best items of k blocks are k items: the threshold is seldom lower than that of all items.
-        bounds = blocks[0] if blocks.shape[1] >= k else lower
-        threshold = np.partition(bounds, -min(k, len(bounds)))[-min(k, len(bounds))]
-        items = torch.from_numpy(_candidates(self._scale_bias, error, lower, blocks[1], threshold))
+        threshold = _kth_largest(blocks[0], k) if blocks.shape[1] >= k else -np.inf
+        if threshold == -np.inf:
+            threshold = _kth_largest(lower, k)
+        if threshold == -np.inf:
+            items = torch.nonzero(base > -torch.inf)[:, 0]
+        else:
+            items = torch.from_numpy(_candidates(self._scale_bias, error, slack, lower, blocks[1], threshold))
         scores = base[items] + self.model.item_matrix(items, state).float() @ query.float()
-        best = scores.topk(min(k, len(base)))
+        best = scores.topk(min(k, len(items)))
         return best.values, items[best.indices]
+
+
+def _kth_largest(values: Array, k: int) -> np.float32:
+    """The k-th largest value, or the smallest if there are fewer."""
+    at = len(values) - min(k, len(values))
+    smallest_kept: np.float32 = np.partition(values, at)[at]
+    return smallest_kept
 
 
 @compiled
@@ -98,6 +116,7 @@ def _bound(
     base: Array,
     query: Array,
     error: float,
+    slack: float,
     lower: Array,
     blocks: Array,
 ) -> None:
@@ -109,25 +128,27 @@ def _bound(
             total, code = np.float32(0), codes[i]
             for j in range(width):
                 total += query[j] * np.float32(code[j])
-            bound = base[i] + query[width] * scale_bias[i, 1] + scale_bias[i, 0] * (total - error) - np.float32(SLACK)
+            bound = base[i] + query[width] * scale_bias[i, 1] + scale_bias[i, 0] * (total - error) - slack
             lower[i], largest = bound, max(largest, bound)
-            upper = max(upper, _upper_bound(bound, error, scale_bias[i, 0]))
+            upper = max(upper, _upper_bound(bound, error, slack, scale_bias[i, 0]))
         blocks[0, block], blocks[1, block] = largest, upper
 
 
 @compiled(inline="always")
-def _upper_bound(lower: np.float32, error: np.float32, scale: np.float32) -> np.float32:
-    return lower + np.float32(2) * (error * scale + np.float32(SLACK))
+def _upper_bound(lower: np.float32, error: np.float32, slack: np.float32, scale: np.float32) -> np.float32:
+    return lower + np.float32(2) * (error * scale + slack)
 
 
 @compiled
-def _candidates(scale_bias: Array, error: float, lower: Array, upper: Array, threshold: np.float32) -> Array:
+def _candidates(
+    scale_bias: Array, error: float, slack: float, lower: Array, upper: Array, threshold: np.float32
+) -> Array:
     """Returns the items whose scores may reach the threshold; `upper` has the largest upper bound of each block."""
     items, count = np.empty(len(lower), np.int64), 0
     for block in range(len(upper)):
         if upper[block] >= threshold:
             for i in range(block * BLOCK, min((block + 1) * BLOCK, len(lower))):
-                if _upper_bound(lower[i], error, scale_bias[i, 0]) >= threshold:
+                if _upper_bound(lower[i], error, slack, scale_bias[i, 0]) >= threshold:
                     items[count] = i
                     count += 1
     return items[:count].copy()

@@ -14,7 +14,9 @@ import numpy as np
 
 from dynedge.data.frames import ToFrames
 from dynedge.data.id_index import ExternalId, GrowableIdIndex
-from dynedge.inference.session import NO_ITEM, Session
+from dynedge.data.item_metadata import ItemMetadata
+from dynedge.inference.rules import NO_ITEM, Rules
+from dynedge.inference.session import NO_RULES, Session
 from dynedge.utils.array_type import Array
 
 COLUMNS = "user_id", "item_id", "score", "rank"
@@ -29,6 +31,7 @@ class UserRecommendations:
     item_rows: Array  # int64[m]
     scores: Array  # float32[m]; for an unknown user each item's share of all events
     item_index: GrowableIdIndex
+    metadata: ItemMetadata
 
     @property
     def known(self) -> bool:
@@ -36,9 +39,18 @@ class UserRecommendations:
 
     def to_record(self) -> dict[str, Any]:
         """Returns plain values for JSON."""
-        pairs = zip(self.item_rows.tolist(), self.scores.tolist(), strict=True)
-        items = [{"item_id": self.item_index[row], "score": score} for row, score in pairs]
+        items = scored_items(self.item_index, self.metadata, self.item_rows, self.scores)
         return {"user_id": self.user_id, "known": self.known, "items": items}
+
+
+def scored_items(index: GrowableIdIndex, metadata: ItemMetadata, rows: Array, scores: Array) -> list[dict[str, Any]]:
+    """Returns items with their scores, and the columns that describe them if there are any, for JSON."""
+    pairs = zip(index.take(rows), scores.tolist(), strict=True)
+    items: list[dict[str, Any]] = [{"item_id": item_id, "score": score} for item_id, score in pairs]
+    if metadata.names:
+        for item, values in zip(items, metadata.records(rows), strict=True):
+            item["metadata"] = values
+    return items
 
 
 class FlatRows(NamedTuple):
@@ -62,6 +74,7 @@ class Recommendations(ToFrames):
     item_rows: Array  # int64[n, k]; padded with NO_ITEM
     scores: Array  # float32[n, k]
     item_index: GrowableIdIndex
+    metadata: ItemMetadata  # of the items
 
     def __len__(self) -> int:
         """Number of recommendations, over all users."""
@@ -71,7 +84,7 @@ class Recommendations(ToFrames):
         counts = (self.item_rows != NO_ITEM).sum(1).tolist()  # padding comes last
         for at, (user, row, count) in enumerate(zip(self.users, self.user_rows.tolist(), counts, strict=True)):
             items, scores = self.item_rows[at, :count], self.scores[at, :count]
-            yield UserRecommendations(user, row, items, scores, self.item_index)
+            yield UserRecommendations(user, row, items, scores, self.item_index, self.metadata)
 
     @property
     def unknown(self) -> tuple[ExternalId, ...]:
@@ -106,10 +119,10 @@ class Recommendations(ToFrames):
         return self.flat.rank
 
     def to_arrow(self) -> Any:
-        """Returns a pyarrow.Table with the columns user_id, item_id, score and rank."""
+        """Returns a pyarrow.Table with the columns user_id, item_id, score, rank and those that describe items."""
         import pyarrow as pa
 
-        return pa.table({name: getattr(self, name) for name in COLUMNS})
+        return pa.table({name: getattr(self, name) for name in COLUMNS} | self.metadata.take(self.flat.item_row))
 
     def to_records(self) -> list[dict[str, Any]]:
         """Returns one dictionary per user, of plain values for JSON."""
@@ -117,7 +130,7 @@ class Recommendations(ToFrames):
 
 
 def recommend(
-    session: Session, users: Sequence[ExternalId], k: int, time: float | None = None, *, filter_seen: bool = False
+    session: Session, users: Sequence[ExternalId], k: int, time: float | None = None, rules: Rules = NO_RULES
 ) -> Recommendations:
     """Returns the k best items of each user; unknown users get the most popular items.
 
@@ -125,7 +138,7 @@ def recommend(
     """
     rows = [session.users.find(user) for user in users]
     position = {row: at for at, row in enumerate(dict.fromkeys(row for row in rows if row >= 0))}
-    scored = recommend_rows(session, np.array(list(position), np.int64), k, time, filter_seen=filter_seen)
+    scored = recommend_rows(session, np.array(list(position), np.int64), k, time, rules)
     if len(position) == len(rows):
         return scored
     user_rows = np.array(rows, np.int64)
@@ -135,10 +148,10 @@ def recommend(
     positions = [position[row] for row in rows if row >= 0]
     item_rows[known], scores[known] = scored.item_rows[positions], scored.scores[positions]
     if not known.all():
-        popular, shares = session.popular(k)
+        popular, shares = session.popular(k, rules)
         item_rows[~known, : len(popular)], scores[~known, : len(popular)] = popular, shares
     ids = tuple(user if row < 0 else session.users[row] for user, row in zip(users, rows, strict=True))
-    return Recommendations(ids, user_rows, item_rows, scores, session.items)
+    return Recommendations(ids, user_rows, item_rows, scores, session.items, session.item_metadata)
 
 
 def recommend_rows(
@@ -146,13 +159,14 @@ def recommend_rows(
     rows: Array,
     k: int,
     time: float | None = None,
+    rules: Rules = NO_RULES,
     *,
-    filter_seen: bool = False,
     after: Callable[[int], object] = lambda users: None,
 ) -> Recommendations:
     """Returns the k best items of known users, given by their rows; `after(n)` reports progress in users."""
-    item_rows, scores = session.top_items(rows, k, time, filter_seen=filter_seen, after=after)
-    return Recommendations(tuple(session.users.take(rows)), rows, item_rows, scores, session.items)
+    item_rows, scores = session.top_items(rows, k, time, rules, after=after)
+    ids = tuple(session.users.take(rows))
+    return Recommendations(ids, rows, item_rows, scores, session.items, session.item_metadata)
 
 
 def distinct_users(session: Session, users: Iterable[ExternalId]) -> list[ExternalId]:

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from dynedge.data.id_index import GrowableIdIndex
+from dynedge.data.item_metadata import ItemMetadata
 from dynedge.data.log import EventLog
 from dynedge.data.run_rows import RunIds
 from dynedge.data.timestamps import format_timestamp
@@ -30,6 +31,7 @@ from dynedge.errors import DataError, UsageError
 from dynedge.inference.event_input import COLUMNS, Event, encode_events
 from dynedge.inference.late_events import LateEventPolicy
 from dynedge.inference.quantized_search import QuantizedSearch
+from dynedge.inference.rules import NO_ITEM, BoundRules, Rules
 from dynedge.models.base import NonFiniteStateError, State
 from dynedge.models.capabilities import Growable, HasVectors, RemembersSeen, Searchable, apply_with_undo, capable
 from dynedge.models.registry import models_with
@@ -57,8 +59,8 @@ from dynedge.utils.tensor_io import Tensors, load_tensors, save_tensors, select_
 OBSERVE_EVENTS = 4096  # events applied to the state together
 MAX_SCORES = 1 << 22  # scores in memory at once: users × items
 QUANTIZED_ITEMS = 4096  # from this many items, quantized search is faster than scoring all of them
-NO_ITEM = -1  # pads a user's items where fewer than k have a score
 SHOWN_MODELS = 8  # model names in a message
+NO_RULES = Rules()
 
 C = TypeVar("C")
 
@@ -73,6 +75,7 @@ class Session:
         self.folder, self.config, self.run_log = folder, trained.config, trained.log
         self.model, self.state, self.coverage = trained.model.eval(), trained.state, coverage
         self.users, self.items = GrowableIdIndex(trained.log.user_ids), GrowableIdIndex(trained.log.item_ids)
+        self.item_metadata = ItemMetadata(trained.log)
         self._size = len(self.users), len(self.items)  # rows that the model has
         self._search: QuantizedSearch | None = None
         self._newest_pairs: set[tuple[int, int]] = set()  # user and item of applied events at the newest time
@@ -290,13 +293,13 @@ class Session:
         users: Array,
         k: int,
         time: float | None = None,
+        rules: Rules = NO_RULES,
         *,
-        filter_seen: bool = False,
         after: Callable[[int], object] = lambda users: None,
     ) -> tuple[Array, Array]:
         """Returns the k best items of each user: (items int64[n, k], scores float32[n, k]), best first.
 
-        Padded with NO_ITEM where fewer items have a score. Memory for scores is bounded; `after(n)` reports progress
+        Padded with NO_ITEM where fewer items are eligible. Memory for scores is bounded; `after(n)` reports progress
         in users.
         """
         if k < 1:
@@ -307,48 +310,70 @@ class Session:
                 f"time {format_timestamp(query_time)} is before the newest event of {self.folder}, at "
                 f"{format_timestamp(self.coverage.last_time)}; recommendations are for that time or later."
             )
+        bound = self._bind(rules)
         shape, batch = (len(users), min(k, len(self.items))), max(1, MAX_SCORES // max(len(self.items), 1))
         items, scores = np.empty(shape, np.int64), np.empty(shape, np.float32)
         for start in range(0, len(users), batch):
             part = slice(start, min(start + batch, len(users)))
             rows = torch.from_numpy(users[part]).long()
-            items[part], scores[part] = self._top_items(rows, k, query_time, filter_seen)
+            items[part], scores[part] = self._top_items(rows, shape[1], query_time, bound)
             after(part.stop - part.start)
         return items, scores
 
+    def _bind(self, rules: Rules) -> BoundRules:
+        return rules.bind(self.items, self.item_metadata, self._unit_item_vectors)
+
     @torch.no_grad()
-    def _top_items(self, users: Tensor, k: int, time: float, filter_seen: bool) -> tuple[Array, Array]:
+    def _top_items(self, users: Tensor, k: int, time: float, rules: BoundRules) -> tuple[Array, Array]:
         if self._search is not None:
-            lists = [self._search_items(user, k, time, filter_seen) for user in users.tolist()]
+            lists = [self._search_items(user, k, time, rules) for user in users.tolist()]
             return np.stack([items for items, _ in lists]), np.stack([scores for _, scores in lists])
         users = users.to(self.device)
         times = torch.full((len(users),), time, dtype=torch.float64, device=self.device)
         with autocast(self.config.training):
             scores = self.model.score_query(users, times, None, self.state).float()
         scores.nan_to_num_(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
-        if filter_seen:
+        if rules.filter_seen:
             scores.masked_fill_(self._seen(users), -torch.inf)
-        best, items = scores.topk(min(k, scores.shape[1]))
-        items = items.masked_fill(best == -torch.inf, NO_ITEM)
-        return np.asarray(items.cpu()), np.asarray(best.cpu())
+        return rules.best(rules.adjust(scores), k)
 
-    def _search_items(self, user: int, k: int, time: float, filter_seen: bool) -> tuple[Array, Array]:
-        assert self._search is not None
-        base, vector = self._search.model.query_vector(user, time, self.state)
-        if filter_seen:
+    def _search_items(self, user: int, k: int, time: float, rules: BoundRules) -> tuple[Array, Array]:
+        search = self._search
+        assert search is not None
+        base, vector = search.model.query_vector(user, time, self.state)
+        if rules.filter_seen:
             base = base.masked_fill(self._seen(torch.tensor([user]))[0], -torch.inf)
-        best, items = self._search.top_k(base, vector, min(k, len(self.items)), self.state)
-        return np.asarray(items.masked_fill(best == -torch.inf, NO_ITEM)), np.asarray(best)
+        adjusted, largest = rules.adjust(base), TENS + rules.largest_boost
+
+        def best(number: int) -> tuple[Tensor, Tensor]:
+            return search.top_k(adjusted, vector, number, self.state, largest)
+
+        return rules.best_of_one(best, k, len(self.items))
 
     def _seen(self, users: Tensor) -> Tensor:
         model = self.require(RemembersSeen, "does not remember which items a user has seen")
         return model.seen_items(users, self.state).to(users.device)
 
-    def popular(self, k: int) -> tuple[Array, Array]:
-        """Returns the k most frequent items and their shares of all events, the fallback for unknown users."""
-        items = np.argsort(-self.coverage.item_counts, kind="stable")[:k]
-        items = items[self.coverage.item_counts[items] > 0]
-        return items, (self.coverage.item_counts[items] / max(self.coverage.events, 1)).astype(np.float32)
+    def popular(self, k: int, rules: Rules = NO_RULES) -> tuple[Array, Array]:
+        """Returns the k most frequent items and their shares of all events, the fallback for unknown users.
+
+        Boosts and the minimum score are of the model's scores, and do not apply to shares.
+        """
+        counts = self.coverage.item_counts[: len(self.items)]
+        shares = (counts / max(self.coverage.events, 1)).astype(np.float32)
+        eligible = torch.from_numpy(np.where(shares > 0, shares, -np.inf).astype(np.float32))
+        bound = replace(self._bind(rules), boost=None, min_score=-np.inf)
+        order = torch.sort(bound.adjust(eligible), descending=True, stable=True)
+        items, scores = bound.best_of_one(lambda n: (order.values[:n], order.indices[:n]), k, len(self.items))
+        found = items != NO_ITEM
+        return items[found], scores[found]
+
+    @torch.no_grad()
+    def _unit_item_vectors(self) -> Tensor:
+        """float32[I, d]: the centred vectors of all items, of length one."""
+        vectors = self.require(HasVectors, "has no item vectors, which diversity needs").vectors(self.state)[1]
+        items = vectors.float().flatten(1)
+        return torch.nn.functional.normalize(items - items.mean(0), dim=1)
 
     @torch.no_grad()
     def vectors(self) -> tuple[Array, Array]:

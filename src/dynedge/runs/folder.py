@@ -24,6 +24,7 @@ import torch
 
 from dynedge import __version__
 from dynedge.config import flatten, free_keys, to_toml
+from dynedge.data.item_metadata import copy_item_table
 from dynedge.data.log import EventLog, read_log
 from dynedge.data.log_writer import LogWriter
 from dynedge.errors import DataError, UsageError
@@ -319,6 +320,7 @@ def _write_ids(folder: Path, log: EventLog) -> None:
             users=log.num_users,
             items=log.num_items,
             item_features=log.metadata.get("item_features", []),
+            **copy_item_table(log, writer.folder),
             trained_on=_describe(log)
             | {"prefix_checksum": log.prefix_checksum(len(log))}
             | ({"path": os.path.abspath(log.path)} if log.path else {}),

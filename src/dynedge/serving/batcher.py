@@ -14,6 +14,7 @@ from concurrent.futures import Executor, Future
 from typing import NamedTuple
 
 from dynedge.inference.recommend import UserRecommendations, recommend
+from dynedge.inference.rules import Rules
 from dynedge.serving.engine import Engine
 from dynedge.serving.service_queries import query_time
 
@@ -23,7 +24,7 @@ class QueryOptions(NamedTuple):
 
     k: int
     time: float | None
-    filter_seen: bool
+    rules: Rules
 
 
 class Answer(NamedTuple):
@@ -93,6 +94,6 @@ class RequestBatcher:
     def _recommend(self, users: list[str], options: QueryOptions) -> list[Answer]:
         session, started = self._engine.session, time.perf_counter()
         at = query_time(session, options.time)
-        answers = recommend(session, users, options.k, at, filter_seen=options.filter_seen)
+        answers = recommend(session, users, options.k, at, options.rules)
         self._seconds = time.perf_counter() - started
         return [Answer(answer, self._engine.position) for answer in answers]

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from dynedge.errors import DataError, UsageError
 from dynedge.inference.event_input import Event
-from dynedge.inference.parquet_export import BATCH_ROWS, write_parquet
+from dynedge.inference.table_files import BATCH_ROWS, write_table
 from dynedge.serving.journal import Entry, Journal, entries_after
 from dynedge.utils.array_type import Array
 from dynedge.utils.progress import Progress
@@ -66,7 +66,7 @@ def write_events(
                 written += len(batch)
                 progress.advance(len(some))
 
-    write_parquet(path, schema, tables())
+    write_table(path, schema, tables())
     return written
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, StrictStr
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr
 
 from dynedge.inference.event_input import MAX_FEATURE
+from dynedge.inference.rules import MAX_BOOST, Rules
 
 MAX_EVENTS, MAX_ITEMS, MAX_USERS = 1000, 1000, 1000
 
@@ -22,7 +23,16 @@ Timestamp = Annotated[
 Feature = Annotated[float, Field(allow_inf_nan=False, ge=-MAX_FEATURE, le=MAX_FEATURE)]
 ItemCount = Annotated[int, Field(ge=1, le=MAX_ITEMS, description="Number of items per user.")]
 FilterSeen = Annotated[bool, Field(description="Hide items that the user has already seen.")]
-
+MAX_VALUES, MAX_COLUMNS = 10_000, 16  # of a rule
+Column = Annotated[str, Field(min_length=1, max_length=256)]
+RuleValue = Annotated[StrictStr, Field(max_length=256)]
+ValueList = Annotated[list[StrictBool | StrictInt | RuleValue], Field(max_length=MAX_VALUES)]
+ValueLists = ValueList | Annotated[dict[Column, ValueList], Field(max_length=MAX_COLUMNS)]
+Boost = Annotated[float, Field(ge=-MAX_BOOST, le=MAX_BOOST, allow_inf_nan=False)]
+MinScore = Annotated[float | None, Field(allow_inf_nan=False, description="No items with a lower score.")]
+Diversity = Annotated[
+    float, Field(ge=0, le=1, description="Weight of being unlike the items above (maximal marginal relevance).")
+]
 
 Position = Annotated[str, Field(description="Position in the journal; another request can ask for it: min_position.")]
 
@@ -51,18 +61,47 @@ class EventsBody(RequestBody):
     events: Annotated[list[EventBody], Field(min_length=1, max_length=MAX_EVENTS)]
 
 
-class RecommendationsBody(RequestBody):
+class RulesBody(RequestBody):
+    """Business rules of a request (inference/rules.py)."""
+
+    filter_seen: FilterSeen = False
+    allow: Annotated[
+        ValueLists | None,
+        Field(
+            description="Only items with these values, by column; the column item_id, or a list alone, is of items."
+        ),
+    ] = None
+    deny: Annotated[ValueLists | None, Field(description="No items with these values, by column.")] = None
+    boost: Annotated[
+        Annotated[
+            dict[Column, Annotated[dict[RuleValue, Boost], Field(max_length=MAX_VALUES)]],
+            Field(max_length=MAX_COLUMNS),
+        ]
+        | None,
+        Field(description="Added to the scores of items, by column and value."),
+    ] = None
+    max_per: Annotated[
+        Annotated[dict[Column, Annotated[StrictInt, Field(ge=1, le=MAX_ITEMS)]], Field(max_length=MAX_COLUMNS)]
+        | None,
+        Field(description="Most items with the same value, by column."),
+    ] = None
+    min_score: MinScore = None
+    diversity: Diversity = 0.0
+
+    def rules(self) -> Rules:
+        return Rules.of(**{name: getattr(self, name) for name in RulesBody.model_fields})
+
+
+class RecommendationsBody(RulesBody):
     user_ids: Annotated[list[IdBody], Field(min_length=1, max_length=MAX_USERS)]
     k: ItemCount = 10
     time: Timestamp | None = None
-    filter_seen: FilterSeen = False
 
 
-class WhatIfBody(RequestBody):
+class WhatIfBody(RulesBody):
     item_id: IdBody
     timestamp: Timestamp | None = None
     k: ItemCount = 10
-    filter_seen: FilterSeen = False
 
 
 class EventsReceipt(BaseModel):
@@ -80,6 +119,10 @@ class Explanation(BaseModel):
 class ScoredItem(BaseModel):
     item_id: str | int
     score: float
+    metadata: Annotated[
+        dict[str, str | int | float | bool] | None,
+        Field(description="Columns that describe the item, if there are any."),
+    ] = None
     explanation: Explanation | None = None
 
 

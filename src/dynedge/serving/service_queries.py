@@ -12,7 +12,8 @@ import torch
 from dynedge.data.id_index import ExternalId
 from dynedge.errors import DynedgeError
 from dynedge.inference.event_input import Event
-from dynedge.inference.recommend import UserRecommendations, recommend
+from dynedge.inference.recommend import UserRecommendations, recommend, scored_items
+from dynedge.inference.rules import Rules
 from dynedge.inference.session import Session
 from dynedge.models.capabilities import Explainable, HasVectors, capable
 
@@ -60,13 +61,13 @@ def _explanations(session: Session, answer: UserRecommendations, time: float) ->
     return [{"shares": one.shares, "similar_to": item} for one, item in zip(explanations, similar, strict=True)]
 
 
-def what_if(session: Session, event: Event, k: int, *, filter_seen: bool = False) -> Record:
+def what_if(session: Session, event: Event, k: int, rules: Rules) -> Record:
     """Returns a user's recommendations now and after one hypothetical event; the state does not change."""
     find_row(session, 0, event.user)
     find_row(session, 1, event.item)
-    before = recommend(session, [event.user], k, event.time, filter_seen=filter_seen).to_records()[0]
+    before = recommend(session, [event.user], k, event.time, rules).to_records()[0]
     with session.hypothetical(event):
-        after = recommend(session, [event.user], k, event.time, filter_seen=filter_seen).to_records()[0]
+        after = recommend(session, [event.user], k, event.time, rules).to_records()[0]
     ranks = {item["item_id"]: rank for rank, item in enumerate(before["items"], 1)}
     ranked = [item | {"rank_before": ranks.get(item["item_id"])} for item in after["items"]]
     return {"user_id": before["user_id"], "before": before["items"], "after": ranked}
@@ -81,8 +82,5 @@ def similar_items(session: Session, item: ExternalId, k: int) -> Record:
     cosine = torch.nn.functional.cosine_similarity(vectors, vectors[row : row + 1])
     cosine[row] = -torch.inf
     scores, rows = cosine.topk(min(k, len(cosine) - 1))
-    best = zip(rows.tolist(), scores.tolist(), strict=True)
-    return {
-        "item_id": session.items[row],
-        "items": [{"item_id": session.items[one], "score": score} for one, score in best],
-    }
+    items = scored_items(session.items, session.item_metadata, rows.numpy(), scores.numpy())
+    return {"item_id": session.items[row], "items": items}

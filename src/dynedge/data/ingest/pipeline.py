@@ -13,6 +13,7 @@ import numpy as np
 
 from dynedge.data.frames import as_arrow, is_frame
 from dynedge.data.ingest.id_encoder import IdEncoder
+from dynedge.data.ingest.item_file import read_item_table
 from dynedge.data.ingest.parquet_reader import FrameInput
 from dynedge.data.ingest.readers import expand_paths, input_bytes, read_blocks
 from dynedge.data.ingest.rejects import RejectsFile
@@ -21,6 +22,7 @@ from dynedge.data.ingest.row_writer import RowWriter
 from dynedge.data.ingest.schema import Block, Schema
 from dynedge.data.ingest.text_reader import with_feature_columns
 from dynedge.data.ingest.time_parser import TIME_UNITS
+from dynedge.data.item_metadata import write_item_table
 from dynedge.data.log import EventLog, read_log
 from dynedge.data.log_writer import LogWriter
 from dynedge.data.splits import DEFAULT_SPLIT, Split
@@ -39,6 +41,7 @@ def prepare(
     out: str | os.PathLike[str],
     schema: Schema | None = None,
     *,
+    item_table: Any = None,
     max_bad: float = DEFAULT_MAX_BAD,
     split: Split = DEFAULT_SPLIT,
     source: dict[str, Any] | None = None,
@@ -48,13 +51,15 @@ def prepare(
     """Reads files into a log folder at `out`, which appears complete or not at all, and opens it.
 
     `files` is a path or a list of paths and globs; or one data frame: pandas, polars, an Arrow table, or a dictionary
-    of columns. A frame gives the same log as a Parquet file of its columns.
+    of columns. A frame gives the same log as a Parquet file of its columns. `item_table`, a path or a data frame with
+    the same column of item ids, describes items: data/item_metadata.py.
 
     Raises DataError when a file cannot be read or more than `max_bad` of the rows are bad; the bad rows are then
     listed in OUT.rejects.csv, and no log is written.
     """
     paths = inputs(files)
     schema = checked_schema(schema or Schema(), paths)
+    described = None if item_table is None else read_item_table(item_table, schema.item)
     rejects_copy = rejects_copy_path(out)
     with LogWriter(out, force=force) as writer:
         scratch = writer.folder / "scratch"
@@ -72,6 +77,7 @@ def prepare(
             rejected_why=dict(rejects.reasons.most_common()),
             features=rows.feature_names,
             item_features=list(schema.item_features),
+            **({} if described is None else write_item_table(described, writer.folder)),
             split=str(split),
             time={"unit": rows.unit, "inferred": schema.time_unit == "auto"},
             source={**(source or {}), "files": [path.name for path in paths if isinstance(path, Path)]},

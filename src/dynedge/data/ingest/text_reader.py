@@ -126,7 +126,7 @@ class _DelimitedTokenizer:
     def __init__(self, path: Path, schema: Schema, head: bytes) -> None:
         self.path = path
         first = _first_line(head)
-        delimiter = schema.delimiter or _detect_delimiter(path, first)
+        delimiter = schema.delimiter or detect_delimiter(path, first)
         names = schema.names
         self.skip, self.first_line = 0, 1  # bytes and lines of the header
         if names is None or schema.rest_are_features:
@@ -220,7 +220,7 @@ def _first_line(head: bytes) -> bytes:
     return head.split(b"\n", 1)[0]
 
 
-def _detect_delimiter(path: Path, first: bytes) -> str:
+def detect_delimiter(path: Path, first: bytes) -> str:
     """Returns the most frequent delimiter of the first line; the comma if there is none."""
     if ".tsv" in path.suffixes:
         return "\t"

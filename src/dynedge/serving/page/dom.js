@@ -43,6 +43,14 @@ export const errorNote = (error) => html("p", { class: error.status === 422 ? "n
 export const userLink = (id) => html("a", { href: `#/users/${encodeURIComponent(id)}`, "data-key": id }, String(id));
 export const itemLink = (id) => html("a", { href: `#/items/${encodeURIComponent(id)}`, "data-key": id }, String(id));
 
+/** The columns that describe an item, such as its title: their values, with the names in a tooltip. */
+export function itemDetails(metadata) {
+  const entries = Object.entries(metadata ?? {});
+  if (!entries.length) return null;
+  const title = entries.map(([name, value]) => `${name}: ${value}`).join("\n");
+  return html("small", { class: "details", title }, entries.map(([, value]) => String(value)).join(" · "));
+}
+
 /** Announces a sentence to screen readers. */
 export function announce(sentence) {
   document.getElementById("announcement").textContent = sentence;

@@ -1,7 +1,7 @@
 // Item view: number of events, similar items, embedding drift.
 
 import { ApiError, entityPath, request, tryRequest } from "./api.js";
-import { card, errorNote, html, itemLink, note, replaceChildren } from "./dom.js";
+import { card, errorNote, html, itemDetails, itemLink, note, replaceChildren } from "./dom.js";
 import { driftCard } from "./drift.js";
 import { fixed, plural } from "./format.js";
 
@@ -35,7 +35,7 @@ function heading(id, item) {
   const title = html("h1", { tabindex: "-1" }, html("small", {}, "Item"), String(id));
   if (item instanceof ApiError) return [title, errorNote(item), note("Search for ids by their first letters.")];
   const origin = item.in_training_log ? "In the training log" : "Added after training";
-  return [title, note(`${origin}. ${plural(item.events, "event")}.`)];
+  return [title, itemDetails(item.metadata), note(`${origin}. ${plural(item.events, "event")}.`)];
 }
 
 function similarItems(similar) {
@@ -54,7 +54,7 @@ function similarItem(item, rank) {
     "li",
     {},
     html("span", { class: "rank" }, String(rank)),
-    html("span", { class: "name" }, itemLink(item.item_id)),
+    html("span", { class: "name" }, itemLink(item.item_id), itemDetails(item.metadata)),
     html("span", { class: "meter", "aria-hidden": "true" }, bar),
     html("span", { class: "score" }, fixed(item.score, 3)),
   );

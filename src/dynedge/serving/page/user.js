@@ -1,7 +1,7 @@
 // User view: recommendations with explanations, what-if, history, embedding drift.
 
 import { ApiError, entityPath, request, tryRequest } from "./api.js";
-import { card, errorNote, html, itemLink, note, replaceChildren } from "./dom.js";
+import { card, errorNote, html, itemDetails, itemLink, note, replaceChildren } from "./dom.js";
 import { driftCard } from "./drift.js";
 import { explanationBar, explanationLegend } from "./explanation.js";
 import { clock, date, dateTime, exactTime, fixed, plural } from "./format.js";
@@ -91,7 +91,7 @@ function recommendation(item, rank, known, selectWhatIf) {
     "li",
     {},
     html("span", { class: "rank" }, String(rank)),
-    html("span", { class: "name" }, itemLink(item.item_id)),
+    html("span", { class: "name" }, itemLink(item.item_id), itemDetails(item.metadata)),
     html("span", { class: "score", title: String(item.score) }, fixed(item.score, known ? 2 : 4)),
     explanationBar(item.explanation),
     known && html("button", button, "What if"),

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import Path, Query
+from fastapi import Depends, Path, Query
+from pydantic import StringConstraints
 
+from dynedge.inference.rule_texts import parse_rules
+from dynedge.inference.rules import Rules
 from dynedge.serving import problem_details, schemas
 
 MAX_LISTED = 200
@@ -21,6 +24,44 @@ MinPosition = Annotated[
     Query(max_length=64, description="Answer from this position of the journal or a later one, else 503."),
 ]
 FilterSeen = Annotated[bool, Query(description="Hide items that the user has already seen.")]
+MAX_RULES = 32  # rules of each kind in a URL; a body may have more
+RuleText = Annotated[str, StringConstraints(max_length=4096)]
+
+
+def _rule_texts(description: str) -> Any:
+    return Query(max_length=MAX_RULES, description=description)
+
+
+Allow = Annotated[list[RuleText] | None, _rule_texts("Only items with these values: genre=folk,pop or item_id=1,2.")]
+Deny = Annotated[list[RuleText] | None, _rule_texts("No items with these values: genre=folk.")]
+BoostTexts = Annotated[list[RuleText] | None, _rule_texts("Added to scores: genre=folk:0.5.")]
+MaxPer = Annotated[list[RuleText] | None, _rule_texts("Most items with the same value: artist=2.")]
+
+
+def query_rules(
+    filter_seen: FilterSeen = False,
+    allow: Allow = None,
+    deny: Deny = None,
+    boost: BoostTexts = None,
+    max_per: MaxPer = None,
+    min_score: Annotated[float | None, Query(allow_inf_nan=False, description="No items with a lower score.")] = None,
+    diversity: Annotated[
+        float, Query(ge=0, le=1, description="Weight of being unlike the items above (maximal marginal relevance).")
+    ] = 0.0,
+) -> Rules:
+    """The business rules of a request, from its query parameters."""
+    return parse_rules(
+        filter_seen=filter_seen,
+        allow=allow,
+        deny=deny,
+        boost=boost,
+        max_per=max_per,
+        min_score=min_score,
+        diversity=diversity,
+    )
+
+
+QueryRules = Annotated[Rules, Depends(query_rules)]
 
 ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": schemas.ProblemDetails, "content": {problem_details.MEDIA_TYPE: {}}}

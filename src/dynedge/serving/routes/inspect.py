@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Annotated
 
+import numpy as np
 from fastapi import APIRouter, Query, Request
 from starlette.responses import JSONResponse, Response
 
@@ -74,7 +75,7 @@ async def get_user(request: Request, id: PathId) -> Response:
 
 @router.get("/items/{id:path}")
 async def get_item(request: Request, id: PathId, min_position: MinPosition = None) -> Response:
-    """Returns whether the item was in the training log, and its number of events."""
+    """Returns whether the item was in the training log, its number of events, and the columns that describe it."""
     service = service_of(request)
     await service.reach(min_position)
     return await service.answer(_item, id)
@@ -86,6 +87,7 @@ def _item(session: Session, external_id: str) -> Record:
         "item_id": session.items[row],
         "in_training_log": row < session.run_log.num_items,
         "events": int(session.coverage.item_counts[row]),
+        "metadata": session.item_metadata.records(np.array([row]))[0],
     }
 
 

@@ -8,14 +8,18 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import JSONResponse, Response
 
 from dynedge.data.id_index import ExternalId
+from dynedge.errors import UsageError
 from dynedge.inference.event_input import Event
 from dynedge.inference.recommend import recommend
+from dynedge.inference.rules import Rules
 from dynedge.inference.session import Session
 from dynedge.serving import schemas, service_queries
 from dynedge.serving.batcher import QueryOptions
 from dynedge.serving.route_context import service_of
-from dynedge.serving.routes.common import BODY_ERRORS, ERRORS, FilterSeen, ItemCount, MinPosition, PathId, QueryTime
+from dynedge.serving.routes.common import BODY_ERRORS, ERRORS, ItemCount, MinPosition, PathId, QueryRules, QueryTime
 from dynedge.serving.service_queries import Record, query_time
+
+MAX_DIVERSE = 10_000  # items of a request with diversity, which is computed one by one
 
 router = APIRouter(responses=ERRORS)
 Explain = Annotated[bool, Query(description="Add the reasons for each item's score.")]
@@ -25,9 +29,9 @@ Explain = Annotated[bool, Query(description="Add the reasons for each item's sco
 async def get_recommendations(
     request: Request,
     id: PathId,
+    rules: QueryRules,
     k: ItemCount = 10,
     time: QueryTime = None,
-    filter_seen: FilterSeen = False,
     explain: Explain = False,
     min_position: MinPosition = None,
 ) -> Response:
@@ -35,7 +39,7 @@ async def get_recommendations(
     service = service_of(request)
     at = service.parse_time(time)
     await service.reach(min_position)
-    answer = await service.batcher.answer(id, QueryOptions(k, at, filter_seen))
+    answer = await service.batcher.answer(id, QueryOptions(k, at, rules))
     best = answer.recommendations
     record = await service.query(service_queries.explained, best, at) if explain else best.to_record()
     return JSONResponse(record | {"position": service.position_text(answer.position)})
@@ -49,12 +53,14 @@ async def post_recommendations(
     service = service_of(request)
     at = service.parse_time(body.time)
     await service.reach(min_position)
-    return await service.answer(_recommend, body.user_ids, body.k, at, body.filter_seen)
+    rules = body.rules()
+    if rules.diversity and len(body.user_ids) * body.k > MAX_DIVERSE:
+        raise UsageError(f"with diversity, a request may have {MAX_DIVERSE:,} items: users times k.")
+    return await service.answer(_recommend, body.user_ids, body.k, at, rules)
 
 
-def _recommend(session: Session, users: list[ExternalId], k: int, time: float | None, filter_seen: bool) -> Record:
-    answers = recommend(session, users, k, query_time(session, time), filter_seen=filter_seen)
-    return {"users": answers.to_records()}
+def _recommend(session: Session, users: list[ExternalId], k: int, time: float | None, rules: Rules) -> Record:
+    return {"users": recommend(session, users, k, query_time(session, time), rules).to_records()}
 
 
 @router.post("/users/{id:path}/what-if", responses=BODY_ERRORS)
@@ -70,7 +76,7 @@ async def post_what_if(
 
 def _what_if(session: Session, user: str, body: schemas.WhatIfBody, time: float | None) -> Record:
     event = Event(user, str(body.item_id), query_time(session, time))
-    return service_queries.what_if(session, event, body.k, filter_seen=body.filter_seen)
+    return service_queries.what_if(session, event, body.k, body.rules())
 
 
 @router.get("/items/{id:path}/similar", response_model=schemas.SimilarItems)
