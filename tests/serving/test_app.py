@@ -393,7 +393,7 @@ def test_concurrent_requests_are_scored_in_one_batch(runs_folder, tmp_path):
 
 def test_a_short_query_without_others_is_answered_in_the_event_loop(runs_folder, tmp_path, monkeypatch):
     engine = Engine(make_run(runs_folder, "edge"), tmp_path / "data")
-    users, options = [str(engine.session.users[row]) for row in range(3)], QueryOptions(4, None, False)
+    users, options = [str(engine.session.users[row]) for row in range(3)], QueryOptions(4, None, Rules())
     calls, top_items = [], engine.session.top_items
     engine.session.top_items = lambda rows, *args, **kwargs: (
         calls.append((len(rows), threading.current_thread() is threading.main_thread()))
@@ -413,7 +413,7 @@ def test_a_short_query_without_others_is_answered_in_the_event_loop(runs_folder,
         await waiting
         engine.lock.acquire(), engine.lock.release()  # the other thread releases it after its answer
         with pytest.raises(UsageError):
-            await batcher.answer(users[0], QueryOptions(0, None, False))
+            await batcher.answer(users[0], QueryOptions(0, None, Rules()))
         monkeypatch.setattr("dynedge.serving.batcher.SHORT_SECONDS", 0.0)
         await batcher.answer(users[0], options)
 

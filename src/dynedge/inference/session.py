@@ -30,7 +30,7 @@ from dynedge.data.windows import Window
 from dynedge.errors import DataError, UsageError
 from dynedge.inference.event_input import COLUMNS, Event, encode_events
 from dynedge.inference.late_events import LateEventPolicy
-from dynedge.inference.quantized_search import QuantizedSearch
+from dynedge.inference.quantized_search import TENS, QuantizedSearch
 from dynedge.inference.rules import NO_ITEM, BoundRules, Rules
 from dynedge.models.base import NonFiniteStateError, State
 from dynedge.models.capabilities import Growable, HasVectors, RemembersSeen, Searchable, apply_with_undo, capable
