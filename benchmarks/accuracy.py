@@ -47,10 +47,12 @@ COLUMNS = (
 
 Variant = tuple[str, list[str]]  # model or recipe, and settings
 HEURISTICS: dict[str, Variant] = {name: (name, []) for name in RECIPES}
-MAIN: dict[str, Variant] = {name: (name, []) for name in ("edge", "memory", "counts", "recurrence", "edge-paper")}
+MAIN: dict[str, Variant] = {
+    name: (name, []) for name in ("edge", "memory", "counts", "recurrence", "edge-paper-small")
+}
 
 # From the paper's model without d-nodes and active entities, one addition after another; then parts of the memory.
-EXACT = [f"model.{name}" for name in ("active_users=none", "active_items=none", "dnodes=none")]
+EXACT = ["model.dnodes_share=none"]
 ADDITIONS = {
     "paper, no d-nodes": EXACT,
     "+ all items or 512 as negatives": ["model.negatives=512", "model.full_softmax_up_to=4096"],
@@ -65,7 +67,7 @@ ADDITIONS = {
 ABLATIONS: dict[str, Variant] = {}
 for _name, _more in ADDITIONS.items():
     _before = next(reversed(ABLATIONS.values()))[1] if ABLATIONS else []
-    ABLATIONS[_name] = ("edge-paper", [*_before, *_more])
+    ABLATIONS[_name] = ("edge-paper-small", [*_before, *_more])
 ABLATIONS |= {
     "memory, constant weights": ("memory", ["model.gating_hidden=0"]),
     "memory, no rescaling network": ("memory", ["model.rescaling_hidden=0"]),
@@ -77,8 +79,13 @@ ABLATIONS |= {
 ABLATIONS["edge without repeat bonus"] = ("edge", ["model.recurrence.history=false"])
 DNODES: dict[str, Variant] = {
     f"K={k}, n*={users or '∞'}/{items or '∞'}": (
-        "edge-paper",
-        [f"model.dnodes={k}", f"model.active_users={users or 'none'}", f"model.active_items={items or 'none'}"],
+        "edge-paper-small",
+        [
+            "model.dnodes_share=none",
+            f"model.dnodes={k}",
+            f"model.active_users={users or 'none'}",
+            f"model.active_items={items or 'none'}",
+        ],
     )
     for users, items in ((0, 0), (200, 100))
     for k in (0, 20, 160, 640)
@@ -293,7 +300,7 @@ def plot(args: argparse.Namespace) -> None:
         axis.bar(range(len(variants)), seconds, color=colors, alpha=0.75)
         axis.set_xticks(range(len(variants)), [name.replace(", n*=", "\n") for name in variants], fontsize=8)
         axis.set_xlabel("d-nodes per window; activity thresholds of users/items")
-        style_axes(axis, f"{log}: edge-paper", ylabel="seconds per epoch (bars)")
+        style_axes(axis, f"{log}: edge-paper-small", ylabel="seconds per epoch (bars)")
         right = axis.twinx()
         for position, seeds in enumerate(recalls):
             right.plot([position] * len(seeds), seeds, "o", color=ORANGE, markersize=4)

@@ -36,7 +36,7 @@ from dynedge.runs.run_config import recipe_config
 
 LOGS = "wikipedia,ml-100k,online_retail,globo-300k"
 PROTOCOLS = "full", "sampled-499"
-DYNEDGE_MODELS = "edge", "memory", "counts", "recurrence", "edge-paper", "heuristic"
+DYNEDGE_MODELS = "edge", "memory", "counts", "recurrence", "edge-paper-small", "heuristic"
 GRAPHS = "jodie", "deepcoevolve", "ctdne", "dynaernn", "tgat", "gcmc", "gcmc-sage", "gcmc-gat"
 BASELINES = *GRAPHS, "sum-pooling", "gru4rec", "sasrec", "dien", "mimn"
 HEAD = ("model", "seeds", "MRR", "difference to best", "Recall@10", "s/epoch", "peak MiB", "parameters")

@@ -1,7 +1,7 @@
 """Time and memory of a full evaluation, compared with the time of training.
 
     python benchmarks/evaluate.py                    # wikipedia and globo, `edge`
-    python benchmarks/evaluate.py --logs wikipedia --model edge-paper
+    python benchmarks/evaluate.py --logs wikipedia --model edge-paper-small
     python benchmarks/evaluate.py --operators        # only the two operators that take most of the time
 
 A run is trained for one epoch by `dynedge train`. Its validation and test events are ranked in this process,

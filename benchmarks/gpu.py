@@ -31,13 +31,14 @@ import numpy as np
 import torch
 from gpu_limits import Limits, gpu_time
 from machine_info import describe_machine, peak_memory_mib
+from paper_setting import PAPER
 
 from dynedge.data.log import EventLog, read_log
 from dynedge.data.synthetic import synthesize
 from dynedge.evaluation.metrics import mean
 from dynedge.evaluation.protocol import rank_events
 from dynedge.models.base import Model, State, Step
-from dynedge.models.edge.config import PAPER, EdgeConfig, RecurrenceConfig
+from dynedge.models.edge.config import PAPER_LARGE, EdgeConfig, RecurrenceConfig
 from dynedge.models.edge.model import Edge
 from dynedge.models.edge.recurrence import Recurrence
 from dynedge.training.config import TrainingConfig
@@ -55,6 +56,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "billion (200, 100) K = 160": ("billion", {}),
 }
 PHASES = "forward and loss", "backward", "optimizer"
+
+# `edge-paper` is the setting of paper_setting.py, `edge-paper-large` has negatives per event.
+BASES = {"edge-paper": PAPER, "edge-paper-large": replace(PAPER_LARGE, dnodes=160, dnodes_share=None)}
+RECIPES = *BASES, "recurrence", "edge"
 
 
 def main() -> None:
@@ -89,7 +94,7 @@ def main() -> None:
         action="store_true",
         help="No window cache on the GPU: windows are planned and copied in every epoch.",
     )
-    parser.add_argument("--recipe", choices=("edge-paper", "recurrence", "edge"), default="edge-paper", help="Model.")
+    parser.add_argument("--recipe", choices=RECIPES, default="edge-paper", help="Model.")
     parser.add_argument("--peers", action="store_true", help="Comparison with PyG's TGN and JODIE.")
     parser.add_argument(
         "--csv", type=Path, default=None, help="CSV file to append a row per case to, for gpu_plot.py."
@@ -135,7 +140,7 @@ def load(recipe: str, folder: Path, events: int | None) -> EventLog:
 def run(name: str, log: EventLog, settings: dict[str, Any], args: argparse.Namespace, limits: Limits) -> None:
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
-    base = PAPER if args.recipe == "edge-paper" else replace(RecurrenceConfig(), **_paper_windows())
+    base = BASES.get(args.recipe) or replace(RecurrenceConfig(), **_paper_windows())
     config = replace(base, **settings, negatives=args.negatives or base.negatives)
     began = time.perf_counter()
     trainer = Trainer(config, log, args)

@@ -15,9 +15,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from paper_setting import PAPER
+
 from dynedge.data.log import EventLog
 from dynedge.data.synthetic import synthesize
-from dynedge.models.edge.config import PAPER
 from dynedge.models.edge.recurrence import Recurrence
 from dynedge.report.style import BLUE, ORANGE, figure, save, style_axes
 from dynedge.training.config import TrainingConfig

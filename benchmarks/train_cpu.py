@@ -4,11 +4,11 @@
     python benchmarks/train_cpu.py --peers    # and with PyG's TGN at batch size 200 (extra `peers`)
 
 All systems train on the same events in one process, alternating, --repeats times; the fastest measurement of each
-counts, since other load on the machine only ever slows one down. The model is `edge-paper` without active entities
-and d-nodes (exact states, ten negatives per chunk), the setting with the longest paths. The level-by-level loop is
-the same model with the reference implementations of ops/ for all operators. Small windows run on one thread, as in
-`dynedge train`; TGN runs on one thread or on all, whichever is faster. Logs are read from --data if available, else
-generated.
+counts, since other load on the machine only ever slows one down. The model is that of paper_setting.py without
+active entities and d-nodes (exact states, ten negatives per chunk), the setting with the longest paths. The
+level-by-level loop is the same model with the reference implementations of ops/ for all operators. Small windows run
+on one thread, as in `dynedge train`; TGN runs on one thread or on all, whichever is faster. Logs are read from --data
+if available, else generated.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ from unittest.mock import patch
 import torch
 from load_log import DATA, DATA_HELP, load_log
 from machine_info import describe_machine
+from paper_setting import PAPER
 from torch.nn import functional as F
 
 from dynedge.data.log import EventLog
 from dynedge.models.base import Step
-from dynedge.models.edge.config import PAPER, RecurrenceConfig
+from dynedge.models.edge.config import RecurrenceConfig
 from dynedge.models.edge.recurrence import Recurrence
 from dynedge.ops import adam, gather_linear, level_gru, read_states, sampled_softmax
 from dynedge.training.loop import threads_for

@@ -257,7 +257,7 @@ def _change_text(raw: bytearray, rng: random.Random) -> str:
 SMALL = {"epochs": 1, "windows": 4, "dim": 8}
 MODELS = {
     "edge": SMALL,
-    "edge-paper": {**SMALL, "dnodes": 2, "active_users": 12, "active_items": 12},
+    "edge-paper-large": {**SMALL, "dnodes_share": 0.02, "active_users": 12, "active_items": 12},
     "memory": {"epochs": 1, "windows": 4},
     "next-300-unseen": {},
     "sasrec": {"epochs": 1, "dim": 8},

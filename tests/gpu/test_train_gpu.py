@@ -17,7 +17,7 @@ from dynedge.evaluation.metrics import mean
 from dynedge.evaluation.protocol import PROTOCOLS, rank_events
 from dynedge.models.base import Step
 from dynedge.models.edge import recurrence
-from dynedge.models.edge.config import PAPER, RecurrenceConfig
+from dynedge.models.edge.config import PAPER_LARGE, RecurrenceConfig
 from dynedge.models.edge.recurrence import Recurrence
 from dynedge.ops.sampled_softmax import CHUNK
 from dynedge.training.config import TrainingConfig
@@ -26,10 +26,12 @@ from dynedge.training.precision import autocast
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
-EXACT = replace(PAPER, active_users=None, active_items=None, dnodes=None, windows=50)
+SHARED = replace(PAPER_LARGE, dnodes_share=None, solver="penalty", phi_warmup=0, negatives_per_event=False)
+EXACT = replace(SHARED, active_users=None, active_items=None, windows=50)
 DROPPING = RecurrenceConfig(windows=50, depth=20)
 CONFIGS = {
-    "paper": replace(PAPER, active_users=50, active_items=200, dnodes=20, windows=50),
+    "paper": replace(SHARED, active_users=50, active_items=200, dnodes=20, windows=50),
+    "paper, own negatives": replace(PAPER_LARGE, active_users=50, active_items=200, dnodes_share=0.05, windows=50),
     "edge": RecurrenceConfig(windows=50, depth=20, dropout=0.0),
     "edge, no ids": RecurrenceConfig(windows=50, dropout=0.0, candidate_id_up_to=0, dim=40),
     "edge, sampled": RecurrenceConfig(

@@ -62,7 +62,7 @@ def test_the_best_item_is_found_where_all_rounding_errors_add_up():
     assert scores.tolist() == pytest.approx([8 * 10.49 + 0.5])
 
 
-@pytest.mark.parametrize("name", ["edge", "edge-paper"])
+@pytest.mark.parametrize("name", ["edge", "edge-paper-large"])
 def test_quantized_search_follows_state_updates(runs_folder, name):
     folder, events = make_run(runs_folder, name), make_events(runs_folder, 200)
     session, plain = Session.open(folder), Session.open(folder)

@@ -25,7 +25,7 @@ def session(runs_folder):
 
 def test_valid_states_pass(session, runs_folder):
     session.model.check_state(session.state)
-    for name in ("edge-paper", "memory", "next-300-unseen"):
+    for name in ("edge-paper-large", "memory", "next-300-unseen"):
         opened = Session.open(make_run(runs_folder, name))
         opened.observe(make_events(runs_folder, 50))
         opened.model.check_state(opened.state)
@@ -121,7 +121,7 @@ def test_a_damaged_run_is_refused_with_the_name_of_its_file(runs_folder, tmp_pat
 
 
 def test_a_row_of_psi_that_does_not_exist_is_refused(runs_folder, tmp_path):
-    run = shutil.copytree(make_run(runs_folder, "edge-paper"), tmp_path / "run")
+    run = shutil.copytree(make_run(runs_folder, "edge-paper-large"), tmp_path / "run")
     (run / "manifest.json").unlink()
     tensors = load_tensors(run / "model.safetensors")
     rows = tensors["psi_row_0"]

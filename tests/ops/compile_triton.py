@@ -26,7 +26,7 @@ from dynedge.data.windows import Window
 from dynedge.models import window_index
 from dynedge.models.base import Step
 from dynedge.models.edge import recurrence
-from dynedge.models.edge.config import PAPER, RecurrenceConfig
+from dynedge.models.edge.config import PAPER_LARGE, RecurrenceConfig
 from dynedge.ops import adam, all_scores, candidate_scores, decayed_counts, gather_linear, list_log_sum, read_states
 from dynedge.training.optimizer import Adam
 
@@ -75,7 +75,16 @@ def make_log() -> EventLog:
 
 
 CONFIGS = {
-    "edge-paper": replace(PAPER, windows=2, active_users=50, active_items=40, dnodes=20),
+    "edge-paper": replace(
+        PAPER_LARGE,
+        windows=2,
+        active_users=50,
+        active_items=40,
+        dnodes=20,
+        dnodes_share=None,
+        negatives_per_event=False,
+        solver="penalty",
+    ),
     "recurrence": RecurrenceConfig(windows=2, depth=20),
     "recurrence, candidates split": RecurrenceConfig(windows=20),
     "recurrence, sampled": RecurrenceConfig(windows=2, full_softmax_up_to=0, negatives=64),

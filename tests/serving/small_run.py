@@ -17,7 +17,7 @@ from dynedge.runs.train_run import train_run
 SMALL = {"epochs": 1, "windows": 8, "dim": 8}
 MODELS_SERVED = {
     "edge": SMALL,
-    "edge-paper": {**SMALL, "dnodes": 2, "active_users": 40, "active_items": 40},
+    "edge-paper-large": {**SMALL, "dnodes_share": 0.006, "active_users": 40, "active_items": 40},
     "memory": {"epochs": 1, "windows": 8},
     "next-300-unseen": {},
 }

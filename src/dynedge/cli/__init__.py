@@ -110,6 +110,7 @@ def _register_commands() -> None:
         embed,
         evaluate,
         export,
+        paper,
         plan,
         prepare,
         recommend,

@@ -29,7 +29,7 @@ class SectionedGroup(TyperGroup):
         "Getting started": ("demo",),
         "Data": ("prepare", "append", "info", "datasets", "synth"),
         "Training": ("plan", "train", "update", "tune"),
-        "Evaluation": ("evaluate", "compare", "backtest"),
+        "Evaluation": ("evaluate", "compare", "backtest", "paper"),
         "Inference": ("recommend", "embed", "serve", "refresh", "export"),
     }
 

@@ -19,7 +19,7 @@ from dynedge.data.stored_negatives import negatives_checksum
 from dynedge.errors import DataError, UsageError
 from dynedge.evaluation.board import TGB, TGB_SPLIT
 from dynedge.experiments.compared_models import TOML, BenchmarkEntry, benchmark_entries
-from dynedge.experiments.leaderboard import leaderboard
+from dynedge.experiments.leaderboard import EntryRanks, leaderboard
 from dynedge.experiments.subprocess_training import announce, is_trained, train_in_subprocess
 from dynedge.runs.evaluate_run import RunRanks, cached_ranks, check_protocol
 from dynedge.runs.folder import RunFolder, check_version, is_finished, is_run_folder, read_config
@@ -52,26 +52,34 @@ def run_benchmark(
 
     `names` are models, recipes or config files; see `benchmark_entries`.
     """
-    check_protocol(protocol)
     entries = benchmark_entries(names, epochs)
     if protocol == TGB and negatives_checksum(log) is None:
         entries = [_split_by_time(entry) for entry in entries]
-    runs = {entry.name: _runs(entry, log, folder, seeds) for entry in entries}
-    for run in (run for group in runs.values() for run in group):
-        check_reusable(run, log)
-    folder.mkdir(parents=True, exist_ok=True)
-    errors = _run_missing(runs, log, protocol)
-    ranks = {
-        name: {(run.recipe, run.seed): done for run in group if (done := _ranks(run, log, protocol))}
-        for name, group in runs.items()
-    }
+    ranks, errors = rank_entries(log, entries, folder, seeds=seeds, protocol=protocol)
     return {
         "log": str(log.path),
         "protocol": protocol,
         "items": log.num_items,
         "runs": str(folder),
-        **leaderboard(ranks, {entry.name: _error(entry, errors) for entry in entries}),
+        **leaderboard(ranks, errors),
     }
+
+
+def rank_entries(
+    log: EventLog, entries: Sequence[BenchmarkEntry], folder: Path, *, seeds: int, protocol: str
+) -> tuple[dict[str, EntryRanks], dict[str, str | None]]:
+    """Trains and evaluates the runs missing in `folder`; returns ranks and errors by the name of the entry."""
+    check_protocol(protocol)
+    runs = {entry.name: _runs(entry, log, folder, seeds) for entry in entries}
+    for run in (run for group in runs.values() for run in group):
+        check_reusable(run, log)
+    folder.mkdir(parents=True, exist_ok=True)
+    errors = _run_missing(runs, log, protocol)
+    ranks: dict[str, EntryRanks] = {
+        name: {(run.recipe, run.seed): done for run in group if (done := _ranks(run, log, protocol))}
+        for name, group in runs.items()
+    }
+    return ranks, {entry.name: _error(entry, errors) for entry in entries}
 
 
 def _split_by_time(entry: BenchmarkEntry) -> BenchmarkEntry:

@@ -74,6 +74,11 @@ def _valid_mrr(seeds: Mapping[int, RunRanks]) -> float:
     return fmean(mean("mrr", run.part("valid")[0]) or 0.0 for run in seeds.values())
 
 
+def row(name: str, runs: EntryRanks) -> dict[str, Any]:
+    """Returns the row of an entry without its difference to the best one."""
+    return _row(name, _best_recipe(runs))
+
+
 def _row(name: str, seeds: Mapping[int, RunRanks]) -> dict[str, Any]:
     row: dict[str, Any] = {"model": name, **EMPTY_ROW, "seeds": []}
     if not seeds:

@@ -63,6 +63,7 @@ class Entry:
 
 GPU_FIRST = "cuda", "cpu"
 AVERAGED = {"average": 500}  # training windows
+NO_DECAY = {"lr_decay": 1.0}
 CPU_FIRST = "cpu", "cuda"  # compiled levels are several times as fast there as launches one by one on a GPU
 
 
@@ -75,9 +76,17 @@ BUILT_IN: dict[str, Entry] = {
     "recurrence": Entry(
         Recurrence,
         edge.RecurrenceConfig,
-        {"recurrence": edge.RecurrenceConfig(), "edge-paper": edge.PAPER},
+        {
+            "recurrence": edge.RecurrenceConfig(),
+            "edge-paper-small": edge.PAPER_SMALL,
+            "edge-paper-large": edge.PAPER_LARGE,
+        },
         devices=GPU_FIRST,
-        training={"recurrence": AVERAGED, "edge-paper": {"lr_decay": 1.0}},
+        training={
+            "recurrence": AVERAGED,
+            "edge-paper-small": NO_DECAY,
+            "edge-paper-large": NO_DECAY,
+        },
     ),
     "memory": Entry(
         CountMemory,

@@ -61,10 +61,16 @@ def page(leaderboard: Row) -> str:
         f"<p><small>dynedge {__version__}: <code>dynedge compare {escape(leaderboard['log'])} --protocol "
         f"{leaderboard['protocol']}</code>; run folders: <code>{escape(leaderboard['runs'])}</code></small></p>",
     ]
+    return html_page(title, parts)
+
+
+def html_page(title: str, parts: Sequence[str]) -> str:
+    """A self-contained page: nothing is loaded from anywhere, and images are in it as data."""
+    policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
         f"<title>{title}</title><style>{STYLE.read_text(encoding='utf-8')}</style></head>\n<body>\n"
         + "\n".join(parts)
         + "\n</body></html>\n"
@@ -149,7 +155,14 @@ def _has_time(row: Row) -> bool:
 
 
 def _scatter_section(rows: Sequence[Row], highlights: dict[str, str]) -> str:
-    """Scatter plot of MRR by training time per epoch."""
+    return (
+        "<h2>MRR by training time</h2><p>Higher is more accurate, further left is faster. The time is that of one "
+        f'training epoch, without validation.</p><div class="scroll wide">{time_scatter(rows, highlights)}</div>'
+    )
+
+
+def time_scatter(rows: Sequence[Row], highlights: dict[str, str]) -> str:
+    """Scatter plot of MRR by training time per epoch, as SVG."""
     shown = [row for row in rows if _has_time(row)]
     seconds, mrrs = [row["seconds_per_epoch"] for row in shown], [row["mrr"] for row in shown]
     x = Scale(min(seconds) / 1.6, max(seconds) * 1.6, 46, 750, log=True)
@@ -162,11 +175,7 @@ def _scatter_section(rows: Sequence[Row], highlights: dict[str, str]) -> str:
         parts.append(dot(px, py, css_class or "other", 5.5, tooltip))
     parts += labels(points, [row["model"] for row in shown], css_classes, x)
     parts += [text(750, 438, "training time per epoch (log scale)", anchor="end"), text(0, 12, "test MRR")]
-    figure = chart(760, 444, parts, "Test MRR by training time per epoch")
-    return (
-        "<h2>MRR by training time</h2><p>Higher is more accurate, further left is faster. The time is that of one "
-        f'training epoch, without validation.</p><div class="scroll wide">{figure}</div>'
-    )
+    return chart(760, 444, parts, "Test MRR by training time per epoch")
 
 
 def _curves_section(rows: Sequence[Row], highlights: dict[str, str]) -> list[str]:

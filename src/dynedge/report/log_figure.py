@@ -21,8 +21,8 @@ def draw_log(log: EventLog, path: Path) -> None:
     fig = figure(13, 4.2)
     left, middle, right = fig.subplots(1, 3)
     _draw_activity(left, log)
-    _draw_distribution(middle, degrees(log.user, log.num_users), "user", BLUE)
-    _draw_distribution(right, degrees(log.item, log.num_items), "item", ORANGE)
+    draw_distribution(middle, degrees(log.user, log.num_users), "user", BLUE)
+    draw_distribution(right, degrees(log.item, log.num_items), "item", ORANGE)
     fig.suptitle(f"{len(log):,} events, {log.num_users:,} users, {log.num_items:,} items")
     save(fig, path)
 
@@ -43,7 +43,7 @@ def _duration(hours: float) -> str:
     return f"{hours:.1f} hours" if hours >= 1 else f"{hours * 60:.1f} minutes"
 
 
-def _draw_distribution(axes: Any, counts: Array, entity: str, color: str) -> None:
+def draw_distribution(axes: Any, counts: Array, entity: str, color: str) -> None:
     """How many entities have at least x events. On logarithmic axes a power law is a straight line."""
     events, entities = np.unique(counts[counts > 0], return_counts=True)
     at_least = entities[::-1].cumsum()[::-1]

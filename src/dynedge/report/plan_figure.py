@@ -72,15 +72,15 @@ def draw_plan(
     """
     fig = figure(13, 11)
     grid = fig.add_gridspec(2, 2, height_ratios=(1.0, 1.15))
-    _draw_curves(fig.add_subplot(grid[0, :]), curves, longest_path)
-    _draw_graph(fig.add_subplot(grid[1, 0]), graph, NO_DNODES)
-    _draw_graph(fig.add_subplot(grid[1, 1]), graph, graph.dnodes)
-    symbols = _symbols(has_active=bool((graph.prev == ACTIVE).any()))
+    draw_curves(fig.add_subplot(grid[0, :]), curves, longest_path)
+    draw_graph(fig.add_subplot(grid[1, 0]), graph, NO_DNODES)
+    draw_graph(fig.add_subplot(grid[1, 1]), graph, graph.dnodes)
+    symbols = graph_symbols(has_active=bool((graph.prev == ACTIVE).any()))
     fig.legend(handles=symbols, loc="outside lower center", ncols=len(symbols), frameon=False)
     save(fig, path)
 
 
-def _draw_curves(axes: Any, curves: Mapping[str, Sequence[tuple[float, float]]], longest_path: float) -> None:
+def draw_curves(axes: Any, curves: Mapping[str, Sequence[tuple[float, float]]], longest_path: float) -> None:
     label = f"without d-nodes: {longest_path:.4g} levels"
     axes.axhline(longest_path, color="black", linewidth=1, linestyle=(0, (1, 3)), label=label)
     for method, points in curves.items():
@@ -94,7 +94,7 @@ def _draw_curves(axes: Any, curves: Mapping[str, Sequence[tuple[float, float]]],
     axes.legend(frameon=False, loc="lower left", title="d-node method", alignment="left")
 
 
-def _draw_graph(axes: Any, graph: EventGraph, dnodes: Array) -> None:
+def draw_graph(axes: Any, graph: EventGraph, dnodes: Array) -> None:
     """States as dots with their level, on one lane per entity; a d-node has a green ring, and its φ is a diamond."""
     prev, level = graph.prev, levels(graph.prev, dnodes)
     is_dnode = set(dnodes.tolist())
@@ -138,7 +138,7 @@ def _draw_state(axes: Any, x: float, lane: int, level: int, shades: Array, *, is
         axes.plot(x + 0.5, lane, marker=PHI, markersize=7, color=GREEN, markeredgecolor="white", zorder=4)
 
 
-def _symbols(*, has_active: bool) -> list[Any]:
+def graph_symbols(*, has_active: bool) -> list[Any]:
     from matplotlib.lines import Line2D
 
     dark, hollow = "#2A0593", {"color": "white", "markeredgecolor": LINK, "markersize": 7}

@@ -77,6 +77,8 @@ def _sentence(record: Record, epochs: int) -> str:
     parts = [f"epoch {record['epoch']}/{epochs}", f"loss {record['loss']:.4f}"]
     if "residual" in record:
         parts.append(f"residual {record['residual']:.4g}")
+    if "state_norm" in record:
+        parts.append(f"state norm {record['state_norm']:.3g}")
     if record["valid_mrr"] is not None:
         parts.append(f"valid MRR {record['valid_mrr']:.4f}, Recall@10 {record['valid_recall@10']:.4f}")
     parts.append(f"{quantity(record['events_per_s'])} events/s")

@@ -26,8 +26,8 @@ MOMENTS = ("mean", "square", "steps")
 class Adam:
     """Updates dense parameters with learning rate `lr` and rows of sparse (COO) gradients with `row_lr`.
 
-    A parameter's first gradient decides which kind it is. A parameter's attribute `lr_scale`, if set, multiplies the
-    dense learning rate. The moments are named tensors, so that a checkpoint is exact.
+    A parameter's first gradient decides which kind it is. A parameter's attribute `lr_scale`, if set, multiplies its
+    learning rate. The moments are named tensors, so that a checkpoint is exact.
     """
 
     def __init__(self, parameters: Iterable[tuple[str, nn.Parameter]], lr: float, row_lr: float) -> None:
@@ -89,7 +89,7 @@ class Adam:
 
     def _step_rows(self, name: str, parameter: Tensor, grad: Tensor) -> None:
         mean, square, steps = self._moments_of(name, parameter, (len(parameter),))
-        lr = self._rate(name, self.row_lr)
+        lr = self._rate(name, self.row_lr * getattr(parameter, "lr_scale", 1.0))
         row_step(parameter, grad.indices()[0], grad.values(), mean, square, steps, lr, self._grad_scale)
 
     def _rate(self, name: str, configured: float) -> Tensor:

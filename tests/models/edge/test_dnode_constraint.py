@@ -69,3 +69,26 @@ def test_the_penalty_of_each_solver():
     assert constraint.penalty(rows, constraint.read(rows), states)[0].item() == 30.0
     assert torch.equal(constraint.multiplier, 2 * gap)
     assert constraint.penalty(rows, constraint.read(rows), states)[0].item() == 30.0 + 60.0
+
+
+@pytest.mark.parametrize("solver", ["penalty", "augmented", "refresh-penalty"])
+def test_in_the_warm_up_phi_is_copied_without_penalty(solver):
+    states, rows = torch.tensor([[3.0, 4.0]]), torch.tensor([0])
+    constraint = DNodeConstraint(torch.zeros(1, 2), solver, alpha=1.0, warmup=1)
+    phi = constraint.read(rows)
+    total, residual = constraint.penalty(rows, phi, states)
+    assert (total.item(), residual.item()) == (0.0, 5.0)
+    assert torch.equal(constraint.phi, states)
+    constraint.end_epoch()
+    assert constraint.penalty(rows, constraint.read(rows), states + 2.0)[0].item() == 4.0
+    assert torch.equal(constraint.phi, states if constraint.learned else states + 2.0)
+
+
+def test_phi_starts_at_the_initial_state_of_its_side():
+    log = make_log(events=50)
+    model = make_model(log, windows=3, dnodes_share=0.3, solver="refresh")
+    assert {len(dnodes) for dnodes in model.plan.dnodes} <= set(range(1, 6)), "30 % of 17 events"
+    sides = np.concatenate(model.plan.dnodes) & 1
+    fresh = type(model).create(model.config, log, len(log), 1)
+    assert torch.equal(fresh.dnode_constraint.phi, fresh.xi.detach()[sides])
+    assert set(sides) == {0, 1}

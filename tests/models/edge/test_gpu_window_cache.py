@@ -15,7 +15,7 @@ import torch
 from dynedge.data.synthetic import synthesize
 from dynedge.errors import UsageError
 from dynedge.models.edge import recurrence
-from dynedge.models.edge.config import PAPER
+from dynedge.models.edge.config import PAPER_LARGE
 from dynedge.models.edge.gpu_window_cache import GPUWindowCache, check_memory, working_memory
 
 pytestmark = pytest.mark.slow
@@ -71,7 +71,7 @@ def test_a_model_that_does_not_fit_is_refused_before_training(
     monkeypatch.setattr(
         torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=total[0] * 2**30)
     )
-    models = [recurrence.Recurrence.create(replace(PAPER, windows=count), log, 4000, 0) for count in (5, 50)]
+    models = [recurrence.Recurrence.create(replace(PAPER_LARGE, windows=count), log, 4000, 0) for count in (5, 50)]
     with pytest.raises(
         UsageError, match=r"needs about 1\.\d GiB on the GPU, which has 0\.0: raise --windows \(now 5\) or "
     ):

@@ -14,7 +14,7 @@ from dynedge.evaluation.protocol import rank_events
 from dynedge.models import candidate_states as candidates
 from dynedge.models.base import LogShape, State
 from dynedge.models.edge import popularity, recurrence
-from dynedge.models.edge.config import PAPER
+from dynedge.models.edge.config import PAPER_LARGE, PAPER_SMALL
 from dynedge.ops.decaying_columns import as_powers
 
 pytestmark = pytest.mark.slow
@@ -165,15 +165,17 @@ def _dense(grad):
 
 
 @pytest.mark.parametrize("lists", [False, True])
-@pytest.mark.parametrize("share", [1, 2])
+@pytest.mark.parametrize("share", [1, 2, None])
 def test_the_sampled_softmax_uses_candidates_as_they_were_before_the_event(share, lists, monkeypatch):
     """The loss equals that of the same negatives scored by the reference; also where chunks share negatives.
 
     Listed items are candidates too, not weighted and with their bonus, which sampled ones do not have.
     """
-    monkeypatch.setattr(recurrence, "MAX_NEGATIVES", 2 * 6 // share)
+    if share:
+        monkeypatch.setattr(recurrence, "MAX_NEGATIVES", 2 * 6 // share)
     log = make_log(events=200, users=15, items=40)
-    model = make_model(log, windows=1, negatives=6, full_softmax_up_to=0, listed_events=200 if lists else 0)
+    options = {"listed_events": 200 if lists else 0, "negatives_per_event": share is None}
+    model = make_model(log, windows=1, negatives=6, full_softmax_up_to=0, **options)
     assert (model.bonus is not None) == lists
     (batch,) = model.batches(log, model.training_windows(len(log)))
     with torch.no_grad():
@@ -182,15 +184,34 @@ def test_the_sampled_softmax_uses_candidates_as_they_were_before_the_event(share
         if lists:
             model.bonus.zero_()
         scores, _ = reference_run(model, log, range(len(log)))
-    negatives = torch.randint(log.num_items, (2 // share, 6), generator=STEP.generator())
+    rows = 2 // share if share else len(log)  # without `share`, every event has its own
+    negatives = torch.randint(log.num_items, (rows, 6), generator=STEP.generator())
     expected = 0.0
     for k, item in enumerate(log.item.tolist()):
-        chunk_negatives = negatives[k // candidates.CHUNK // share].tolist()
-        others = [scores[k, j] + np.log(log.num_items / 6) for j in chunk_negatives if j != item]
+        sampled = negatives[k // candidates.CHUNK // share if share else k].tolist()
+        others = [scores[k, j] + np.log(log.num_items / 6) for j in sampled if j != item]
         others += [with_bonus[k, j] for j in np.flatnonzero(with_bonus[k] != scores[k]) if j != item]
         true = with_bonus[k, item]
         expected += float(torch.logsumexp(torch.stack([true, *others]), 0) - true)
     assert total == pytest.approx(expected / len(log), abs=1e-10)
+
+
+def test_the_gradients_of_negatives_per_event_equal_the_reference():
+    log = make_log(events=40)
+    plain = {"history": False, "successors": False, "popularity": False, "sampling_correction": False}
+    model = make_model(log, windows=1, negatives=4, full_softmax_up_to=0, negatives_per_event=True, **plain)
+    negatives = torch.randint(log.num_items, (40, 4), generator=STEP.generator())
+    scores, _ = reference_run(model, log, range(40))
+    losses = []
+    for k, item in enumerate(log.item.tolist()):
+        others = [scores[k, j] for j in negatives[k].tolist() if j != item]
+        losses.append(torch.logsumexp(torch.stack([scores[k, item], *others]), 0) - scores[k, item])
+    parameters = [model.xi, model.gru.own, model.candidate, model.items.tables[0]]
+    expected = torch.autograd.grad(torch.stack(losses).mean(), parameters)
+    (batch,) = model.batches(log, model.training_windows(40))
+    model.loss(batch, model.start(), STEP).total.backward()
+    for parameter, grad in zip(parameters, expected, strict=True):
+        assert torch.allclose(_dense(parameter.grad), _dense(grad), atol=1e-12)
 
 
 def test_states_carry_over_from_window_to_window_without_gradient():
@@ -242,13 +263,13 @@ def test_events_between_active_entities_write_no_state_and_still_train():
 
 
 def test_the_recipe_edge_paper_has_the_published_settings():
-    assert (PAPER.active_users, PAPER.active_items, PAPER.dim, PAPER.windows) == (200, 100, 64, 300)
-    assert (PAPER.method, PAPER.solver, PAPER.candidate_id_up_to, PAPER.time_gaps) == (
-        "longest-path",
-        "penalty",
-        0,
-        False,
-    )
+    assert (PAPER_LARGE.active_users, PAPER_LARGE.active_items, PAPER_LARGE.windows) == (200, 100, 300)
+    assert round(PAPER_LARGE.dnodes_share * 96_678_667 * 0.7 / 300) == pytest.approx(160, rel=0.02)  # Taobao
+    assert (PAPER_SMALL.active_users, PAPER_SMALL.active_items) == (None, None)
+    assert round(PAPER_SMALL.dnodes_share * 672_447 * 0.8 / 300) == pytest.approx(160, rel=0.02)  # Reddit
+    for paper in (PAPER_SMALL, PAPER_LARGE):
+        assert (paper.dim, paper.method, paper.negatives, paper.negatives_per_event) == (64, "longest-path", 10, True)
+        assert not (paper.evolve_active or paper.time_gaps or paper.candidate_id_up_to)
 
 
 def test_dropout_applies_in_training_only():

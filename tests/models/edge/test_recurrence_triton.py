@@ -13,7 +13,7 @@ from dynedge.data.windows import Window
 from dynedge.models import window_index
 from dynedge.models.base import Step
 from dynedge.models.edge import recurrence
-from dynedge.models.edge.config import PAPER, RecurrenceConfig
+from dynedge.models.edge.config import PAPER_LARGE, RecurrenceConfig
 from dynedge.models.edge.recurrence import Recurrence
 from dynedge.ops import adam, decayed_counts, gather_linear, list_log_sum, read_states
 from dynedge.training.optimizer import Adam
@@ -21,7 +21,15 @@ from dynedge.training.optimizer import Adam
 pytestmark = pytest.mark.slow
 
 CONFIGS = {
-    "paper": {"active_users": 12, "active_items": 12, "dnodes": 5, "negatives": 4},
+    "paper": {
+        "active_users": 12,
+        "active_items": 12,
+        "dnodes_share": 0.07,
+        "negatives": 4,
+        "solver": "penalty",
+        "negatives_per_event": False,
+    },
+    "paper, own negatives": {"active_users": 12, "active_items": 12, "dnodes_share": 0.07, "negatives": 4},
     "edge": {"depth": 4},
     "edge, no ids": {"depth": 4, "candidate_id_up_to": 0},
     "edge, sampled": {"full_softmax_up_to": 0, "negatives": 6, "active_items": 12, "depth": 5},
@@ -38,7 +46,7 @@ def make_log() -> EventLog:
 
 
 def make_model(name: str, log: EventLog) -> Recurrence:
-    base = PAPER if name == "paper" else RecurrenceConfig(dropout=0.0)
+    base = PAPER_LARGE if name.startswith("paper") else RecurrenceConfig(dropout=0.0)
     config = base.__class__(**{**base.__dict__, "dim": 16, "windows": 2, **CONFIGS[name]})
     return Recurrence.create(config, log, len(log), 0)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from dynedge.config import option
 from dynedge.models.count_memory.config import MemoryConfig
@@ -23,11 +23,21 @@ class RecurrenceConfig:
     )
     active_items: int | None = option(None, "Number of training events above which an item is active.", least=0)
     method: str = option("best", "Method that chooses the d-nodes.", choices=("best", "longest-path", "depth"))
-    dnodes: int | None = option(None, "Number of d-nodes per window; none: 0, unless depth is given.", least=0)
+    dnodes: int | None = option(
+        None, "Number of d-nodes per window; none: 0, unless dnodes_share or depth is given.", least=0
+    )
+    dnodes_share: float | None = option(
+        None, "Number of d-nodes per window as a share of the window's events.", least=0, most=2
+    )
     depth: int | None = option(None, "Maximum path length, reached with as few d-nodes as possible.", least=1)
     solver: str = option("refresh", "Method that enforces the d-node constraint φ = state.", choices=SOLVERS)
     alpha: float = option(1.0, "Weight of the d-node constraint.", least=0)
+    phi_warmup: int = option(
+        0, "Number of first epochs in which a learned φ is a copy of its state, as under refresh.", least=0
+    )
+    phi_lr_factor: float = option(1.0, "Factor of the row learning rate for a learned φ.", least=0)
     negatives: int = option(512, "Number of negative samples, shared by a chunk of events.", least=1)
+    negatives_per_event: bool = option(False, "Negative samples drawn for every event instead of every chunk.")
     sampling_correction: bool = option(True, "Negative samples weighted so that the loss estimates the full softmax.")
     full_softmax_up_to: int = option(4096, "Largest number of items for a softmax over all items.", least=0)
     item_id: bool = option(True, "Item id embeddings as features of an event and of the last item.")
@@ -64,16 +74,18 @@ class EdgeConfig:
     )
 
 
-# The model exactly as published: (200, 100) active entities and 160 d-nodes per window, found by Algorithm 2 and tied
-# by the penalty; ten uniform negatives per event (shared by a chunk of events, so ten per chunk); item id and
-# categories as features of the event and of the last item; scores by states alone; no time gaps, no repeat bonus.
-PAPER = RecurrenceConfig(
-    active_users=200,
-    active_items=100,
+# The model as published: ψ does not change after training; ten uniform negatives per event; d-nodes found by
+# Algorithm 2 and tied by the quadratic penalty, of which φ = state is the minimum over φ; item id and categories as
+# features of the event and of the last item; scores by states alone; no time gaps, no repeat bonus.
+# For the paper's small logs: n* = ∞, and as many d-nodes as the 160 in Reddit's windows of 1,793 events.
+PAPER_SMALL = RecurrenceConfig(
     method="longest-path",
-    dnodes=160,
-    solver="penalty",
+    dnodes_share=0.09,
+    solver="refresh-penalty",
+    alpha=0.01,
+    phi_warmup=1,
     negatives=10,
+    negatives_per_event=True,
     sampling_correction=False,
     full_softmax_up_to=0,
     time_gaps=False,
@@ -83,7 +95,10 @@ PAPER = RecurrenceConfig(
     popularity=False,
     copy_path=False,
     dropout=0.0,
+    evolve_active=False,
 )
+# For its large logs: 160 d-nodes in Taobao's windows of 226,000 events; on ML-25M the paper has half as many.
+PAPER_LARGE = replace(PAPER_SMALL, active_users=200, active_items=100, dnodes_share=0.0007)
 
 SEARCH = {
     "training.lr": (3e-4, 1e-3, 3e-3),

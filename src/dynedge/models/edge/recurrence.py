@@ -9,6 +9,7 @@ user's state and the last item's features; a candidate's score is its inner prod
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -55,7 +56,8 @@ from dynedge.ops.dispatch import uses_triton
 from dynedge.ops.gather_linear import GatherPart, gather_linear, gather_rows
 from dynedge.ops.list_log_sum import ListedRows, list_log_sum
 from dynedge.ops.read_states import EntityTable, read_states
-from dynedge.ops.sampled_softmax import ListedScores, ScoreBonus, sampled_softmax
+from dynedge.ops.sampled_softmax import ListedScores, LossInputs, ScoreBonus, sampled_softmax
+from dynedge.ops.sampled_softmax.own_negatives import own_negatives_softmax
 from dynedge.plan.levels import NO_DNODES
 from dynedge.plan.links import Linker
 from dynedge.plan.plan_cache import PlanConfig
@@ -78,12 +80,12 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
         config: RecurrenceConfig,
         shape: LogShape,
         active: tuple[Array, Array],
-        dnodes: int,
+        dnode_side: Array,
         *,
         lists: bool = True,
         candidate_id: bool = False,
     ) -> None:
-        """`active`: masks of the active users and items; `dnodes`: number of d-nodes of all windows.
+        """`active`: masks of the active users and items; `dnode_side` int[D]: sides of the d-nodes of all windows.
 
         `lists`: whether the items that `config` lists are listed also where negatives are sampled; `candidate_id`:
         whether candidates are scored by an id embedding too. Both stay as they are when items are added.
@@ -116,8 +118,13 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
         self.popularity_weight = nn.Parameter(torch.zeros(self.popularity.width)) if config.popularity else None
         if self.popularity_weight is not None:
             self.popularity_weight.lr_scale = 10.0  # type: ignore[attr-defined]
-        start = self.xi.detach()[0].expand(dnodes, d)
-        self.dnode_constraint = DNodeConstraint(start, config.solver, config.alpha)
+        self.dnode_constraint = DNodeConstraint(
+            self.xi.detach()[torch.as_tensor(dnode_side, dtype=torch.int64)],
+            config.solver,
+            config.alpha,
+            warmup=config.phi_warmup,
+            lr_factor=config.phi_lr_factor,
+        )
 
     @classmethod
     def create(cls, config: RecurrenceConfig, log: EventLog, train_end: int, seed: int) -> Self:
@@ -131,12 +138,12 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
                 "item of the training events active, so that no state would ever change; raise one of them."
             )
         with seeded(seed):
-            dnodes = sum(len(dnodes) for dnodes in plan.dnodes)
+            dnode_side = np.concatenate([NO_DNODES, *plan.dnodes]) & 1
             options = {
                 "lists": train_end <= config.listed_events,
                 "candidate_id": log.num_items <= config.candidate_id_up_to,
             }
-            model = cls(config, LogShape.of(log), active, dnodes, **options)
+            model = cls(config, LogShape.of(log), active, dnode_side, **options)
         model.follow(plan)
         return model
 
@@ -151,7 +158,8 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
     def restore(cls, config: RecurrenceConfig, shape: LogShape, tensors: Tensors) -> Self:
         users, items = (np.asarray(tensors[f"psi_row_{side}"] >= 0) for side in (0, 1))
         options = {"lists": "bonus" in tensors, "candidate_id": "candidate" in tensors}
-        model = cls(config, shape, (users, items), len(tensors["dnode_constraint.phi"]), **options)
+        dnode_side = np.zeros(len(tensors["dnode_constraint.phi"]), np.int64)  # φ is loaded
+        model = cls(config, shape, (users, items), dnode_side, **options)
         model.load_state_dict(tensors)
         model.check_psi_rows()
         return model
@@ -164,7 +172,8 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
         self._first_phi = np.concatenate(([0], np.cumsum([len(dnodes) for dnodes in plan.dnodes]))).tolist()
 
     def run_info(self) -> dict[str, list[int]]:
-        uncut = make_plan(replace(self.config, dnodes=None, depth=None), self.plan.log, self.plan.config.train_end)
+        no_dnodes = replace(self.config, dnodes=None, dnodes_share=None, depth=None)
+        uncut = make_plan(no_dnodes, self.plan.log, self.plan.config.train_end)
         return {
             "longest_path": [window.longest_path for window in self.plan.stats],
             "longest_path_uncut": [window.longest_path for window in uncut.stats],
@@ -456,11 +465,13 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
     # ---- loss
 
     def sample_negatives(self, batch: WindowIndex, step: Step) -> Tensor | None:
-        """int64[.., C]: the negatives, each row for `_sharing` chunks in a row."""
+        """int64[.., C]: the negatives, each row for one event or for `_sharing` chunks in a row."""
         if self.full_softmax:
             return None
         chunks, device = num_chunks(len(batch.window)), self.xi.device
-        shape = -(-chunks // self._sharing(chunks)), self.config.negatives
+        shape = len(batch.window), self.config.negatives
+        if not self.config.negatives_per_event:
+            shape = -(-chunks // self._sharing(chunks)), self.config.negatives
         return torch.randint(self.shape.items, shape, generator=step.generator(device), device=device)
 
     def _sharing(self, chunks: int) -> int:
@@ -479,17 +490,23 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
     def window_loss(self, batch: WindowIndex, forward: Forward, state: State, step: Step) -> Tensor:
         """The sum over the window's events of −log softmax, over all items or over sampled ones."""
         negatives = self.sample_negatives(batch, step) if step.negatives is None else step.negatives
-        share = self._sharing(num_chunks(len(batch.window)))
-        candidates = candidates_of_chunks(batch, negatives, self.shape.items, share)
-        outside = self.item_vectors(candidates.outside, state)
         arena, decay = self._scored(batch, forward.arena, state), self._decay(len(batch.window), state)
         bonus, listed = None, None
         if self.bonus is not None and isinstance(batch.lists, ScoreLists):
             bonus = batch.lists.bonus(self.bonus, forward.extra[0])
         elif isinstance(batch.lists, ListedCandidates):
             listed = self._listed_scores(batch.lists, forward, arena, batch.item, decay, state)
-        scored = forward.query, arena, outside, self.candidate_ids, candidates
         true = batch.item, batch.reads[1]
+        if negatives is not None and self.config.negatives_per_event:
+            rows = rows_before(batch, negatives, self.arange(len(negatives)))
+            place = torch.where(rows >= 0, rows, batch.rows + self.arange(negatives.numel()).view_as(rows))
+            outside = self.item_vectors(negatives.flatten(), state)
+            inputs = LossInputs(forward.query, arena, outside, self.candidate_ids, *true, decay)
+            return own_negatives_softmax(inputs, negatives, place, math.log(self._negative_weight), listed)
+        share = self._sharing(num_chunks(len(batch.window)))
+        candidates = candidates_of_chunks(batch, negatives, self.shape.items, share)
+        outside = self.item_vectors(candidates.outside, state)
+        scored = forward.query, arena, outside, self.candidate_ids, candidates
         return sampled_softmax(*scored, *true, bonus, self._negative_weight, batch.after, decay, listed)
 
     def _listed_scores(
@@ -522,7 +539,13 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
             penalty, residual = self.dnode_constraint.penalty(self._phi_rows(batch), forward.extra[1], targets)
             total = window_loss + penalty
         self.advance(batch, forward, state)
-        return Loss(total / n, {"loss": loggable(window_loss.detach() / n), "residual": loggable(residual)})
+        written = forward.arena.detach()[batch.rows - len(batch.place) :]
+        logged = {"loss": window_loss.detach() / n, "residual": residual, "state_norm": _mean_norm(written)}
+        return Loss(total / n, {name: loggable(number) for name, number in logged.items()})
+
+    def end_epoch(self, epoch: int) -> dict[str, float]:
+        self.dnode_constraint.end_epoch()
+        return {}
 
     def after_step(self, batch: WindowIndex, state: State) -> None:
         if batch.number >= 0:
@@ -653,8 +676,18 @@ def _add_bonus(bonus: ScoreBonus, scores: Tensor) -> None:
     scores[at] = scores[at] + bonus.value.to(scores.dtype)
 
 
+def _mean_norm(states: Tensor) -> Tensor:
+    return states.norm(dim=1).mean() if len(states) else states.new_zeros(())
+
+
 def make_plan(config: RecurrenceConfig, log: EventLog, train_end: int) -> Plan:
-    max_dnodes = 0 if config.dnodes is None and config.depth is None else config.dnodes
+    max_dnodes = config.dnodes
+    if config.dnodes_share is not None:
+        if max_dnodes is not None or config.depth is not None:
+            raise UsageError("give only one of dnodes, dnodes_share and depth.")
+        max_dnodes = math.ceil(config.dnodes_share * train_end / config.windows)
+    elif max_dnodes is None and config.depth is None:
+        max_dnodes = 0
     method = "best" if max_dnodes == 0 else config.method
     thresholds = config.active_users, config.active_items
     return Plan(log, PlanConfig(train_end, config.windows, *thresholds, method, max_dnodes, config.depth))
