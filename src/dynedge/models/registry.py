@@ -63,7 +63,7 @@ class Entry:
 
 GPU_FIRST = "cuda", "cpu"
 AVERAGED = {"average": 500}  # training windows
-NO_DECAY = {"lr_decay": 1.0}
+PAPER_TRAINING = {**AVERAGED, "lr_decay": 1.0}
 CPU_FIRST = "cpu", "cuda"  # compiled levels are several times as fast there as launches one by one on a GPU
 
 
@@ -84,8 +84,8 @@ BUILT_IN: dict[str, Entry] = {
         devices=GPU_FIRST,
         training={
             "recurrence": AVERAGED,
-            "edge-paper-small": NO_DECAY,
-            "edge-paper-large": NO_DECAY,
+            "edge-paper-small": PAPER_TRAINING,
+            "edge-paper-large": PAPER_TRAINING,
         },
     ),
     "memory": Entry(
