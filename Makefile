@@ -11,15 +11,14 @@
 PYTHON ?= python3
 BIN := .venv/bin
 SETUP := .venv/.ready
-COMPILED := .venv/.compiled
 EXTRAS := dev,plots,tune,datasets
 
 .PHONY: demo demo-retail test test-fast check format bench mutants clean
 
-demo: $(COMPILED)
+demo: $(SETUP)
 	$(BIN)/dynedge demo --out demo --force
 
-demo-retail: $(COMPILED)
+demo-retail: $(SETUP)
 	$(BIN)/dynedge demo --retail --out demo-retail --force
 
 test: $(SETUP)
@@ -59,12 +58,4 @@ $(SETUP): pyproject.toml constraints.txt
 		|| { echo "dynedge needs Python 3.11 or later; try: make PYTHON=python3.11"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
-	@touch $@
-
-# Kernels are compiled at first use and cached. A short demo compiles them here, so that the real one does not wait.
-$(COMPILED): $(SETUP)
-	@echo "compiling kernels, once: a few minutes on two cores"
-	@folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT \
-		&& $(BIN)/dynedge demo --out "$$folder/demo" --events 2000 >"$$folder/output" 2>&1 \
-		|| { cat "$$folder/output"; exit 1; }
 	@touch $@

@@ -12,6 +12,7 @@ import typer
 from dynedge import __version__
 from dynedge.cli.help_format import SectionedGroup
 from dynedge.errors import DataError, DynedgeError
+from dynedge.utils import progress
 
 app = typer.Typer(
     name="dynedge",
@@ -58,6 +59,7 @@ def _options(
 
 def main() -> None:
     """Entry point of the program `dynedge`."""
+    progress.show_compiling = True
     sys.exit(run(sys.argv[1:]))
 
 

@@ -6,15 +6,20 @@ import csv
 import shlex
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dynedge.cli import app, run
 from dynedge.cli.options import Force
 from dynedge.errors import DataError
+
+if TYPE_CHECKING:
+    from dynedge.data.log import EventLog
 
 DEFAULT_EVENTS = 50_000
 EPOCHS = "5"
@@ -48,9 +53,10 @@ def demo(
     purchases = _purchases(events if events != DEFAULT_EVENTS else PURCHASES) if retail else None
     out.mkdir(exist_ok=True)
     if purchases is None:
-        _write_events(out / "events.csv", seed, events)
-        print(f"{out / 'events.csv'}: {events:,} plays of songs by synthetic listeners.")
-        steps = _steps(out)
+        with _synthetic_log(seed, events) as log:
+            _write_events(out / "events.csv", log)
+            print(f"{out / 'events.csv'}: {events:,} plays of songs by synthetic listeners.")
+            _run_steps(_steps(out))
     else:
         import pyarrow.parquet as pq
 
@@ -58,13 +64,7 @@ def demo(
         print(
             f"{out / 'events.parquet'}: the last {len(purchases):,} grocery purchases of 2,469 households in a year."
         )
-        steps = _retail_steps(out, purchases)
-    for number, (title, commands) in enumerate(steps.items(), 1):
-        print(f"\nStep {number} of {len(steps)}: {title}")
-        for arguments in commands:
-            print(f"\n$ dynedge {shlex.join(arguments)}", flush=True)
-            if code := run(arguments):
-                raise typer.Exit(code)
+        _run_steps(_retail_steps(out, purchases))
     if purchases is not None:
         _print_last_baskets(purchases)
     plan = "" if retail else f"{out / 'plan.png'} (path length by d-nodes), "
@@ -76,6 +76,15 @@ def demo(
     command = [program, "serve", f"{out / 'edge'}", "--replay", f"{out / 'log'}"]
     print("\nNext, serve the model and watch it in a browser while the rest of the log is replayed:")
     print(f"  {shlex.join(command)}")
+
+
+def _run_steps(steps: dict[str, list[list[str]]]) -> None:
+    for number, (title, commands) in enumerate(steps.items(), 1):
+        print(f"\nStep {number} of {len(steps)}: {title}")
+        for arguments in commands:
+            print(f"\n$ dynedge {shlex.join(arguments)}", flush=True)
+            if code := run(arguments):
+                raise typer.Exit(code)
 
 
 def _steps(out: Path) -> dict[str, list[list[str]]]:
@@ -152,16 +161,27 @@ def _print_last_baskets(purchases: Any) -> None:
             print(f"      {item}")
 
 
-def _write_events(path: Path, seed: int, events: int) -> None:
-    """Writes the synthetic log as a CSV file with names and ISO times."""
+@contextmanager
+def _synthetic_log(seed: int, events: int) -> Iterator[EventLog]:
+    """A synthetic log in a temporary folder; in a first run, a second process compiles kernels with it meanwhile."""
     from dynedge.data.synthetic import synthesize
+    from dynedge.models.registry import default_model
+    from dynedge.runs.compile_ahead import compiling_ahead
+    from dynedge.runs.run_config import recipe_config, resolve_config
 
-    with tempfile.TemporaryDirectory() as folder, open(path, "w", newline="", encoding="utf-8") as file:
+    with tempfile.TemporaryDirectory() as folder:
         log = synthesize("demo", Path(folder) / "log", seed=seed, events=events)
+        with compiling_ahead(resolve_config(recipe_config(default_model()), log), log):
+            yield log
+
+
+def _write_events(path: Path, log: EventLog) -> None:
+    """Writes a log as a CSV file with names and ISO times."""
+    genre = log.category_ids[0].take(log.item_categories[:, 0])
+    users, items = log.user_ids.take(range(log.num_users)), log.item_ids.take(range(log.num_items))
+    with open(path, "w", newline="", encoding="utf-8") as file:
         rows = csv.writer(file)
         rows.writerow(["user_id", "item_id", "timestamp", "genre"])
-        genre = log.category_ids[0].take(log.item_categories[:, 0])
-        users, items = log.user_ids.take(range(log.num_users)), log.item_ids.take(range(log.num_items))
         for user, item, seconds in zip(log.user.tolist(), log.item.tolist(), log.time.tolist(), strict=True):
             time = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
             rows.writerow([users[user], items[item], time, genre[item]])

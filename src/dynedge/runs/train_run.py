@@ -8,6 +8,7 @@ from pathlib import Path
 
 from dynedge.data.log import EventLog, read_log
 from dynedge.errors import UsageError
+from dynedge.runs.compile_ahead import compiling_ahead
 from dynedge.runs.folder import IDS, RUN_INFO, RunFolder, check_resumable, update_info
 from dynedge.runs.initial_vectors import start_from_vectors
 from dynedge.runs.run_config import RunConfig, build_model, resolve_config
@@ -53,6 +54,7 @@ def train_run(
     logger = TrainingLogger(run.folder, quiet=quiet, tensorboard=tensorboard)
     vectors_from = {} if start_from is None else {VECTORS_FROM: os.path.abspath(start_from)}
     run.begin(config, log, {"parameters": model.num_parameters} | vectors_from | model.run_info())
-    train_state = fit(model, log, config.training, checkpoints=run.checkpoints, logger=logger, stop=stop)
+    with compiling_ahead(config, log):
+        train_state = fit(model, log, config.training, checkpoints=run.checkpoints, logger=logger, stop=stop)
     run.finish(train_state, config, log)
     return config, train_state

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from pathlib import Path
 from typing import Any, TextIO
 
 from dynedge.errors import UsageError
 from dynedge.training.train_state import Record
 from dynedge.utils.atomic_io import write_text
-from dynedge.utils.progress import Progress, clock, quantity
+from dynedge.utils.progress import Progress, clock, print_line, quantity
 
 METRICS = "metrics.jsonl"
 
@@ -62,8 +61,7 @@ class TrainingLogger:
     def message(self, line: str) -> None:
         """Prints a line on stderr."""
         if not self.quiet:
-            self._progress.erase()
-            print(line, file=sys.stderr, flush=True)
+            print_line(line)
 
     def close(self) -> None:
         self._progress.erase()

@@ -22,12 +22,16 @@ from typing import Any
 
 import numba
 import numpy as np
+from numba.core import event
 from numba.core.caching import CompileResultCacheImpl, FunctionCache
 from numba.core.dispatcher import Dispatcher
 
 from dynedge.errors import DataError
+from dynedge.utils.compile_progress import CompileProgress
 
 MAX_AGE_DAYS = 30  # older entries of a function under other keys are removed
+
+_kernels: list[Any] = []  # of the imported modules
 
 
 def compiled(function: Any = None, **options: Any) -> Any:
@@ -37,9 +41,16 @@ def compiled(function: Any = None, **options: Any) -> Any:
         dispatcher = numba.njit(nogil=True, **options)(function)
         if isinstance(dispatcher, Dispatcher):  # with NUMBA_DISABLE_JIT it is a plain function
             dispatcher._cache = _LazyCache(dispatcher)  # type: ignore[attr-defined]
+            _kernels.append(dispatcher)
         return dispatcher
 
     return wrap if function is None else wrap(function)
+
+
+def count_missing_kernels() -> int:
+    """Returns how many kernels of the imported modules have no entry in the cache."""
+    cached = {path.stem for path in cache_folder().glob("*.nbi")}
+    return sum(_Entries(kernel).filename_base not in cached for kernel in _kernels)
 
 
 @cache
@@ -192,3 +203,6 @@ class _LazyCache:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._opened, name)
+
+
+event.register("numba:compile", CompileProgress(count_missing_kernels))

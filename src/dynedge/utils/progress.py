@@ -1,6 +1,7 @@
 """Progress of long operations on stderr: share done, count, rate, elapsed time and time left.
 
-A bar drawn by rich on a terminal; plain lines every ten seconds elsewhere (log files, CI).
+A bar drawn by rich on a terminal; plain lines every ten seconds elsewhere (log files, CI). The time left is
+estimated from the second step on, and anew after kernels were compiled, which takes far longer than a step.
 """
 
 from __future__ import annotations
@@ -16,6 +17,17 @@ if TYPE_CHECKING:
 
 PLAIN_INTERVAL_S = 10.0
 TERMINAL_INTERVAL_S = 0.1
+
+kernels_compiled = 0  # so far in this process (compile_progress.py)
+show_compiling = False  # whether that prints lines, as the commands do
+_drawn: Progress | None = None  # the bar on the terminal
+
+
+def print_line(text: str) -> None:
+    """Prints a line on stderr, in place of a bar that is drawn there; the bar's next step draws it again."""
+    if _drawn is not None:
+        _drawn.erase()
+    print(text, file=sys.stderr, flush=True)
 
 
 class Progress:
@@ -39,6 +51,8 @@ class Progress:
         self.count = 0
         self._start = time.monotonic()
         self._last = self._start
+        self._base: tuple[float, float] | None = None  # time and share done from which the time left is estimated
+        self._kernels = kernels_compiled
         self._console = console
         self._is_terminal = console is not None or sys.stderr.isatty()
         self._bar: RichProgress | None = None
@@ -48,6 +62,8 @@ class Progress:
         self.done += done
         self.count += int(done) if count is None else count
         now = time.monotonic()
+        if self._base is None or self._kernels != kernels_compiled:
+            self._base, self._kernels = (now, self.done), kernels_compiled
         if now - self._last >= (TERMINAL_INTERVAL_S if self._is_terminal else PLAIN_INTERVAL_S):
             self._last = now
             self._show()
@@ -57,7 +73,7 @@ class Progress:
         if self._bar is not None:
             self._bar.live.transient = True
             self._bar.stop()
-            self._bar = None
+            self._forget_bar()
 
     def __enter__(self) -> Progress:
         return self
@@ -71,22 +87,35 @@ class Progress:
             self._show()
         if self._bar is not None:
             self._bar.stop()
+            self._forget_bar()
+
+    def _forget_bar(self) -> None:
+        global _drawn  # noqa: PLW0603
+        self._bar = _drawn = None
+
+    def _time_left(self) -> str:
+        since, done = self._base or (0.0, self.done)
+        if not done < self.done < self.total:
+            return ""
+        seconds = (time.monotonic() - since) * (self.total - self.done) / (self.done - done)
+        return f", {clock(seconds)} left"
 
     def _show(self) -> None:
         if self.quiet:
             return
         elapsed = max(time.monotonic() - self._start, 1e-9)
         share = min(self.done / self.total, 1.0) if self.total else 1.0
-        left = f", {clock(elapsed * (1 - share) / share)} left" if 0 < share < 1 else ""
-        rate = f"{quantity(self.count)} {self.unit}, {quantity(self.count / elapsed)}/s, {clock(elapsed)}{left}"
+        speed = f"{quantity(self.count / elapsed)}/s, {clock(elapsed)}"
+        rate = f"{quantity(self.count)} {self.unit}, {speed}{self._time_left()}"
         if self._is_terminal:
             self._draw(share, rate)
         else:
             print(f"{self.description}: {share:4.0%}, {rate}", file=sys.stderr, flush=True)
 
     def _draw(self, share: float, rate: str) -> None:
+        global _drawn
         if self._bar is None:
-            self._bar = _new_bar(self._console)
+            self._bar, _drawn = _new_bar(self._console), self
             self._bar.add_task(self.description, total=1.0, completed=share, rate=rate)  # type: ignore[arg-type]
             self._bar.start()
             self._bar.console.show_cursor(True)  # rich hides it, and a killed process could not bring it back

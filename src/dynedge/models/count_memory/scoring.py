@@ -89,7 +89,8 @@ class Events(NamedTuple):
 def query_of(events: Events, k: int) -> Query:
     """Returns event k of a window as a query."""
     latest = events.latest_items[k : k + RECENT_EVENTS]
-    return Query(events.user[k], events.place[k], events.clock + k, events.time[k], latest)
+    user, place = np.int64(events.user[k]), np.int64(events.place[k])  # as in score_queries: one type to compile for
+    return Query(user, place, events.clock + k, events.time[k], latest)  # type: ignore[arg-type]
 
 
 @compiled

@@ -77,7 +77,7 @@ def lists_before_events(window: Window, state: State, device: torch.device) -> R
 
 def lists_now(users: Tensor, times: Tensor, state: State, device: torch.device) -> RepeatLists:
     """Returns the current lists of these users; the state stays as it is."""
-    return _lists(users.cpu().numpy(), np.zeros(0, np.int32), times.double().cpu().numpy(), state, device)
+    return _lists(users.int().cpu().numpy(), np.zeros(0, np.int32), times.double().cpu().numpy(), state, device)
 
 
 def count_events(window: Window, state: State) -> None:

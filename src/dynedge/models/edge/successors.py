@@ -76,7 +76,7 @@ def lists_before_events(window: Window, state: State, device: torch.device) -> R
 
 def lists_now(users: Tensor, state: State, device: torch.device) -> RepeatLists:
     """The current lists of these users; the state stays as it is."""
-    return _lists(users.cpu().numpy(), np.zeros(0, np.int32), state, device)
+    return _lists(users.int().cpu().numpy(), np.zeros(0, np.int32), state, device)
 
 
 def count_events(window: Window, state: State) -> None:
