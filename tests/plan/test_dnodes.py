@@ -184,6 +184,13 @@ def test_cut_by_time_cuts_the_links_across_part_boundaries() -> None:
             assert select_dnodes(prev, "cut-by-time", parts=parts).tolist() == sorted(expected)
 
 
+def test_cut_by_time_has_parts_of_equal_duration_where_times_are_known() -> None:
+    prev = link([(0, 0), (0, 1), (0, 2), (0, 3)])
+    for times, expected in (([0, 1, 2, 10], [4]), ([0, 9, 9, 10], [0]), ([5, 5, 5, 5], [2])):  # user states 2·k
+        dnodes = select_dnodes(prev, "cut-by-time", parts=2, time=np.array(times, np.float64))
+        assert dnodes.tolist() == expected, times
+
+
 @pytest.mark.slow
 def test_best_is_close_to_the_exact_optimum() -> None:
     """No method beats the exact optimum, and `best` nearly reaches it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -32,14 +33,15 @@ FeatureColumns = Annotated[
     typer.Option(metavar="A,B,…", help="Numeric columns with event features; or one column of lists."),
 ]
 ItemFeatureColumns = Annotated[
-    str | None, typer.Option(metavar="A,B,…", help="Categorical columns that describe the item.")
+    str | None,
+    typer.Option(metavar="A,B,…", help="Categorical columns that describe the item, of FILES or --item-table."),
 ]
 ItemTable = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
         help="Table that describes items (CSV, JSON lines, Parquet), with the same column of item ids: answers show "
-        "its columns, and rules of `recommend` can use them.",
+        "its columns, rules of `recommend` can use them, and models read those named in --item-features.",
     ),
 ]
 ColumnNames = Annotated[
@@ -79,6 +81,9 @@ def prepare(
     features: FeatureColumns = None,
     item_features: ItemFeatureColumns = None,
     item_table: ItemTable = None,
+    label_feature: Annotated[
+        bool, typer.Option("--label-feature", help="Use the label as an event feature too, the last one.")
+    ] = False,
     columns: ColumnNames = None,
     delimiter: Delimiter = None,
     time_unit: TimeUnit = "auto",
@@ -128,6 +133,12 @@ def prepare(
             time_unit,
         )
     )
+    if label_feature:
+        if not schema.label:
+            raise UsageError("--label-feature needs a label: name its column with --label-col.")
+        schema = replace(schema, label_is_feature=True)
+    if public and item_table is None and (item_table := public.item_table(inputs[0])):
+        schema = replace(schema, item_features=(*schema.item_features, *public.item_table_features))
     published_split = public.split_of(inputs[0]) if public else DEFAULT_SPLIT
     log = ingest.prepare(
         inputs,

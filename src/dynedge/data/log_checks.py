@@ -34,6 +34,8 @@ TYPES: dict[str, type | tuple[type, ...]] = {
     "item_table": dict,
     "rejected": int,
     "rows_read": int,
+    "item_table_features": int,
+    "label_is_feature": bool,
 }
 TRAINED_ON = {"path": str, "fingerprint": str, "prefix_checksum": str, "events": int, "users": int, "items": int}
 COUNTS = {"events": 2**62, "users": 2**31 - 1, "items": 2**31 - 1}  # the largest allowed
@@ -58,6 +60,8 @@ def check_metadata(metadata: dict[str, Any]) -> str | None:
     trained_on = metadata.get("trained_on", {})
     if not all(isinstance(trained_on.get(name, kind()), kind) for name, kind in TRAINED_ON.items()):
         return "it has an invalid entry 'trained_on'"
+    if not 0 <= metadata.get("item_table_features", 0) <= len(metadata["item_features"]):
+        return "it has an invalid entry 'item_table_features'"
     if not all(isinstance(name, str) for key in ("features", "item_features") for name in metadata.get(key, [])):
         return "it has a feature whose name is not text"
     table_columns = metadata.get("item_table", {}).get("columns", [])

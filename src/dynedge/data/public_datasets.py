@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +56,8 @@ class Dataset:
     counts: tuple[PublishedCounts, ...]  # the publisher's first
     add_negatives: Callable[[EventLog, Path], str] | None = None  # those of a leaderboard, to the log of its file
     packaged: Callable[[], Any] | None = None  # reads the data set from an installed package; it needs no file
+    item_file: str = ""  # the publisher's file that describes items, in the same folder
+    item_table_features: tuple[str, ...] = ()  # its categorical columns
 
     def find(self, path: Path) -> Path:
         """Returns the data set's file: `path` itself, or the file of the publisher's name in the folder `path`."""
@@ -65,6 +67,11 @@ class Dataset:
                     return file
             raise DataError(f"{path} contains no {self.file}; download it from {self.where}.")
         return path
+
+    def item_table(self, file: Any) -> Path | None:
+        """Returns the file that describes items, if it lies beside the data set's file."""
+        path = Path(file).with_name(self.item_file) if self.item_file else None
+        return path if path and path.is_file() else None
 
     def split_of(self, file: Any) -> Split:
         """Returns the published split of the data set's file."""
@@ -112,7 +119,9 @@ def _movielens(
 ) -> Dataset:
     split = "0.7,0.1,0.2" if name == "25M" else "0.8,0.1,0.1"
     counts = (PublishedCounts("the publisher", users, items, events), *more)
-    return Dataset(f"MovieLens {name}", file, f"{_GROUPLENS}/{name.lower()}", schema, split, counts)
+    made = Dataset(f"MovieLens {name}", file, f"{_GROUPLENS}/{name.lower()}", schema, split, counts)
+    has_csv = file.endswith(".csv")
+    return replace(made, item_file="movies.csv", item_table_features=("genres",)) if has_csv else made
 
 
 _TGB = "tgb.complexdatalab.com"

@@ -26,7 +26,7 @@ from dynedge.utils.array_type import Array
 from dynedge.utils.atomic_io import atomic_folder
 from dynedge.utils.file_checks import check_regular, read_json_object
 
-VERSION = 3  # raise it when the format changes, or when a method selects other d-nodes than before
+VERSION = 4  # raise it when the format changes, or when a method selects other d-nodes than before
 FORMAT = "dynedge-plan"
 FOLDER, DNODES, INDEX = "plans", "dnodes.npy", "plan.json"
 

@@ -42,17 +42,17 @@ class DNodeRequest(NamedTuple):
     max_depth: int | None = None
     parts: int | None = None
 
-    def select(self, prev: Array) -> Array:
-        """The d-nodes of a window, given its links."""
-        return NO_DNODES if self.max_dnodes == 0 else self._select(prev)
+    def select(self, prev: Array, time: Array) -> Array:
+        """The d-nodes of a window, given its links and the times of its events."""
+        return NO_DNODES if self.max_dnodes == 0 else self._select(prev, time)
 
     def check(self) -> None:
         """Raises UsageError if the method does not exist or does not accept the limit."""
-        self._select(np.zeros((0, 2), np.int32))
+        self._select(np.zeros((0, 2), np.int32), np.zeros(0))
 
-    def _select(self, prev: Array) -> Array:
+    def _select(self, prev: Array, time: Array) -> Array:
         limits = {"max_dnodes": self.max_dnodes, "max_depth": self.max_depth, "parts": self.parts}
-        return select_dnodes(prev, self.method, **limits)
+        return select_dnodes(prev, self.method, **limits, time=time)
 
 
 def plan_log(
@@ -148,7 +148,7 @@ class Plan:
         """For each window (default: all), the statistics that each request would give. The plan does not change."""
 
         def compare(w: int, user: Array, item: Array, prev: Array) -> list[WindowStats]:
-            selected = [request.select(prev) for request in requests]
+            selected = [request.select(prev, self._time(w)) for request in requests]
             return [_window_stats(prev, dnodes, levels(prev, dnodes)) for dnodes in selected]
 
         return self._map_windows(compare, windows)
@@ -165,6 +165,9 @@ class Plan:
 
         return prefetch_map(run, range(len(self)) if windows is None else windows, self.threads)
 
+    def _time(self, w: int) -> Array:
+        return self.log.time[self.windows[w].start : self.windows[w].stop]
+
     @cached_property
     def linker(self) -> Linker:
         """Links any events of the log, with the active entities of this plan."""
@@ -179,7 +182,7 @@ class Plan:
         )
 
     def _plan_window(self, w: int, user: Array, item: Array, prev: Array) -> PlannedWindow:
-        dnodes = self._request.select(prev) if self._choice is None else self._choice.dnodes[w]
+        dnodes = self._request.select(prev, self._time(w)) if self._choice is None else self._choice.dnodes[w]
         level = levels(prev, dnodes)
         schedule = build_schedule(user, item, prev, dnodes, level)
         return PlannedWindow(self.windows[w], schedule, _window_stats(prev, dnodes, level))
@@ -189,7 +192,7 @@ class Plan:
             return self._choice
 
         def choose(w: int, user: Array, item: Array, prev: Array) -> tuple[Array, WindowStats]:
-            dnodes = self._request.select(prev)
+            dnodes = self._request.select(prev, self._time(w))
             return dnodes.astype(np.int32), _window_stats(prev, dnodes, levels(prev, dnodes))
 
         windows = list(self._map_windows(choose))

@@ -141,8 +141,13 @@ def _schema_for(base: EventLog, schema: Schema) -> Schema:
             raise UsageError(f"{base.path} has {what}: name their column with {flag}.")
         if given and not has:
             raise UsageError(f"{base.path} has no {what}: leave out {flag}.")
-    _check_names(base, "features", "--features", base.metadata["features"], schema.features)
-    _check_names(base, "item features", "--item-features", base.metadata["item_features"], schema.item_features)
+    schema = replace(schema, label_is_feature=bool(base.metadata.get("label_is_feature")))
+    features, item_features = base.metadata["features"], base.metadata["item_features"]
+    if schema.label_is_feature:
+        features = features[:-1]
+    of_events = item_features[: len(item_features) - base.metadata.get("item_table_features", 0)]
+    _check_names(base, "features", "--features", features, schema.features)
+    _check_names(base, "item features", "--item-features", of_events, schema.item_features)
     time = base.metadata["time"]
     if schema.time_unit == "auto" and not time.get("inferred"):
         return replace(schema, time_unit=time["unit"])

@@ -7,18 +7,23 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute
 import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet
 
 from dynedge.data.frames import as_arrow, is_frame
+from dynedge.data.id_index import IdIndex
 from dynedge.data.ingest.text_reader import detect_delimiter
 from dynedge.data.item_metadata import ITEM_ID
 from dynedge.errors import DataError
+from dynedge.utils.array_type import Array
 
 RESERVED = ("user_id", "score", "rank")  # columns of answers
 MAX_COLUMNS = 64
+LIST_SEPARATOR, LIST_COLUMNS = "|", 3  # of a column of lists, such as the genres of a film
 HEAD_BYTES = 1 << 16
 
 
@@ -46,6 +51,42 @@ def read_item_table(source: Any, item_column: str) -> Any:
                 raise DataError(f"{path}: item {text!r} has two rows, {seen[text]} and {row}; keep one of them.")
             seen[text] = row
     return pa.table(columns)
+
+
+def feature_columns(table: Any, names: Sequence[str]) -> Any:
+    """Returns the columns of an item table that are item features, with item_id.
+
+    A column of lists such as "Comedy|Drama" becomes up to LIST_COLUMNS columns: NAME_1, NAME_2 and so on.
+    """
+    columns = {ITEM_ID: table[ITEM_ID]}
+    for name in names:
+        texts = table[name].cast(pa.large_string())
+        parts = pa.compute.split_pattern(texts, LIST_SEPARATOR)
+        longest = min(pa.compute.max(pa.compute.list_value_length(parts)).as_py() or 1, LIST_COLUMNS)
+        if longest == 1:
+            columns[name] = texts
+            continue
+        lists = [row or [] for row in parts.to_pylist()]
+        for k in range(longest):
+            column = [row[k] if k < len(row) else None for row in lists]
+            columns[f"{name}_{k + 1}"] = pa.array(column, pa.large_string())
+    return pa.table(columns)
+
+
+def categories_of_table(table: Any, items: IdIndex) -> tuple[Array, list[IdIndex]]:
+    """int32[items, columns]: the category of each item in each column, or −1; and the categories of each column."""
+    rows = {items.canonical(text): row for row, text in enumerate(table[ITEM_ID].to_pylist())}
+    row = np.array([rows.get(item, -1) for item in items.decoded], np.int64)
+    codes, names = [], []
+    for name in table.column_names[1:]:
+        encoded = table[name].combine_chunks().dictionary_encode()
+        code = np.append(np.asarray(encoded.indices.fill_null(-1)).astype(np.int32), np.int32(-1))[row]
+        used, code_of = np.unique(code[code >= 0], return_inverse=True)
+        code[code >= 0] = code_of
+        codes.append(code)
+        texts = encoded.dictionary.to_pylist()
+        names.append(IdIndex.from_ids(texts[k] for k in used))
+    return np.column_stack(codes).astype(np.int32), names
 
 
 def _check_names(path: str, names: Sequence[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import numpy as np
 
 from dynedge.data.frames import as_arrow, is_frame
 from dynedge.data.ingest.id_encoder import IdEncoder
-from dynedge.data.ingest.item_file import read_item_table
+from dynedge.data.ingest.item_file import feature_columns, read_item_table
 from dynedge.data.ingest.parquet_reader import FrameInput
 from dynedge.data.ingest.readers import expand_paths, input_bytes, read_blocks
 from dynedge.data.ingest.rejects import RejectsFile
@@ -52,7 +53,8 @@ def prepare(
 
     `files` is a path or a list of paths and globs; or one data frame: pandas, polars, an Arrow table, or a dictionary
     of columns. A frame gives the same log as a Parquet file of its columns. `item_table`, a path or a data frame with
-    the same column of item ids, describes items: data/item_metadata.py.
+    the same column of item ids, describes items: data/item_metadata.py. Item features of the schema that are its
+    columns are read from there.
 
     Raises DataError when a file cannot be read or more than `max_bad` of the rows are bad; the bad rows are then
     listed in OUT.rejects.csv, and no log is written.
@@ -60,6 +62,9 @@ def prepare(
     paths = inputs(files)
     schema = checked_schema(schema or Schema(), paths)
     described = None if item_table is None else read_item_table(item_table, schema.item)
+    of_table = [name for name in schema.item_features if described is not None and name in described.column_names]
+    features = feature_columns(described, of_table) if of_table else None
+    schema = replace(schema, item_features=tuple(name for name in schema.item_features if name not in of_table))
     rejects_copy = rejects_copy_path(out)
     with LogWriter(out, force=force) as writer:
         scratch = writer.folder / "scratch"
@@ -69,14 +74,17 @@ def prepare(
             read_files(paths, rows, rejects, max_bad, rejects_copy, quiet)
         rows.sort(quiet)
         shutil.rmtree(scratch)
-        counts = rows.finish()
+        counts = rows.finish(features)
+        table_features = [] if features is None else features.column_names[1:]
         writer.finish(
             **counts,
             rows_read=rows.rows_read,
             rejected=rejects.count,
             rejected_why=dict(rejects.reasons.most_common()),
             features=rows.feature_names,
-            item_features=list(schema.item_features),
+            item_features=[*schema.item_features, *table_features],
+            **({"item_table_features": len(table_features)} if table_features else {}),
+            **({"label_is_feature": True} if schema.label_is_feature else {}),
             **({} if described is None else write_item_table(described, writer.folder)),
             split=str(split),
             time={"unit": rows.unit, "inferred": schema.time_unit == "auto"},

@@ -12,6 +12,7 @@ import numpy as np
 from dynedge.data.ingest.block_columns import TextColumn
 from dynedge.data.ingest.external_sort import CHUNK_ROWS, ColumnFile, sorted_chunks
 from dynedge.data.ingest.id_encoder import IdEncoder
+from dynedge.data.ingest.item_file import categories_of_table
 from dynedge.data.ingest.readers import infer_time_unit
 from dynedge.data.ingest.row_checks import DUPLICATE_EVENT_ID, LATE, NOT_FINITE, RowChecks
 from dynedge.data.ingest.schema import Block, Schema
@@ -42,8 +43,8 @@ class RowWriter:
         self.items = items.result()
         names = base.category_ids if base else [None] * len(schema.item_features)
         self.categories = [IdEncoder.of(ids) for ids in names]
-        if base and len(schema.features) == 1 != base.features.shape[1]:
-            self.list_length = base.features.shape[1]
+        if base and len(schema.features) == 1 != self._base_features:
+            self.list_length = self._base_features
         self.is_sorted, self._last_time = True, -np.inf
         self._category_writer: ColumnWriter | None = None
 
@@ -76,6 +77,9 @@ class RowWriter:
             _reject_float32_overflow(checks, number, chunk["label"][:, None])
         if schema.features:
             chunk["features"] = self._features(block, columns)
+        if schema.label_is_feature:
+            given = chunk.get("features", np.zeros((rows, 0), np.float32))
+            chunk["features"] = np.column_stack([given, chunk["label"]])
         if repeated is not None and schema.event_id:
             checks.reject(repeated, DUPLICATE_EVENT_ID, columns[schema.event_id][0])
         checks.reject(chunk["time"] < earliest, LATE, columns[schema.time][0])
@@ -95,7 +99,7 @@ class RowWriter:
         if self.list_length < 0 and (valid := np.flatnonzero(checks.valid)).size:
             self.list_length = (column.list_length(int(valid[0])) or 0) if len(schema.features) == 1 else 0
             if self.base and self.list_length > 1:
-                self.list_length = self.base.features.shape[1]
+                self.list_length = self._base_features
         if self.list_length > 0:
             lists = np.zeros((len(block), self.list_length), np.float32)
             column.parse_lists(checks, number, lists)
@@ -109,7 +113,10 @@ class RowWriter:
         return values
 
     def _encode(self, checks: RowChecks, columns: dict[str, tuple[int, Any]], chunk: dict[str, Array]) -> None:
-        """Encodes users, items and categories; after all checks, so that a rejected row adds no user or item."""
+        """Encodes users, items and categories; after all checks, so that a rejected row adds no user or item.
+
+        The categories of a base that are from its item table follow those of the events.
+        """
         schema, rows = self.schema, len(checks.status)
         chunk["user"], chunk["item"] = np.empty(rows, np.int32), np.empty(rows, np.int32)
         items = self._item_thread.submit(columns[schema.item][1].encode_ids, self.items, checks, chunk["item"])
@@ -117,16 +124,22 @@ class RowWriter:
         items.result()
         if schema.item_features:
             chunk["category"] = np.empty((rows, len(schema.item_features)), np.int32)
-            for k, (name, encoder) in enumerate(zip(schema.item_features, self.categories, strict=True)):
+            for k, (name, encoder) in enumerate(zip(schema.item_features, self.categories, strict=False)):
                 codes = np.empty(rows, np.int32)
                 columns[name][1].encode_ids(encoder, checks, codes)
                 chunk["category"][:, k] = codes
 
     @property
+    def _base_features(self) -> int:
+        """Number of the base's event features, without its label."""
+        return self.base.features.shape[1] - self.schema.label_is_feature if self.base else 0
+
+    @property
     def feature_names(self) -> list[str]:
+        label = [self.schema.label] if self.schema.label_is_feature and self.schema.label else []
         if self.list_length > 0:
-            return [f"{self.schema.features[0]}_{k}" for k in range(self.list_length)]
-        return list(self.schema.features)
+            return [f"{self.schema.features[0]}_{k}" for k in range(self.list_length)] + label
+        return [*self.schema.features, *label]
 
     def _append(self, chunk: dict[str, Array]) -> None:
         time = chunk["time"]
@@ -191,17 +204,25 @@ class RowWriter:
             unset = column[fresh] < 0
             column[fresh[unset]] = category[given, k][first[unset]]
 
-    def finish(self) -> dict[str, Any]:
-        """Writes ids and item categories; returns the counts for the log's metadata."""
+    def finish(self, item_table: Any = None) -> dict[str, Any]:
+        """Writes ids and item categories; returns the counts for the log's metadata.
+
+        `item_table`: an Arrow table of further categorical features of items, by their ids in the column item_id.
+        """
         writer = self.writer
         writer.ids("user_ids", self.users.external_ids(self.user_order))
         writer.ids("item_ids", self.items.external_ids(self.item_order))
         if self.schema.event_id:
             writer.ids("event_ids", self.event_ids.external_ids())
-        if self.categories:
-            writer.column("item_categories", np.int32, len(self.categories)).append(self.item_categories)
-            for k, encoder in enumerate(self.categories):
-                writer.ids(f"category_{k}_ids", encoder.external_ids())
+        names = [encoder.external_ids() for encoder in self.categories]
+        codes = self.item_categories
+        if item_table is not None:
+            of_table, names_of_table = categories_of_table(item_table, self.items.external_ids(self.item_order))
+            codes, names = np.column_stack([codes, of_table]), names + names_of_table
+        if names:
+            writer.column("item_categories", np.int32, len(names)).append(codes)
+            for k, ids in enumerate(names):
+                writer.ids(f"category_{k}_ids", ids)
         time = ColumnFile(writer.folder / "time.npy", np.dtype(np.float64), None, HEADER_BYTES)
         return {
             "events": self.rows_written,

@@ -30,6 +30,7 @@ class Schema:
     time_unit: str = "auto"  # s, ms, us, ns, iso
     rest_are_features: bool = False  # skips a header line; the last of `names` is for all remaining columns
     label_codes: tuple[str, ...] = ()  # words of a label column; a word's label is its index here
+    label_is_feature: bool = False  # the label is the last event feature too
 
     @property
     def columns(self) -> tuple[str, ...]:

@@ -24,13 +24,14 @@ class Method(NamedTuple):
 
     select: Callable[..., Array]
     limits: tuple[str, ...]  # of max_dnodes, max_depth and parts
+    reads_time: bool = False  # takes the times of the events as `time`
 
 
 METHODS = {
     "best": Method(best_dnodes, ("max_dnodes", "max_depth")),
     "longest-path": Method(longest_path_dnodes, ("max_dnodes",)),
     "depth": Method(depth_dnodes, ("max_depth",)),
-    "cut-by-time": Method(cut_by_time_dnodes, ("parts",)),
+    "cut-by-time": Method(cut_by_time_dnodes, ("parts",), reads_time=True),
 }
 
 
@@ -41,10 +42,12 @@ def select_dnodes(
     max_dnodes: int | None = None,
     max_depth: int | None = None,
     parts: int | None = None,
+    time: Array | None = None,
 ) -> Array:
     """The d-nodes of a window. Exactly one limit must be given, and the method must accept it.
 
     max_dnodes: maximum number of d-nodes. max_depth: maximum length of a path. parts: number of parts of the window.
+    `time` float64[n]: the times of its events, for methods that read them.
     """
     if method not in METHODS:
         raise UsageError(f"unknown d-node method {method!r}; choose one of: {', '.join(METHODS)}.")
@@ -56,4 +59,5 @@ def select_dnodes(
     least = 0 if name == "max_dnodes" else 1
     if given[name] < least:
         raise UsageError(f"{name} is {given[name]}; it must be at least {least}.")
-    return METHODS[method].select(prev, **given)
+    times = {"time": time} if METHODS[method].reads_time else {}
+    return METHODS[method].select(prev, **given, **times)

@@ -1,0 +1,58 @@
+"""Item features from an item table, MovieLens genres, and the label as an event feature; also after `append`."""
+
+import numpy as np
+import pytest
+
+from dynedge.data.log import read_log
+
+EVENTS = "user_id,item_id,timestamp,rating\n1,7,1,4\n2,9,2,2.5\n1,8,3,5\n"
+ITEMS = "item_id,genres,studio\n7,Comedy|Drama,a\n8,Drama,b\n5,Horror,a\n"
+
+
+@pytest.fixture
+def files(tmp_path):
+    (tmp_path / "events.csv").write_text(EVENTS)
+    (tmp_path / "items.csv").write_text(ITEMS)
+    (tmp_path / "more.csv").write_text("user_id,item_id,timestamp,rating\n3,8,4,1\n3,6,5,3\n")
+    return tmp_path
+
+
+def named(log):
+    """The categories of the log's items by external id, in the order of the log's item features."""
+    codes = log.item_categories.tolist()
+    return {
+        item: [ids[code] if code >= 0 else None for ids, code in zip(log.category_ids, row, strict=True)]
+        for item, row in zip(log.item_ids.decoded, codes, strict=True)
+    }
+
+
+def test_item_features_of_the_item_table(files, cli_run):
+    prepare = "prepare", files / "events.csv", "--out", files / "log"
+    options = "--item-features", "genres,studio", "--item-table", files / "items.csv"
+    assert cli_run(*prepare, *options)[0] == 0
+    log = read_log(files / "log")
+    assert log.metadata["item_features"] == ["genres_1", "genres_2", "studio"]
+    assert named(log) == {7: ["Comedy", "Drama", "a"], 9: [None] * 3, 8: ["Drama", None, "b"]}
+    code, _, err = cli_run("append", files / "log", files / "more.csv")
+    assert code == 0, err
+    assert named(read_log(files / "log")) == {**named(log), 6: [None] * 3}
+
+
+def test_the_label_as_the_last_event_feature(files, cli_run):
+    options = "--label-col", "rating", "--label-feature"
+    assert cli_run("prepare", files / "events.csv", "--out", files / "log", *options)[0] == 0
+    log = read_log(files / "log")
+    assert log.metadata["features"] == ["rating"]
+    assert np.array_equal(log.features[:, 0], log.label)
+    code, _, err = cli_run("append", files / "log", files / "more.csv", "--label-col", "rating")
+    assert code == 0, err
+    assert read_log(files / "log").features[:, 0].tolist() == [4.0, 2.5, 5.0, 1.0, 3.0]
+    code, _, err = cli_run("prepare", files / "events.csv", "--out", files / "other", "--label-feature")
+    assert (code, "--label-feature needs a label" in err) == (2, True)
+
+
+def test_movielens_genres_are_read_from_movies_csv(tmp_path, cli_run):
+    (tmp_path / "ratings.csv").write_text("userId,movieId,rating,timestamp\n1,7,4,100\n2,9,3,200\n")
+    (tmp_path / "movies.csv").write_text('movieId,title,genres\n7,"Film, The",Comedy|Drama\n9,Other,Drama\n')
+    assert cli_run("prepare", "--dataset", "ml-25m", tmp_path, "--out", tmp_path / "log")[0] == 0
+    assert named(read_log(tmp_path / "log")) == {7: ["Comedy", "Drama"], 9: ["Drama", None]}
