@@ -18,11 +18,12 @@ from dynedge.config import unknown_key
 from dynedge.errors import DataError, UsageError
 from dynedge.models.base import Model
 from dynedge.models.baselines import heuristics
-from dynedge.models.baselines.dynamic import gcmc
+from dynedge.models.baselines.dynamic import gcmc, graphmixer, tgat, tgn
 from dynedge.models.baselines.dynamic.deepcoevolve import DeepCoevolve, DeepCoevolveConfig
 from dynedge.models.baselines.dynamic.jodie import Jodie, JodieConfig
-from dynedge.models.baselines.dynamic.tgat import TGAT, TGATConfig
+from dynedge.models.baselines.sequential import gsasrec
 from dynedge.models.baselines.sequential.base import TRAINING, VECTOR_SEARCH
+from dynedge.models.baselines.sequential.craft import Craft, CraftConfig
 from dynedge.models.baselines.sequential.dien import DIEN, DIENConfig
 from dynedge.models.baselines.sequential.gru4rec import GRU4Rec, GRU4RecConfig
 from dynedge.models.baselines.sequential.mimn import MIMN, MIMNConfig
@@ -100,12 +101,18 @@ BUILT_IN: dict[str, Entry] = {
     "sum-pooling": _sequential("sum-pooling", SumPooling, SumPoolingConfig, VECTOR_SEARCH),
     "gru4rec": _sequential("gru4rec", GRU4Rec, GRU4RecConfig, VECTOR_SEARCH),
     "sasrec": _sequential("sasrec", SASRec, SASRecConfig, VECTOR_SEARCH),
+    "gsasrec": _sequential("gsasrec", gsasrec.GSASRec, gsasrec.GSASRecConfig, gsasrec.SEARCH),
+    "craft": _sequential("craft", Craft, CraftConfig, PAIR_SEARCH),
     "dien": _sequential("dien", DIEN, DIENConfig, PAIR_SEARCH),
     "mimn": _sequential("mimn", MIMN, MIMNConfig, PAIR_SEARCH),
     "ctdne": Entry(Ctdne, CtdneConfig),
     "dynaernn": Entry(dynaernn.DynAERNN, dynaernn.DynAERNNConfig, devices=GPU_FIRST, search=dynaernn.SEARCH),
     "gcmc": Entry(gcmc.GCMC, gcmc.GCMCConfig, gcmc.RECIPES, devices=GPU_FIRST, search=gcmc.SEARCH),
-    "tgat": Entry(TGAT, TGATConfig, devices=GPU_FIRST),
+    "tgat": Entry(tgat.TGAT, tgat.TGATConfig, devices=GPU_FIRST, search=tgat.SEARCH),
+    "tgn": Entry(tgn.TGN, tgn.TGNConfig, devices=CPU_FIRST, search=tgn.SEARCH),
+    "graphmixer": Entry(
+        graphmixer.GraphMixer, graphmixer.GraphMixerConfig, devices=GPU_FIRST, search=graphmixer.SEARCH
+    ),
     "heuristic": Entry(
         heuristics.Heuristic,
         heuristics.HeuristicConfig,

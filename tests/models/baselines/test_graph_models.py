@@ -14,7 +14,8 @@ from dynedge.data.windows import Window
 from dynedge.errors import DataError, UsageError
 from dynedge.evaluation.protocol import rank_events
 from dynedge.models.base import Step
-from dynedge.models.baselines.dynamic import deepcoevolve, gcmc, jodie, tgat
+from dynedge.models.baselines.dynamic import deepcoevolve, gcmc, graphmixer, jodie, tgat, tgn
+from dynedge.models.baselines.dynamic.candidate_age import CandidateAge
 from dynedge.models.baselines.dynamic.coevolving_rnn import LONG_GAP
 from dynedge.models.baselines.heuristics import CONTEXTS
 from dynedge.models.baselines.static import ctdne, dynaernn
@@ -228,13 +229,13 @@ def reference_tgat(model, log, side, entity, time, before, layers):
     for k in events:
         end = k if side else k + 1  # a user's vector is that just before the event, an item's that just after
         partner = reference_tgat(model, log, 1 - side, int(others[k]), float(log.time[k]), end, layers - 1)
-        phi = torch.cos((time - float(log.time[k])) * model.frequency + model.phase)
+        phi = model.time_encoding(torch.tensor(time - float(log.time[k])))
         rows.append(torch.cat([partner, torch.from_numpy(np.array(log.features[k])), phi]))
     layer = (model.first, model.second)[layers - 1][side]
     attended = torch.zeros_like(x)
     if rows:
         key, value = layer.key_value(torch.stack(rows)).unflatten(1, (2, layer.heads, -1)).unbind(1)
-        query = layer.query(torch.cat([h, torch.cos(model.phase)])).unflatten(0, (layer.heads, -1))
+        query = layer.query(torch.cat([h, torch.cos(model.time_encoding.phase)])).unflatten(0, (layer.heads, -1))
         weight = ((key * query).sum(2) / key.shape[2] ** 0.5).softmax(0)
         attended = (weight[..., None] * value).sum(0).flatten()
     return layer.norm(h + attended + layer.out(F.relu(layer.merge(torch.cat([attended, x])))))
@@ -255,6 +256,102 @@ def test_tgat_vectors_are_two_recursive_layers(chunk):
                 last = max(k for k in range(60) if ids[k] == entity)
                 expected = reference_tgat(model, log, side, entity, float(log.time[last]), 60, 2)
                 assert torch.allclose(vectors[entity], expected, atol=1e-5)
+
+
+def test_learned_frequencies_change_and_have_a_scaled_gradient():
+    encoding = tgat.TimeEncoding(4)
+    encoding(torch.tensor([5e6], dtype=torch.float64)).sum().backward()
+    seconds, frequency = 5e6, encoding.initial.double()
+    expected = -torch.sin(seconds * frequency) * seconds * frequency * tgat.GRADIENT_SCALE
+    assert torch.allclose(encoding.log_factor.grad.double(), expected, rtol=1e-2)
+    encoding.log_factor.data.fill_(float(np.log(2)))
+    assert torch.allclose(encoding(torch.tensor(0.3)), torch.cos(0.6 * encoding.initial))
+
+
+@torch.no_grad()
+def test_candidates_are_scored_by_the_time_since_their_last_event():
+    age = CandidateAge(6, 5).double()
+    for parameter in age.parameters():
+        parameter.normal_()
+    vector, now = torch.randn(2, 6).double(), torch.tensor([1.6e9, 1.6e9 + 55], dtype=torch.float64)
+    last = torch.tensor([1.6e9 - 7, 1.6e9 - 86_400, -1.0], dtype=torch.float64)
+    query = age.query(torch.zeros(2, 12).double(), vector, now)[:, 6:16]
+    scores = query @ age.item_columns(last).T
+    gap = now[:, None] - last
+    expected = (age.weight(vector)[:, None] * torch.cos(gap[..., None] * age.frequency + age.phase)).sum(2)
+    assert torch.allclose(scores[:, :2], expected[:, :2], atol=1e-5)
+    assert not scores[:, 2].any(), "an item without events"
+
+
+# ---- TGN
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("chunk", [7, 60])
+def test_tgn_updates_both_memories_and_attends_to_current_ones(chunk):
+    log = make_log(features=2)
+    with torch.enable_grad():
+        model = trained(tgn.TGN.create(tgn.TGNConfig(dim=8, time_dim=4, windows=4, neighbours=3), log, 120, 0), log)
+    model = model.double()
+    state = model.start()
+    for start in range(0, 60, chunk):
+        model.observe(Window(log, range(start, min(start + chunk, 60))), state)
+    memory = [{}, {}]
+    seen = [{}, {}]
+    for k in range(60):
+        pair = int(log.user[k]), int(log.item[k])
+        before = [memory[side].get(pair[side], model.xi[side]) for side in (0, 1)]
+        for side in (0, 1):
+            gap = torch.tensor(log.time[k] - seen[side].get(pair[side], 0.0))
+            phi = model.time_encoding(gap) * (pair[side] in seen[side])
+            message = model.feature[side] @ torch.cat([torch.from_numpy(log.features[k]).double(), phi])
+            p = model.other[side] @ before[1 - side] + message + model.bias[side]
+            q = model.own[side] @ before[side] + model.own_bias[side]
+            (pr, pz, pn), (qr, qz, qn) = p.chunk(3), q.chunk(3)
+            keep, new = (pz + qz).sigmoid(), (pn + (pr + qr).sigmoid() * qn).tanh()
+            memory[side][pair[side]] = (1 - keep) * new + keep * before[side]
+        for side in (0, 1):
+            seen[side][pair[side]] = log.time[k]
+    for side, states in enumerate(model.vectors(state)):
+        for entity, expected in memory[side].items():
+            assert torch.allclose(states[entity], expected)
+    user, time = int(log.user[60]), torch.tensor([log.time[60]])
+    events = [k for k in range(60) if log.user[k] == user][::-1][:3]
+    own = memory[0][user] + model.x[0][user]
+    items = torch.stack([memory[1][int(log.item[k])] + model.x[1][int(log.item[k]), :8] for k in events])
+    phi = model.time_encoding(time - torch.from_numpy(log.time[events].copy()))
+    embedding = model.attention(
+        own[None], own[None], model.time_encoding(torch.zeros(1).double()), [items[None]], phi[None],
+        torch.ones(1, len(events), dtype=torch.bool),
+    )  # fmt: skip
+    query = model.query(torch.tensor([user]), time, state)
+    assert torch.allclose(query[:, :8], model.query_out(embedding)[:, :8] / 8**0.5)
+
+
+# ---- GraphMixer
+
+
+@torch.no_grad()
+def test_graphmixer_mixes_the_last_events():
+    log = make_log()
+    with torch.enable_grad():
+        config = graphmixer.GraphMixerConfig(dim=8, time_dim=4, windows=4, neighbours=3)
+        model = trained(graphmixer.GraphMixer.create(config, log, 120, 0), log)
+    state = model.start()
+    model.observe(Window(log, range(60)), state)
+    user, now = int(log.user[60]), float(log.time[60])
+    events = [k for k in range(60) if log.user[k] == user][::-1][:3]
+    mixer, neighbours = model.mixers[0], [model.x[1][int(log.item[k]), :8] for k in events]
+    phi = [torch.cos((now - log.time[k]) * model.frequency) for k in events]
+    y = torch.stack([mixer.token(torch.cat(parts).float()) for parts in zip(phi, neighbours, strict=True)])
+    for layer, norm, turn in ((mixer.across, mixer.norms[0], True), (mixer.within, mixer.norms[1], False)):
+        normed = norm(y).T if turn else norm(y)
+        mixed = layer.second(F.gelu(layer.first(normed)))
+        y = y + (mixed.T if turn else mixed)
+    node = model.x[0][user] + torch.stack(neighbours).mean(0)
+    expected = model.combine_users(torch.cat([mixer.norms[2](y).mean(0), node]))
+    found = model._encode_now(0, torch.tensor([user]), torch.tensor([now]), state)[0]
+    assert torch.allclose(found, expected, atol=1e-5)
 
 
 # ---- GCMC
@@ -372,6 +469,7 @@ LEARNERS = {
     "ctdne": {"epochs": 4},
     "dynaernn": {"epochs": 5},
     "tgat": {"epochs": 3, "neighbours": 5},
+    "tgn": {"epochs": 3, "neighbours": 5},
     "gcmc": {"epochs": 3},
     "gcmc-sage": {"epochs": 3},
     "gcmc-gat": {"epochs": 3},

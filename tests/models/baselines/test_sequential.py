@@ -287,6 +287,38 @@ def test_sasrec_attends_to_the_same_item_and_older_ones(length):
     assert torch.allclose(vectors @ model.norm(x[0]), scores)
 
 
+def test_gsasrec_raises_the_true_items_probability_to_a_power():
+    log = make_log()
+    config = replace(MODELS["gsasrec"].config(), dim=8, history_length=3, negatives=4, calibration=0.75)
+    model = MODELS["gsasrec"].model.create(config, log, 90, 0)
+    true, own, sampled = torch.tensor([0.3, -1.0]), torch.randn(2, 3), torch.randn(2, 4)
+    sampled[0, 1] = -torch.inf  # masked
+    losses = model.event_losses(true, torch.cat([own, sampled], 1), torch.ones(7))
+    share = 4 / (log.num_items - 1)
+    beta = share * (0.75 * (1 - 1 / share) + 1 / share)
+    expected = -beta * true.sigmoid().log() - (1 - sampled.sigmoid()).log().sum(1)
+    assert torch.allclose(losses, expected)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("length", [3, 20])
+def test_craft_attends_from_each_candidate(length):
+    log = make_log()
+    config = replace(MODELS["craft"].config(), dim=8, history_length=length, heads=2, hidden=5)
+    model = MODELS["craft"].model.create(config, log, 90, 0)
+    scores, items, vectors = last_scores(model, log)
+    parts = [model.key_value(one + p) for one, p in zip(items.flip(0), model.positions, strict=False)]
+    for item in (0, 3):
+        query, attended = model.query(vectors[item]), []
+        for head in (slice(0, 4), slice(4, 8)):
+            weight = torch.stack([query[head] @ part[:8][head] / 2 for part in parts]).softmax(0)
+            attended.append(sum(w * part[8:][head] for w, part in zip(weight, parts, strict=True)))
+        a, total = torch.cat(attended), items.sum(0)
+        hidden = model.attended(a) + model.matched(a * vectors[item])
+        expected = model.mlp(total[None], vectors[item][None, None], hidden[None, None])
+        assert torch.allclose(scores[item], expected[0, 0])
+
+
 @torch.no_grad()
 @pytest.mark.parametrize("length", [3, 20])
 def test_dien_follows_its_equations(length):

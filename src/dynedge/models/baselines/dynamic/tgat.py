@@ -13,14 +13,16 @@ query: it is computed once per event, for user and item, and stored beside the n
 per event, not L². In training, layer-1 vectors stored before the window are used without gradient.
 
 Differences from the paper:
-- ω is fixed, from 1 down to 1e-9 per second: if learned, its gradient is proportional to Δ, millions of seconds, and
-  dominates all others.
+- ω starts from 1 down to 1e-9 per second. Its gradient is proportional to Δ, millions of seconds, and would dominate
+  all others where gradients are clipped, so it is the logarithm of ω that is learned, with a gradient scaled down.
 - The most recent L neighbours are used, not a uniform sample.
 - x is learned, and 0 for entities not seen in training: the logs have no features of users and items. Item categories
   are not used.
 - A user's layer 1 is that just before an event, an item's that just after.
 - The query vector is a linear map of the user's layer 2 at the time of the query. A candidate is the item's layer 2
-  at the item's own last event, so that all items are scored by one product, together with x and a bias.
+  at the item's own last event, with a time encoding of its age at the time of the query (candidate_age.py), x and a
+  bias, so that all items are scored by one product. Layer 2 of all items anew for each event would take I L times as
+  long.
 
 Memory: (U + I) L (d + F) numbers.
 """
@@ -28,7 +30,7 @@ Memory: (U + I) L (d + F) numbers.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -39,6 +41,7 @@ from dynedge.config import option
 from dynedge.data.log import EventLog
 from dynedge.errors import UsageError
 from dynedge.models.base import LogShape, State, seeded
+from dynedge.models.baselines.dynamic.candidate_age import CandidateAge
 from dynedge.models.baselines.dynamic.neighbour_base import NeighbourIndex, NeighbourModel, history_after, item_arena
 from dynedge.models.capabilities import HasVectors
 from dynedge.models.dynamic_base import Forward
@@ -48,6 +51,7 @@ from dynedge.models.window_index import WindowIndex
 from dynedge.ops.gather_linear import gather_linear
 
 BATCH = 8192  # vectors computed at once
+GRADIENT_SCALE = 1e-3  # of the gradient of a frequency's logarithm
 
 
 @dataclass(frozen=True)
@@ -57,17 +61,48 @@ class TGATConfig:
     dim: int = option(64, "Width of vectors.", least=1)
     time_dim: int = option(16, "Width of the time encoding.", least=1)
     windows: int = option(150, "Number of windows (training steps) per epoch.", least=1)
-    neighbours: int = option(10, "Number of most recent neighbours attended to.", least=1)
+    neighbours: int = option(20, "Number of most recent neighbours attended to.", least=1)
     heads: int = option(2, "Number of attention heads, a divisor of dim.", least=1)
+    learn_frequencies: bool = option(True, "Learned frequencies of the time encoding; false: fixed ones.")
+    candidate_age: bool = option(True, "Candidates scored also by the time since their last event.")
     negatives: int = option(512, "Number of negative samples, shared by a chunk of events.", least=1)
     full_softmax_up_to: int = option(4096, "Largest number of items for a softmax over all items.", least=0)
     dropout: float = option(0.3, "Dropout rate of the query vector.", least=0, most=1)
 
 
-class Attention(nn.Module):
-    """One attention layer of one side."""
+SEARCH = {
+    "training.lr": (3e-4, 1e-3, 3e-3),
+    "training.row_lr": (1e-3, 3e-3, 1e-2),
+    "model.neighbours": (5, 10, 20),
+    "model.windows": (150, 300, 600),
+    "model.dropout": (0.1, 0.3, 0.5),
+    "model.learn_frequencies": (True, False),
+    "model.candidate_age": (True, False),
+}
 
-    def __init__(self, config: TGATConfig, features: int) -> None:
+
+class TimeEncoding(nn.Module):
+    """Φ(Δ) = cos(ω Δ + φ)."""
+
+    initial: Tensor  # ω [T] before training
+
+    def __init__(self, width: int, learned: bool = True) -> None:
+        super().__init__()
+        self.register_buffer("initial", torch.logspace(0, -9, width))
+        self.log_factor = nn.Parameter(torch.zeros(width), requires_grad=learned)
+        self.phase = nn.Parameter(torch.zeros(width))
+
+    def forward(self, seconds: Tensor) -> Tensor:
+        """Time encodings [.., T] of seconds float64[..]."""
+        factor = self.log_factor * GRADIENT_SCALE + (self.log_factor * (1 - GRADIENT_SCALE)).detach()
+        frequency = self.initial * factor.exp()
+        return torch.cos(seconds.clamp_min(0).to(frequency)[..., None] * frequency + self.phase)
+
+
+class Attention(nn.Module):
+    """One attention layer of one side; the config has dim, time_dim and heads."""
+
+    def __init__(self, config: Any, features: int) -> None:
         super().__init__()
         d, width = config.dim, config.dim + features + config.time_dim
         self.heads = config.heads
@@ -94,17 +129,16 @@ class Attention(nn.Module):
 
 
 class TGAT(NeighbourModel, HasVectors):
-    frequency: Tensor  # ω [T]
-
     def __init__(self, config: TGATConfig, shape: LogShape) -> None:
         if config.dim % config.heads:
             raise UsageError(f"--heads {config.heads} should divide --dim {config.dim}.")
         super().__init__(config, shape)
         d = config.dim
-        sizes = (shape.users, d), (shape.items, d + 1)  # the last column: biases of candidates
+        age_columns = 2 * config.time_dim if config.candidate_age else 0
+        sizes = (shape.users, d), (shape.items, d + age_columns + 1)  # the last column: biases of candidates
         self.x = nn.ParameterList(nn.Parameter(torch.zeros(size)) for size in sizes)
-        self.register_buffer("frequency", torch.logspace(0, -9, config.time_dim))
-        self.phase = nn.Parameter(torch.zeros(config.time_dim))
+        self.time_encoding = TimeEncoding(config.time_dim, config.learn_frequencies)
+        self.age = CandidateAge(d, config.time_dim) if config.candidate_age else None
         self.first, self.second = (nn.ModuleList(Attention(config, shape.features) for _ in SIDES) for _ in range(2))
         self.query_out = nn.Linear(d, 2 * d)
 
@@ -128,18 +162,14 @@ class TGAT(NeighbourModel, HasVectors):
         """Ring buffers, and `*_neighbours` [.., L, d + F]: the neighbours' layer 1 and the events' features."""
         state, width = super().start(), self.config.dim + self.shape.features
         for name, count in zip(SIDES, (self.shape.users, self.shape.items), strict=True):
-            state[f"{name}_neighbours"] = self.frequency.new_zeros(count, self.config.neighbours, width)
+            state[f"{name}_neighbours"] = self.like.new_zeros(count, self.config.neighbours, width)
         return state
 
     # ---- layers
 
-    def _phi(self, seconds: Tensor) -> Tensor:
-        """Time encodings [.., T] of seconds float64[..]."""
-        return torch.cos(seconds.clamp_min(0).to(self.frequency)[..., None] * self.frequency + self.phase)
-
     def _time_encodings(self, time: Tensor, history: History) -> tuple[Tensor, Tensor]:
         """Φ(0), and Φ of the time since each event of the history."""
-        return self._phi(torch.zeros_like(time)), self._phi(time[:, None] - history.time)
+        return self.time_encoding(torch.zeros_like(time)), self.time_encoding(time[:, None] - history.time)
 
     def _id_embeddings(self, side: int, ids: Tensor) -> Tensor:
         """x [.., d]"""
@@ -171,7 +201,7 @@ class TGAT(NeighbourModel, HasVectors):
             inputs = entities[rows], time[rows], History(history.partner[rows], history.time[rows])
             layer1 = self._layer1(side, *inputs, neighbours[..., self.config.dim :])
             vectors.append(self._layer2(side, layer1, *inputs, neighbours))
-        return torch.cat(vectors) if vectors else self.frequency.new_zeros(0, self.config.dim)
+        return torch.cat(vectors) if vectors else self.like.new_zeros(0, self.config.dim)
 
     # ---- a window
 
@@ -179,7 +209,7 @@ class TGAT(NeighbourModel, HasVectors):
         """`extra`: for users and for items [n, d + F], the neighbour's first layer and the event's features."""
         assert isinstance(index, NeighbourIndex)
         (user_ring, item_ring), d = index.rings, self.config.dim
-        user, item, time, features = index.user, index.item, index.time, index.features.to(self.frequency)
+        user, item, time, features = index.user, index.item, index.time, index.features.to(self.like)
         user_history, item_history = self.histories_before(index, state)
         item_history = history_after(item_history, item_ring)
         stored = [self._stored_neighbours(side, ring, state) for side, ring in enumerate(index.rings)]
@@ -192,23 +222,29 @@ class TGAT(NeighbourModel, HasVectors):
         user2 = self._layer2(0, user1, user, time, user_history, _before_events(user_ring, for_user, stored[0]))
         item_neighbours = _after_events(for_item, _before_events(item_ring, for_item, stored[1]))
         item2 = self._layer2(1, item1, item, time, item_history, item_neighbours)
-        initial = self.item_vectors(index.roots[1], state)
-        return Forward(self._query_of(user2), item_arena(index, initial, item2), (for_user, for_item))
+        initial, updated = self.item_vectors(index.roots[1], state), self._with_age(item2, time)
+        return Forward(self._query_of(user2, time), item_arena(index, initial, updated), (for_user, for_item))
 
     def _stored_neighbours(self, side: int, ring: RingIndex, state: State) -> Tensor:
         """[n, L, d + F]: those of events before the window."""
         _, slot = self.ring_buffers[side].slots(ring.entity, ring.num_before, state)
         return state[f"{SIDES[side]}_neighbours"][ring.entity[:, None], slot]
 
-    def _query_of(self, user: Tensor) -> Tensor:
+    def _with_age(self, vectors: Tensor, last: Tensor) -> Tensor:
+        """Vectors of items with the columns of their age, from the times of their last events."""
+        return vectors if self.age is None else torch.cat([vectors, self.age.item_columns(last)], 1)
+
+    def _query_of(self, user: Tensor, time: Tensor) -> Tensor:
         query = gather_linear([(user, None)], self.query_out.weight, self.query_out.bias) * self.config.dim**-0.5
-        return F.dropout(query, self.config.dropout, self.training)
+        query = F.dropout(query, self.config.dropout, self.training)
+        return query if self.age is None else self.age.query(query, user, time)
 
     def query(self, users: Tensor, times: Tensor, state: State) -> Tensor:
-        return self._query_of(self._layer2_now(0, users, times, state))
+        return self._query_of(self._layer2_now(0, users, times, state), times.double())
 
     def item_vectors(self, items: Tensor, state: State) -> Tensor:
-        return self._layer2_now(1, items, None, state)
+        last = self.current_history(1, items, state).time[:, 0]
+        return self._with_age(self._layer2_now(1, items, None, state), last)
 
     def vectors(self, state: State) -> tuple[Tensor, Tensor]:
         """Layer 2 of every user and item at the time of its last event."""
