@@ -281,11 +281,14 @@ def test_popularity_decays_by_its_half_lives():
 
 @pytest.mark.parametrize("half_life", [0.3, 2.0, 11.0])
 def test_many_rescalings_in_one_call_equal_one_event_at_a_time(half_life):
-    """One call lists the items whose count is not 0 at its first rescaling; items come, fade to 0 and come back."""
+    """With and without listing the items whose count is not 0; items come, fade to 0 and come back."""
     rng, items, growth = np.random.default_rng(7), 300, 2.0 ** (1 / np.array([half_life, 1e9]))
     item = np.concatenate([rng.integers(first, first + 60, 900) for first in (0, 120, 240, 30)])
     at_once, one_by_one = empty(1, items, 2), empty(1, items, 2)
-    count_popularity(popularity_of(view_of(at_once, items)), growth, item)
+    listing = popularity_of(view_of(at_once, items), many_events=True)
+    for part in np.split(item, [1000, 1001, 3000]):
+        count_popularity(listing, growth, part)
+    assert listing.num_listed[1] == NONE and 0 < listing.num_listed[0] < items
     for k in range(len(item)):
         count_popularity(popularity_of(view_of(one_by_one, items)), growth, item[k : k + 1])
     np.testing.assert_allclose(at_once["popularity"][:, 1], np.bincount(item, minlength=items), rtol=1e-5)

@@ -81,19 +81,19 @@ def collect_examples(
     events: Events,
     sampled: Array,
     offsets: Array,
-    start: int,
-    stop: int,
+    first: int,
+    step: int,
     buffer: CandidateBuffer,
     out: Examples,
 ) -> None:
-    """Writes the examples start to stop - 1 of a window: of the events `sampled` int64[m], which ascend.
+    """Writes the examples first, first + step, … of a window: of the events `sampled` int64[m], which ascend.
 
-    `popularity` is that before the window's first event, and advances to the last example. `offsets` float64[m] in
-    [0, 1) are the random starts of the systematic samples of candidates.
+    `popularity` is that before the window's first event, and advances past its last. `offsets` float64[m] in [0, 1)
+    are the random starts of the systematic samples of candidates.
     """
     half_lives, counted = len(popularity.total), 0
     gates = np.zeros(len(networks.gating_logits), np.float32)
-    for m in range(start, stop):
+    for m in range(first, len(sampled), step):
         k = sampled[m]
         count_popularity(popularity, settings.weight_growth, events.item[counted:k])
         counted = k
@@ -109,6 +109,7 @@ def collect_examples(
         _write_candidates(index, popularity, query, buffer, others, items, out.probability[m], out.inputs[m])
         _write_unseen(index, popularity, buffer, size, events.item[k], out, m)
         clear(buffer, size)
+    count_popularity(popularity, settings.weight_growth, events.item[counted:])
 
 
 @compiled

@@ -26,6 +26,7 @@ from dynedge.errors import DataError
 from dynedge.models.base import State
 from dynedge.models.growable import doubled_capacity, grown
 from dynedge.models.state_checks import at_least, check_names, check_tensor
+from dynedge.ops.prefetch_row import prefetch_row
 from dynedge.utils.array_type import Array
 from dynedge.utils.numba_compile import compiled
 
@@ -36,6 +37,7 @@ POOL_CAPACITY = 1024  # of a new pool
 SIZES = 40  # of blocks: powers of two
 BLOCK = 64  # items whose largest popularity is at hand
 RESCALE_ABOVE = 1e12  # weight of an event at which all popularity counts are divided by it
+AHEAD = 6  # events between the stages in which an event's rows are fetched
 NEGLIGIBLE = 1e-30  # counts below, beside an event of weight 1, become 0
 ITEM, CLOCK, NUMBER = range(3)  # columns of an event in a history; NUMBER: among the item's occurrences
 USER, PLACE, AT, BEFORE, NEXT, NEXT_AT = range(6)  # columns of an occurrence, see EventIndex
@@ -68,11 +70,16 @@ class Popularity(NamedTuple):
     total: Array  # float64[H]
     event_weight: Array  # float64[H]
     largest: Array  # float32[blocks, H]: of the counts of each BLOCK of items; no rows in the index's own popularity
+    listed: Array  # int32[H, I]: items whose count is not 0, from the first rescaling on; no rows: not listed
+    num_listed: Array  # int64[H]: number of them; NONE before the first rescaling
 
 
-def popularity_of(index: EventIndex) -> Popularity:
-    """Returns the index's own popularity, not a copy."""
-    return Popularity(index.popularity, index.popularity_total, index.event_weight, index.popularity[:0])
+def popularity_of(index: EventIndex, many_events: bool = False) -> Popularity:
+    """Returns the index's own popularity, not a copy; with memory to list items if many events are to be counted."""
+    half_lives = len(index.event_weight)
+    listed = np.empty((half_lives, len(index.popularity)) if many_events else (0, 0), np.int32)
+    own = index.popularity, index.popularity_total, index.event_weight, index.popularity[:0]
+    return Popularity(*own, listed, np.full(half_lives, NONE))
 
 
 @compiled
@@ -83,7 +90,8 @@ def copy_popularity(popularity: Popularity) -> Popularity:
     for i in range(items):
         for h in range(counts.shape[1]):
             largest[i // BLOCK, h] = max(largest[i // BLOCK, h], counts[i, h])
-    return Popularity(counts, popularity.total.copy(), popularity.event_weight.copy(), largest)
+    listed, num_listed = np.empty((counts.shape[1], items), np.int32), np.full(counts.shape[1], NONE)
+    return Popularity(counts, popularity.total.copy(), popularity.event_weight.copy(), largest, listed, num_listed)
 
 
 def empty(users: int, items: int, half_lives: int) -> State:
@@ -264,8 +272,23 @@ def _move(index: EventIndex, pool: int, records: Array, block: Array, capacity: 
 @compiled
 def append_events(index: EventIndex, user: Array, item: Array, time: Array, places: Array) -> int:
     """Appends events until one does not fit into a pool; returns how many were appended."""
-    users, items = index.user_blocks, index.item_blocks
+    users, items, history = index.user_blocks, index.item_blocks, index.history
     for k in range(len(user)):
+        if k + 4 * AHEAD < len(user):  # what later events read lies far apart: each stage fetches what the next reads
+            prefetch_row(users, user[k + 4 * AHEAD])
+            prefetch_row(items, item[k + 4 * AHEAD])
+            u, i = user[k + 3 * AHEAD], item[k + 3 * AHEAD]
+            end = users[u, START] + users[u, LENGTH]
+            prefetch_row(history, end - 1)
+            prefetch_row(index.history_time, end)
+            prefetch_row(index.occurrences, items[i, START] + items[i, LENGTH])
+            u = user[k + 2 * AHEAD]
+            if users[u, LENGTH] > 0:
+                prefetch_row(items, history[users[u, START] + users[u, LENGTH] - 1, ITEM])
+            u = user[k + AHEAD]
+            if users[u, LENGTH] > 0:
+                end = users[u, START] + users[u, LENGTH] - 1
+                prefetch_row(index.occurrences, items[history[end, ITEM], START] + history[end, NUMBER])
         u, i = user[k], item[k]
         more_history, more_occurrences = _next_capacity(users[u]), _next_capacity(items[i])
         if more_history and not _fits(index, 0, len(index.history), more_history):
@@ -300,55 +323,48 @@ def append_events(index: EventIndex, user: Array, item: Array, time: Array, plac
 def count_popularity(popularity: Popularity, growth: Array, item: Array) -> None:
     """Counts events in the popularity of their items; `growth` float64[H] is that of an event's weight.
 
-    Counts of a short half-life are 0 for most items. The first rescaling reads all items and lists the others; later
-    ones divide only those.
+    Counts of a short half-life are 0 for most items. Where items are listed, the first rescaling reads all of them,
+    and later ones only those whose count is not 0.
     """
     counts, largest, weight = popularity.counts, popularity.largest, popularity.event_weight
-    listed, num_listed = np.empty((0, 0), np.int32), np.full(len(growth), NONE)
+    num_listed = popularity.num_listed
     for k in range(len(item)):
         i = item[k]
         for h in range(len(growth)):
             weight[h] *= growth[h]
             if num_listed[h] != NONE and counts[i, h] == 0:
-                listed[h, num_listed[h]] = i
+                popularity.listed[h, num_listed[h]] = i
                 num_listed[h] += 1
             counts[i, h] += weight[h]
             popularity.total[h] += weight[h]
             if len(largest):
                 largest[i // BLOCK, h] = max(largest[i // BLOCK, h], counts[i, h])
             if weight[h] > RESCALE_ABOVE:
-                if num_listed[h] == NONE:
-                    if not len(listed):
-                        listed = np.empty((len(growth), len(counts)), np.int32)
-                    num_listed[h] = _list_counted(counts, h, listed[h])
-                num_listed[h] = _rescale(counts, h, weight[h], listed[h], num_listed[h])
+                if len(popularity.listed):
+                    num_listed[h] = _rescale_listed(counts, h, weight[h], popularity.listed[h], num_listed[h])
+                else:
+                    for x in range(len(counts)):
+                        counts[x, h] = _rescaled(counts[x, h], weight[h])
                 for x in range(len(largest)):
                     largest[x, h] /= weight[h]
                 popularity.total[h] /= weight[h]
                 weight[h] = 1.0
 
 
-@compiled
-def _list_counted(counts: Array, h: int, listed: Array) -> int:
-    """Writes the items whose count is not 0, and returns how many there are."""
-    size = 0
-    for i in range(len(counts)):
-        if counts[i, h] != 0:
-            listed[size] = i
-            size += 1
-    return size
+@compiled(inline="always")
+def _rescaled(count: float, weight: float) -> np.float32:
+    scaled = np.float32(count / weight)
+    return scaled if scaled >= NEGLIGIBLE else np.float32(0)
 
 
 @compiled
-def _rescale(counts: Array, h: int, weight: float, listed: Array, size: int) -> int:
-    """Divides the counts of the listed items, drops those that become negligible, and returns how many are left."""
+def _rescale_listed(counts: Array, h: int, weight: float, listed: Array, size: int) -> int:
+    """Rescales the counts of the `size` listed items, NONE: of all, lists those that are not 0; returns how many."""
     left = 0
-    for x in range(size):
-        i = listed[x]
-        counts[i, h] /= weight
-        if counts[i, h] < NEGLIGIBLE:
-            counts[i, h] = 0
-        else:
+    for x in range(len(counts) if size == NONE else size):
+        i = x if size == NONE else listed[x]
+        counts[i, h] = _rescaled(counts[i, h], weight)
+        if counts[i, h] > 0:
             listed[left] = i
             left += 1
     return left

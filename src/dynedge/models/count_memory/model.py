@@ -47,6 +47,8 @@ from dynedge.ops.thread_pool import run_side_by_side
 from dynedge.utils.array_type import Array
 
 MIN_PART = 4  # events for which another thread pays: scoring one takes some 100 µs, waking a thread 100 to 300
+MANY_EVENTS = 1000  # for which the popularity lists its items
+MAX_COPIED = 2 << 30  # bytes of copies of the popularity for threads that collect examples
 MIN_EXAMPLES = 64  # examples of a window that is learned from after training
 CACHED_EXAMPLES = 40_000  # of such windows, 10 KB each
 COPIED_PER_EVENT = 1 << 18  # bytes: a low estimate of what is copied in the time that scoring an event takes
@@ -61,6 +63,8 @@ class CountMemory(Model, Growable, Explainable, Undoable, RemembersSeen):
         self._seed = 0  # of the choice of training examples
         self.settings = count_settings(config)
         sources = 1 + len(config.half_lives) + CONTEXT_SOURCES
+        self._copies: list[Popularity] = []  # of the popularity in this tensor at this clock, see _popularity_copies
+        self._copies_at: tuple[Tensor | None, int] = None, 0
         self._view: tuple[list[Tensor], EventIndex | None] = [], None
         self._scratch: list[CandidateBuffer] = []
         self.mixture = Mixture(torch.zeros(sources), config.gating_hidden, config.rescaling_hidden)
@@ -98,10 +102,11 @@ class CountMemory(Model, Growable, Explainable, Undoable, RemembersSeen):
         latest = np.concatenate((state["latest_items"].numpy(), window.item.astype(np.int32, copy=False)))
         return Events(window.user, window.item, window.time, places, clock, latest)
 
-    def _finish(self, events: Events, state: State, counted: int = 0) -> None:
-        """Advances latest items and popularity, which has `counted` of the events, past an appended window."""
-        index = self._index(state)
-        count_popularity(popularity_of(index), self.settings.weight_growth, events.item[counted:])
+    def _finish(self, events: Events, state: State) -> None:
+        """Advances popularity and latest items past a window that was appended."""
+        index, self._copies = self._index(state), []
+        popularity = popularity_of(index, len(events.item) > MANY_EVENTS)
+        count_popularity(popularity, self.settings.weight_growth, events.item)
         index.latest_items[:] = events.latest_items[-RECENT_EVENTS:]
 
     def observe(self, window: Window, state: State) -> None:
@@ -147,28 +152,43 @@ class CountMemory(Model, Growable, Explainable, Undoable, RemembersSeen):
         offsets = rng.random(count)
         examples = allocate_examples(count, len(self._equal_weights.gating_logits))
         events = self._append(window, state)
-        index = self._index(state)
+        index, copies = self._index(state), self._popularity_copies(count, events.clock, state)
+        buffers = [self._buffer(thread) for thread in range(len(copies))]
 
-        def collect(start: int, stop: int, popularity: Popularity, buffer: CandidateBuffer) -> None:
-            parts = events, sampled, offsets, start, stop, buffer, examples
-            collect_examples(index, popularity, self.settings, self._equal_weights, *parts)
+        remaining = iter(range(len(copies)))
 
-        counted = 0
-        if self._num_parts(count, index) > 1:
-            self._in_parts(collect, count, index)
-        elif count:  # with the popularity of the state itself
-            collect(0, count, popularity_of(index), self._buffer())
-            counted = int(sampled[-1])
-        self._finish(events, state, counted)
+        def collect(thread: int) -> None:
+            for part in remaining:
+                parts = events, sampled, offsets, part, len(copies), buffers[thread], examples
+                collect_examples(index, copies[part], self.settings, self._equal_weights, *parts)
+
+        run_side_by_side(collect, len(copies))
+        index.latest_items[:] = events.latest_items[-RECENT_EVENTS:]
+        self._copies, self._copies_at = copies, (state["popularity"], int(state["clock"]))
         return to_tensors(examples, self.mixture.logits)
+
+    def _popularity_copies(self, count: int, clock: int, state: State) -> list[Popularity]:
+        """The popularity at this clock for each thread that collects examples: the state's own, and copies of it.
+
+        Each thread advances its own through all windows, so that nothing is copied while one window follows another.
+        """
+        own = popularity_of(self._index(state), many_events=True)
+        threads = min(torch.get_num_threads(), 1 + MAX_COPIED // own.counts.nbytes, max(1, count // MIN_PART))
+        if self._copies and self._copies_at[0] is state["popularity"] and self._copies_at[1] == clock:
+            own = own._replace(listed=self._copies[0].listed, num_listed=self._copies[0].num_listed)
+            if len(self._copies) == threads:
+                return [own, *self._copies[1:]]
+        return [own, *(copy_popularity(own) for _ in range(threads - 1))]
 
     def _in_parts(
         self, work: Callable[[int, int, Popularity, CandidateBuffer], None], count: int, index: EventIndex
     ) -> None:
         """Calls work(start, stop, ...) for parts of range(count) on several threads, each with its own popularity."""
-        parts = self._num_parts(count, index)
+        threads = torch.get_num_threads()
+        copied = 1 + sum(array.nbytes for array in popularity_of(index)) // COPIED_PER_EVENT
+        parts = max(1, min(2 * threads if threads > 1 else 1, count // max(MIN_PART, copied)))
         remaining = iter(range(parts))
-        buffers = [self._buffer(thread) for thread in range(min(torch.get_num_threads(), parts))]
+        buffers = [self._buffer(thread) for thread in range(min(threads, parts))]
 
         def run(thread: int) -> None:
             for part in remaining:
@@ -176,12 +196,6 @@ class CountMemory(Model, Growable, Explainable, Undoable, RemembersSeen):
                 work(start, stop, copy_popularity(popularity_of(index)), buffers[thread])
 
         run_side_by_side(run, len(buffers))
-
-    def _num_parts(self, count: int, index: EventIndex) -> int:
-        """Returns the number of parts for which copying the popularity pays."""
-        threads = torch.get_num_threads()
-        copied = 1 + sum(array.nbytes for array in popularity_of(index)) // COPIED_PER_EVENT
-        return max(1, min(2 * threads if threads > 1 else 1, count // max(MIN_PART, copied)))
 
     def _buffer(self, thread: int = 0) -> CandidateBuffer:
         """Returns the scratch memory of a thread."""
