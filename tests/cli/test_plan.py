@@ -193,3 +193,16 @@ def test_plot_without_matplotlib(
     monkeypatch.setattr(builtins, "__import__", without)
     assert run(["plan", log, "--plot", str(tmp_path / "p.png")]) == 2
     assert "pip install 'dynedge[plots]'" in capsys.readouterr().err
+
+
+def test_an_epoch_shared_by_processes_is_predicted(capsys: pytest.CaptureFixture[str], log: str) -> None:
+    flags = log, "--windows", "10", "--dnodes", "0", "--segments", "4"
+    one, four = (run_json(capsys, *flags, "--world", world)["shared"]["machines"]["h200"] for world in ("1", "4"))
+    assert one["step_bytes"] == one["exchange"] == one["borders"] == 0
+    assert four["step_bytes"] > 0 and four["steps"] == one["steps"] == 3
+    assert one["compute"] / 4 < four["compute"] < one["compute"]
+    assert four["memory"] < one["memory"]
+    assert run(["plan", *flags, "--world", "3"]) == 2
+    assert "--segments 4 should be a multiple of --world 3" in capsys.readouterr().err
+    assert run(["plan", *flags]) == 0
+    assert re.search(r"^shared +4 segments, 1 processes", capsys.readouterr().out, re.MULTILINE)

@@ -11,7 +11,7 @@ import typer
 
 from dynedge import __version__
 from dynedge.cli.help_format import SectionedGroup
-from dynedge.errors import DataError, DynedgeError
+from dynedge.errors import CommonError, DataError, DynedgeError
 from dynedge.utils import progress
 
 app = typer.Typer(
@@ -68,6 +68,8 @@ def run(arguments: list[str]) -> int:
     _register_commands()
     try:
         return int(app(arguments, standalone_mode=False) or 0)
+    except CommonError as error:
+        return error.exit_code
     except DynedgeError as error:
         return _fail(str(error), error.exit_code)
     except _ClickError as error:

@@ -32,8 +32,12 @@ def evaluate(
     cached in RUN/ranks. docs/evaluation.md describes the protocol.
     """
     from dynedge.runs.evaluate_run import PARTS, evaluate_run
+    from dynedge.utils.process_group import process_group
 
-    evaluated = evaluate_run(run, log, protocol=protocol)
+    with process_group() as group:
+        evaluated = evaluate_run(run, log, protocol=protocol, group=group)
+    if not group.is_first:
+        return
     summary: dict[str, Any] = {
         "run": str(run),
         "model": evaluated.config.name,

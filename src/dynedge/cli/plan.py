@@ -32,6 +32,7 @@ TABLE_ROWS = [
 ]
 FLAGS = {"max_dnodes": "--dnodes", "max_depth": "--depth", "parts": "--parts"}
 LIMITS = "Limits (at most one)"
+SHARED = "Several processes (docs/scaling.md)"
 
 
 def _shared(name: str, **changes: Any) -> Any:
@@ -68,6 +69,11 @@ def plan_command(
     machine: Annotated[
         str, typer.Option(metavar="cpu|h200", help="Machine of --budget: this CPU (measured) or an H200 GPU.")
     ] = "cpu",
+    segments: Annotated[int, _shared("segments", rich_help_panel=SHARED)] = config_default("segments"),
+    world: Annotated[
+        int,
+        typer.Option(metavar="N", help="Number of processes that share the segments.", min=1, rich_help_panel=SHARED),
+    ] = 1,
     plot: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="File for a plot of path length by d-nodes, and of the first events."),
@@ -80,7 +86,8 @@ def plan_command(
     With one of --dnodes, --depth, --parts and --budget, every window is planned to that limit, and the chosen d-nodes
     are cached in LOG/plans for training. Without a limit, no d-nodes are used, and a table in the form of the paper's
     Table 4 shows the longest path and the predicted time of an epoch for 0 to 640 d-nodes. In the JSON, "seconds" is
-    the time that planning took.
+    the time that planning took. --segments and --world add a prediction of time, traffic and memory for an epoch that
+    several processes share.
     """
     limits = {
         name: value
@@ -88,6 +95,7 @@ def plan_command(
         if value is not None
     }
     _check(method, limits, budget, windows, active_users, active_items)
+    _check_shares(segments, world, windows)
 
     from dynedge.data.log import read_log
     from dynedge.data.splits import Split
@@ -117,6 +125,8 @@ def plan_command(
         cache=not no_cache,
     )
     summary = _summary(plan, start)
+    if segments > 1:
+        summary["shared"] = _shared_epoch(plan, segments, world)
     rows = _survey(plan, TABLE_ROWS) if plot is not None or not limited else []
     if as_json:
         print(json.dumps(summary | ({"table": rows} if rows else {})))
@@ -157,6 +167,33 @@ def _check(
     accepted += ["--budget"] if "max_depth" in METHODS[method].limits else []
     if flags and flags[0] not in accepted:
         raise UsageError(f"--method {method} accepts {' or '.join(accepted)}, not {flags[0]}.")
+
+
+def _check_shares(segments: int, world: int, windows: int) -> None:
+    if segments < 1:
+        raise UsageError(f"--segments {segments} should be at least 1.")
+    if segments % world or segments > windows:
+        raise UsageError(
+            f"--segments {segments} should be a multiple of --world {world}, and at most --windows {windows}."
+        )
+
+
+def _shared_epoch(plan: Plan, segments: int, world: int) -> dict[str, Any]:
+    """Predictions for an epoch that `world` processes share, by machine."""
+    from dataclasses import asdict
+
+    from dynedge.models.edge.model_size import model_size
+    from dynedge.plan.scaling import INFINIBAND, ONE_MACHINE, predict
+
+    size = model_size(plan)
+    windows = [window.longest_path for window in plan.stats], [window.rows for window in plan.stats]
+    predictions = {}
+    for name, network in {"cpu": ONE_MACHINE, "h200": INFINIBAND}.items():
+        cost = _machines()[name]
+        shared, alone = (predict(*windows, size, segments, count, cost, network) for count in (world, 1))
+        efficiency = alone.seconds / world / shared.seconds
+        predictions[name] = asdict(shared) | {"seconds": shared.seconds, "efficiency": efficiency}
+    return {"segments": segments, "world": world, "machines": predictions}
 
 
 def _machines() -> dict[str, CostModel]:
@@ -254,7 +291,23 @@ def _text(summary: dict[str, Any]) -> str:
         "": f"{machines[1]}",
         "planning": f"{clock(summary['seconds'])} with schedules{cached}",
     }
+    if "shared" in summary:
+        lines |= _shared_text(summary["shared"])
     return "\n".join(f"{name:14}{text}" for name, text in lines.items())
+
+
+def _shared_text(shared: dict[str, Any]) -> dict[str, str]:
+    from dynedge.plan.scaling import INFINIBAND, ONE_MACHINE
+    from dynedge.utils.progress import quantity
+
+    lines = {"shared": f"{shared['segments']} segments, {shared['world']} processes, predicted per epoch:"}
+    for (name, one), network in zip(shared["machines"].items(), (ONE_MACHINE, INFINIBAND), strict=True):
+        parts = ", ".join(f"{part} {_duration(one[part])}" for part in ("compute", "exchange", "borders"))
+        lines[f"  {name}"] = (
+            f"{_duration(one['seconds'])} ({parts}), efficiency {one['efficiency']:.2f}; {one['steps']} steps of "
+            f"{quantity(one['step_bytes'])}B sent, {quantity(one['memory'])}B of memory per process ({network.name})"
+        )
+    return lines
 
 
 def _survey_text(rows: list[dict[str, Any]], windows: int) -> str:

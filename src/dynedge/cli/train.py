@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -60,18 +61,29 @@ def train(
     from dynedge.data.log import read_log
     from dynedge.runs.folder import RunFolder
     from dynedge.runs.train_run import train_run
+    from dynedge.utils.process_group import is_restarted, process_group
     from dynedge.utils.signals import StoppedBySignal, StopSignal
 
+    if is_restarted():  # torchrun --max-restarts
+        resume, force = True, False
+    is_first = True
     try:
-        with StopSignal() as stop, RunFolder(out, resume=resume, force=force) as run:
-            composed = _compose(run, model, config, flags, assignments or [])
+        with StopSignal() as stop, process_group() as group, ExitStack() as stack:
+            is_first = group.is_first
+            with group.together():
+                run = stack.enter_context(RunFolder(out, resume=resume, force=force, group=group))
+                composed, opened = _compose(run, model, config, flags, assignments or []), read_log(log)
             trained, state = train_run(
-                run, composed, read_log(log), stop=stop, tensorboard=tensorboard, start_from=start_from
+                run, composed, opened, stop=stop, tensorboard=tensorboard, start_from=start_from
             )
     except StoppedBySignal as signal:
+        if not is_first:
+            raise typer.Exit(signal.exit_code) from None
         again = "run the same command again" if resume else "add --resume to the same command"
         advice = f"{again} to continue" if out.exists() else "nothing was saved yet"
         raise stopped(signal, signal.exit_code, advice) from None
+    if not is_first:
+        return
     summary = summary_of(out, trained, state)
     print(json.dumps(summary) if as_json else summary_text(summary))
     if plot:

@@ -29,6 +29,7 @@ from dynedge.models.capabilities import Calibrated, capable
 from dynedge.ops.item_ranks import ranks_on_device
 from dynedge.utils.array_type import Array
 from dynedge.utils.prefetch import prefetch_map
+from dynedge.utils.process_group import ALONE, ProcessGroup
 
 # name -> negatives per event; None: all items
 PROTOCOLS: dict[str, int | None] = {"full": None, "sampled-499": 499, "sampled-9999": 9999}
@@ -45,34 +46,45 @@ class Chunk:
     """Events that are scored at once."""
 
     window: Window
-    batch: Any  # as `Model.score` takes it
+    batch: Any  # as `Model.score` takes it; None where another process ranks these events
     candidates: Tensor | None  # int64[n, C], the true item first; None: all items
     true: Tensor  # int64[n]: column of the true item
     excluded: tuple[Tensor, Tensor] | None = None  # rows and columns that are no candidates
 
 
 def chunks(
-    model: Model, log: EventLog, events: range, protocol: str, max_events: int | None = None
+    model: Model,
+    log: EventLog,
+    events: range,
+    protocol: str,
+    max_events: int | None = None,
+    shares: int = 1,
+    group: ProcessGroup = ALONE,
 ) -> Iterator[Chunk]:
-    """The events in chunks of bounded memory, in order; on a GPU they are prepared ahead in threads."""
+    """The events in chunks of bounded memory, in order; on a GPU they are prepared ahead in threads.
+
+    The processes of a `group` take turns. There are at least `shares` chunks, whatever the number of processes.
+    """
     device = model.device
     board = Board(log, events) if protocol == TGB else None
     on_gpu = device.type == "cuda"
     most, scores, threads = (GPU_CHUNK, GPU_SCORES, GPU_THREADS) if on_gpu else (CHUNK, CHUNK_SCORES, 0)
     width = min(log.num_items, (PROTOCOLS[protocol] or log.num_items) + 1) if board is None else board.width
-    size = max(1, min(scores // max(width, 1), max_events or most))
+    size = max(1, min(scores // max(width, 1), max_events or most, -(-len(events) // shares)))
     size -= size % ALIGNED if size > ALIGNED else 0
 
     def prepare(start: int) -> tuple[Window, Any]:
         window = Window(log, range(start, min(start + size, events.stop)))
-        return window, model.prepare(window)
+        own = (start - events.start) // size % group.size == group.rank
+        return window, model.prepare(window) if own else None
 
     for window, batch in prefetch_map(prepare, range(events.start, events.stop, size), threads):
-        if board is None:
-            candidates, excluded = candidate_items(window, protocol, device), None
-        else:
+        candidates, excluded = None, None
+        if board is not None and batch is not None:
             candidates, rows, columns = board.candidates(window, device)
             excluded = (rows, columns) if len(rows) else None
+        elif batch is not None:
+            candidates = candidate_items(window, protocol, device)
         true = (
             torch.from_numpy(window.item.astype(np.int64)) if candidates is None else torch.zeros(len(window)).long()
         )
@@ -89,26 +101,37 @@ def rank_events(
     protocol: str = "full",
     max_events: int | None = None,
     on_progress: Callable[[int], object] = lambda events: None,
+    shares: int = 1,
+    group: ProcessGroup = ALONE,
 ) -> Array:
     """float64[events]: the rank of each event's item. The state advances to the end of `events`.
 
     `max_events` bounds a chunk: it changes the memory used, not the result.
+    The processes of a `group` take turns in ranking chunks and observe the others' events; `shares` as in `chunks`.
     `on_progress` is called with each chunk's number of events. On a GPU a chunk's ranks are read while the next one
     is computed.
     """
-    ranks, pending = np.empty(len(events)), deque[tuple[range, Tensor]]()
+    ranks, pending = np.zeros(len(events)), deque[tuple[range, Tensor]]()
 
     def read(leave: int) -> None:
         while len(pending) > leave:
             positions, chunk_ranks = pending.popleft()
             ranks[positions.start - events.start : positions.stop - events.start] = chunk_ranks.cpu().numpy()
 
-    for chunk in chunks(model, log, events, protocol, max_events):
-        pending.append((chunk.window.events, _rank(model, chunk, state)))
-        read(leave=int(model.device.type == "cuda"))
+    for chunk in chunks(model, log, events, protocol, max_events, shares, group):
+        if chunk.batch is not None:
+            pending.append((chunk.window.events, _rank(model, chunk, state)))
+            read(leave=int(model.device.type == "cuda"))
+        else:
+            model.observe(chunk.window, state)
         on_progress(len(chunk.window))
     read(leave=0)
-    return ranks
+    return _joined(ranks, group)
+
+
+def _joined(ranks: Array, group: ProcessGroup) -> Array:
+    """The ranks of all processes, of which each has zeros where the others have theirs."""
+    return np.asarray(group.all_gather(torch.from_numpy(ranks)).sum(0)) if group.size > 1 else ranks
 
 
 def _rank(model: Model, chunk: Chunk, state: State) -> Tensor:
@@ -134,20 +157,31 @@ def ranks_without(scores: Tensor, true: Tensor, rows: Tensor, columns: Tensor) -
 
 @torch.no_grad()
 def calibrate(
-    model: Model, log: EventLog, events: range, state: State, *, protocol: str
+    model: Model,
+    log: EventLog,
+    events: range,
+    state: State,
+    *,
+    protocol: str,
+    shares: int = 1,
+    group: ProcessGroup = ALONE,
 ) -> tuple[dict[str, float], Array] | None:
     """Lets a `Calibrated` model choose its option with the best MRR on these events; None for other models.
 
-    Returns numbers to log and the ranks float64[events] under the chosen option.
+    Returns numbers to log and the ranks float64[events] under the chosen option. `shares` and `group` as above.
     """
     calibrated = capable(model, Calibrated)
     if calibrated is None or not events:
         return None
     options = calibrated.calibration_options()
-    ranks = np.empty((len(options), len(events)))
-    for chunk in chunks(model, log, events, protocol):
+    ranks = np.zeros((len(options), len(events)))
+    for chunk in chunks(model, log, events, protocol, shares=shares, group=group):
         at = slice(chunk.window.events.start - events.start, chunk.window.events.stop - events.start)
-        ranks[:, at] = calibrated.calibration_ranks(chunk.batch, chunk.candidates, chunk.true, state)
+        if chunk.batch is not None:
+            ranks[:, at] = calibrated.calibration_ranks(chunk.batch, chunk.candidates, chunk.true, state)
+        else:
+            model.observe(chunk.window, state)
+    ranks = _joined(ranks, group)
     best = int((1 / ranks).mean(1).argmax())
     return calibrated.set_calibration(options[best]), ranks[best]
 

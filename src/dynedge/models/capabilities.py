@@ -9,12 +9,13 @@ Legend: n events, users or items asked about, U users, I items, D width of a que
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from torch import Tensor
 
+from dynedge.data.log import EventLog
 from dynedge.data.windows import Window
 from dynedge.models.base import Loss, Model, State, Step
 from dynedge.utils.array_type import Array
@@ -110,6 +111,35 @@ class SharesGraph(ABC):
     @abstractmethod
     def loss_of(self, *inputs: Tensor) -> Loss:
         """The loss of a step from its inputs and the parameters alone."""
+
+
+class TrainsSegments(ABC):
+    """Trains several segments of consecutive windows side by side, each from a state of its own at its border."""
+
+    @abstractmethod
+    def prepare_segments(self, log: EventLog, windows: Sequence[range], segments: Sequence[range]) -> None:
+        """Work due once, before training, if this process will train only the windows of these segments."""
+
+    @abstractmethod
+    def segment_batches(self, log: EventLog, windows: Sequence[range], numbers: range, entry: State) -> Iterator[Any]:
+        """As `Model.batches`, of the windows with these numbers, given the state before the first of them.
+
+        `entry` is not changed, and may be advanced by the reader meanwhile.
+        """
+
+    @abstractmethod
+    def sweep(self, log: EventLog, windows: Sequence[range], numbers: range, state: State) -> None:
+        """Advances the state past the windows with these numbers without learning from them.
+
+        Only what of the state `loss` and `segment_batches` read has to advance.
+        """
+
+    @abstractmethod
+    def window_rows(self) -> dict[str, Sequence[int]]:
+        """Parameters and buffers of which each row belongs to one window: where the rows of each window start.
+
+        By name in the state_dict; the last entry is the number of rows.
+        """
 
 
 class Calibrated(ABC):

@@ -127,10 +127,10 @@ class Plan:
             yield planned
         self._store(DNodeChoice(dnodes, stats))
 
-    def windows_from(self, first: int) -> Iterator[PlannedWindow]:
-        """The planned windows from number `first` on. Chooses the d-nodes of all windows first, if not yet done."""
+    def windows_from(self, first: int, stop: int | None = None) -> Iterator[PlannedWindow]:
+        """The planned windows from number `first` on, up to `stop`. Chooses all d-nodes first, if not yet done."""
         self._choose()
-        return self._map_windows(self._plan_window, range(first, len(self)))
+        return self._map_windows(self._plan_window, range(first, len(self) if stop is None else stop))
 
     @property
     def stats(self) -> list[WindowStats]:

@@ -38,6 +38,7 @@ from dynedge.training.precision import autocast
 from dynedge.utils.array_type import Array
 from dynedge.utils.atomic_io import file_sha256, write_atomically, write_text
 from dynedge.utils.file_checks import check_regular, read_json_object, remembered_sha256
+from dynedge.utils.process_group import ALONE, ProcessGroup, local_device
 from dynedge.utils.progress import Progress
 
 PARTS = "valid", "test"
@@ -73,24 +74,36 @@ class RunRanks:
 
 
 def evaluate_run(
-    folder: Path, log: Path | EventLog | None = None, *, protocol: str = "full", quiet: bool = False
+    folder: Path,
+    log: Path | EventLog | None = None,
+    *,
+    protocol: str = "full",
+    quiet: bool = False,
+    group: ProcessGroup = ALONE,
 ) -> RunRanks:
     """Returns a run's ranks on `log`, by default the log it was trained on; cached ranks are used if they are valid.
+
+    The processes of a `group` share the events to rank; the first one writes the cache.
 
     Evaluation starts from the state at the end of training and replays the validation and test events: each is
     ranked, then the state is updated with it; under protocol `online` the parameters too.
     """
-    check_protocol(protocol)
-    check_finished(folder)
-    config = read_config(folder)
-    opened = _open_log(folder, config, log)
-    if protocol == TGB:
-        check_board_split(config, opened, folder)
+    with group.together():
+        check_protocol(protocol)
+        if protocol == ONLINE and group.size > 1:
+            raise UsageError(f"--protocol {ONLINE} runs in one process; start it without torchrun.")
+        check_finished(folder)
+        config = read_config(folder)
+        opened = _open_log(folder, config, log)
+        if protocol == TGB:
+            check_board_split(config, opened, folder)
     key = _cache_key(folder, config, opened, protocol)
+    group.check_same({"log": opened.fingerprint, "run": key["model"]})
     cached = _read_cache(folder, protocol, key, len(_ranked_events(config, opened)))
-    if cached is None:
-        cached = _rank_events(folder, opened, protocol, quiet)
-        _write_cache(folder, protocol, key, *cached)
+    if cached is None or not all(group.gather_json(cached is not None)):
+        cached = _rank_events(folder, opened, protocol, quiet or not group.is_first, group)
+        if group.is_first:
+            _write_cache(folder, protocol, key, *cached)
     return RunRanks(folder, config, opened, protocol, *cached)
 
 
@@ -121,7 +134,9 @@ def check_board_split(config: RunConfig, log: EventLog, folder: Path) -> None:
         )
 
 
-def _rank_events(folder: Path, log: EventLog, protocol: str, quiet: bool) -> tuple[Array, float | None]:
+def _rank_events(
+    folder: Path, log: EventLog, protocol: str, quiet: bool, group: ProcessGroup
+) -> tuple[Array, float | None]:
     if protocol == ONLINE:
         ids = read_log(folder / IDS)
         if (log.num_users, log.num_items) != (ids.num_users, ids.num_items):
@@ -132,7 +147,7 @@ def _rank_events(folder: Path, log: EventLog, protocol: str, quiet: bool) -> tup
         online = rank_run_online(folder, log, quiet=quiet)
         return online.ranks, online.rate
     training = read_config(folder).training
-    run = load_run(folder, usable_device(training))
+    run = load_run(folder, local_device(usable_device(training)))
     both = _ranked_events(run.config, log)
     if (log.num_users, log.num_items) != (run.log.num_users, run.log.num_items):
         growable = capable(run.model, Growable)
@@ -140,7 +155,8 @@ def _rank_events(folder: Path, log: EventLog, protocol: str, quiet: bool) -> tup
         growable.grow(log.num_users, log.num_items, run.state)
     with Progress(f"ranking {folder.name}", total=len(both), quiet=quiet) as progress, autocast(training):
         model, state, advance = run.model, run.state, progress.advance
-        return rank_events(model, log, both, state, protocol=protocol, on_progress=advance), None
+        shared: dict[str, Any] = {"shares": training.segments, "group": group}
+        return rank_events(model, log, both, state, protocol=protocol, on_progress=advance, **shared), None
 
 
 def _open_log(folder: Path, config: RunConfig, given: Path | EventLog | None) -> EventLog:

@@ -42,6 +42,7 @@ from dynedge.training.train_state import TrainState
 from dynedge.utils.atomic_io import atomic_folder, write_text
 from dynedge.utils.file_checks import check_regular, read_json_object
 from dynedge.utils.file_lock import FileLock
+from dynedge.utils.process_group import ALONE, ProcessGroup
 from dynedge.utils.tensor_io import load_tensors, save_tensors, select_prefix
 
 CONFIG, MODEL, STATE, IDS = "config.toml", "model.safetensors", "state.safetensors", "ids"
@@ -57,11 +58,15 @@ class RunFolder:
 
     with RunFolder(out, resume=…, force=…) as run: run.begin(config, log, run_info); …; run.finish(train_state, …)
 
-    Inside the context the folder is locked: no other process trains in it.
+    Inside the context the folder is locked: no other process trains in it. Of the processes of a `group` only the
+    first locks and writes it; all write checkpoints.
     """
 
-    def __init__(self, folder: Path, *, resume: bool = False, force: bool = False) -> None:
+    def __init__(
+        self, folder: Path, *, resume: bool = False, force: bool = False, group: ProcessGroup = ALONE
+    ) -> None:
         self.folder, self.resume, self.force = Path(os.path.abspath(folder)), resume, force
+        self.group = group
         self._locks: list[FileLock] = []
 
     @property
@@ -80,7 +85,8 @@ class RunFolder:
                 raise DataError(f"{self.folder} exists and is not a run folder of dynedge; choose another --out.")
             if self.resume:
                 check_version(self.folder)
-            self._locks.append(FileLock(self.folder))
+            if self.group.is_first:
+                self._locks.append(FileLock(self.folder))
         elif not self.folder.parent.is_dir():
             raise DataError(f"{self.folder.parent} is not a folder; create it first, or choose another --out.")
         return self
@@ -105,6 +111,8 @@ class RunFolder:
 
     def begin(self, config: RunConfig, log: EventLog, run_info: dict[str, Any]) -> None:
         """Creates the folder. Of a resumed run only config.toml is rewritten: its free settings may differ."""
+        if not self.group.is_first:
+            return
         if self.resume and self.exists:
             write_text(self.folder / CONFIG, to_toml(config))
             self._warn_if_threads_differ()
@@ -127,10 +135,12 @@ class RunFolder:
 
     @property
     def checkpoints(self) -> Checkpoints:
-        return Checkpoints(self.folder / "checkpoints")
+        return Checkpoints(self.folder / "checkpoints", self.group)
 
     def finish(self, train_state: TrainState, config: RunConfig, log: EventLog) -> None:
         """Writes the model of the best epoch, its state at the end of the training events, and the README."""
+        if not self.group.is_first:
+            return
         tensors = train_state.best.tensors if train_state.best else train_state.snapshot()
         for outdated in (MANIFEST, STATE, CURRENT_STATE):
             (self.folder / outdated).unlink(missing_ok=True)  # does not belong to the model written next

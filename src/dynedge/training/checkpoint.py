@@ -3,7 +3,8 @@
 A checkpoint is a manifest `NUMBER.json` and the tensor files it lists with their SHA-256. Each file is written under
 a temporary name, synced and renamed; the manifest comes last, so everything it lists is complete. Only then is the
 checkpoint before the previous one deleted. Loading verifies every SHA-256, including the manifest's own; a damaged
-checkpoint is reported on stderr and the previous one is used.
+checkpoint is reported on stderr and the previous one is used. Of several processes each writes and reads its own
+parts, the first one writes the manifest, and all use the same checkpoint.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from dynedge.errors import DataError
 from dynedge.utils.atomic_io import file_sha256, write_text
+from dynedge.utils.process_group import ALONE, ProcessGroup
 from dynedge.utils.tensor_io import Tensors, load_tensors, save_tensors
 
 FORMAT, VERSION = "dynedge-checkpoint", 4
@@ -40,15 +43,18 @@ class _Manifest:
 class Checkpoints:
     """The checkpoint folder of a run. It holds the newest checkpoint and the one before it."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, group: ProcessGroup = ALONE) -> None:
+        self.folder, self.group = folder, group
         self._newest: _Manifest | None = None
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Writes a checkpoint. A part that is the same dict object as in the last save or load is not rewritten."""
         previous = self._newest
-        number = max(self._numbers(), default=0) + 1
-        files = {name: self._write_part(name, tensors, number) for name, tensors in checkpoint.parts.items()}
+        number = self.group.gather_json(max(self._numbers(), default=0) + 1)[0]
+        files: dict[str, dict[str, str]] = {}
+        with self.group.together():
+            files = {name: self._write_part(name, tensors, number) for name, tensors in checkpoint.parts.items()}
+        files = {name: entry for written in self.group.gather_json(files) for name, entry in written.items()}
         body = {
             "format": FORMAT,
             "version": VERSION,
@@ -56,20 +62,30 @@ class Checkpoints:
             "files": files,
             "metadata": checkpoint.metadata,
         }
-        write_text(self._path(number), json.dumps({**body, "sha256": _digest(body)}, indent=1) + "\n")
         self._newest = _Manifest(number, files, checkpoint.parts)
-        self._delete_all_but([self._newest, previous])
+        if self.group.is_first:
+            write_text(self._path(number), json.dumps({**body, "sha256": _digest(body)}, indent=1) + "\n")
+            self._delete_all_but([self._newest, previous])
+        self.group.wait_for_all()
 
-    def load(self) -> Checkpoint | None:
-        """Returns the newest complete checkpoint, or None if none was ever written."""
-        numbers = sorted(self._numbers(), reverse=True)
+    def load(self, reads: Callable[[str], bool] = lambda name: True) -> Checkpoint | None:
+        """Returns the newest complete checkpoint, or None if none was ever written; `reads`: the parts to read."""
+        numbers: list[int] = self.group.gather_json(sorted(self._numbers(), reverse=True))[0]
         for number in numbers:
+            checkpoint, damage = None, ""
             try:
-                return self._read(number)
-            except DataError as damage:
-                print(f"dynedge: checkpoint {number} is not used: {damage}", file=sys.stderr, flush=True)
+                checkpoint = self._read(number, reads)
+            except DataError as error:
+                damage = str(error)
+            damages = [text for text in self.group.gather_json(damage) if text]
+            if checkpoint is not None and not damages:
+                return checkpoint
+            if self.group.is_first:
+                print(f"dynedge: checkpoint {number} is not used: {damages[0]}", file=sys.stderr, flush=True)
         if numbers:
-            raise DataError(f"{self.folder} has no usable checkpoint; start the run again with --force.")
+            raise self.group.common(
+                DataError(f"{self.folder} has no usable checkpoint; start the run again with --force.")
+            )
         return None
 
     def _write_part(self, name: str, tensors: Tensors, number: int) -> dict[str, str]:
@@ -79,10 +95,12 @@ class Checkpoints:
         save_tensors(path, tensors)
         return {"file": path.name, "sha256": file_sha256(path)}
 
-    def _read(self, number: int) -> Checkpoint:
+    def _read(self, number: int, reads: Callable[[str], bool]) -> Checkpoint:
         body = _read_manifest(self._path(number))
         parts = {}
         for name, entry in body["files"].items():
+            if not reads(name):
+                continue
             path = self.folder / entry["file"]
             if not path.is_file():
                 raise DataError(f"{path} is missing.")

@@ -44,6 +44,9 @@ class TrainingConfig:
     average: int = option(
         0, "Number of windows over which the parameters used after training are averaged; 0: none.", least=0
     )
+    segments: int = option(
+        1, "Number of segments of an epoch that are trained side by side, each from its last entry states.", least=1
+    )
     device: str = option("auto", "Device: auto (a GPU if available and faster), cpu, cuda or cuda:N.", free=True)
     precision: str = option(
         "auto",

@@ -15,6 +15,7 @@ from dynedge.errors import DataError
 from dynedge.models.base import Model, State
 from dynedge.training.checkpoint import Checkpoint
 from dynedge.training.optimizer import Adam
+from dynedge.training.segments import Segments
 from dynedge.utils.tensor_io import Tensors, select_prefix, with_prefixes
 
 Record = dict[str, Any]
@@ -65,7 +66,10 @@ class BestEpoch:
 
 @dataclass
 class TrainState:
-    """Progress of a training run: `window` windows of epoch `epoch` (counted from 0) are done."""
+    """Progress of a training run: `window` steps of epoch `epoch` (counted from 0) are done.
+
+    A step trains one window or, with segments, one of each. `state` is then that of the last one after the epoch.
+    """
 
     model: Model
     optimizer: Adam
@@ -76,6 +80,7 @@ class TrainState:
     history: list[Record] = field(default_factory=list)  # one record per epoch, as in metrics.jsonl
     best: BestEpoch | None = None
     first_state: State | None = None  # at the first window, if that is not the beginning of the log
+    segments: Segments | None = None  # None: all windows in order
     average: Tensors = field(default_factory=dict)  # of the parameters; empty: none
     _averaged: bool = False  # whether the model has the averages now, and `average` the trained parameters
 
@@ -120,6 +125,8 @@ class TrainState:
         self.history.append(record)
         self.epoch, self.window = self.epoch + 1, 0
         self.totals, self.state = EpochTotals(), self.start()
+        if self.segments is not None:
+            self.segments.next_epoch()
 
     def start(self) -> State:
         """The state before the first window."""
@@ -144,8 +151,13 @@ class TrainState:
 
     def checkpoint(self) -> Checkpoint:
         """Returns a checkpoint of everything here. Its tensors are not copies."""
-        parts = {"model": self.model.state_dict(), "optim": self.optimizer.tensors(), "state": dict(self.state)}
-        current = with_prefixes(**parts, average=self.average)
+        groups = {"model": self.model.state_dict(), "optim": self.optimizer.tensors(), "average": self.average}
+        if self.segments is None:
+            groups["state"] = dict(self.state)
+        parts = {"current": with_prefixes(**groups)} | ({"best": self.best.tensors} if self.best else {})
+        if self.segments is not None:
+            self.segments.share_window_rows()
+            parts = (parts if self.segments.group.is_first else {}) | self.segments.checkpoint_parts()
         metadata = {
             "epoch": self.epoch,
             "window": self.window,
@@ -153,7 +165,7 @@ class TrainState:
             "history": self.history,
             "best": self.best and {"epoch": self.best.epoch, "valid_mrr": self.best.valid_mrr},
         }
-        return Checkpoint({"current": current} | ({"best": self.best.tensors} if self.best else {}), metadata)
+        return Checkpoint(parts, metadata)
 
     def load(self, checkpoint: Checkpoint) -> None:
         """Restores the progress stored in a checkpoint."""
@@ -162,9 +174,13 @@ class TrainState:
             current = checkpoint.parts["current"]
             self.model.load_state_dict(select_prefix(current, "model"))
             self.optimizer.load(select_prefix(current, "optim"))
-            state, best = State(select_prefix(current, "state")), metadata["best"]
-            self.model.check_state(state)
-            self.state = state.placed_like(self.state).clone()
+            best = metadata["best"]
+            if self.segments is None:
+                state = State(select_prefix(current, "state"))
+                self.model.check_state(state)
+                self.state = state.placed_like(self.state).clone()
+            else:
+                self.segments.load(checkpoint.parts)
             self.epoch, self.window, self.history = metadata["epoch"], metadata["window"], metadata["history"]
             self.totals = EpochTotals(**metadata["totals"])
             self.best = BestEpoch(**best, tensors=checkpoint.parts["best"]) if best else None

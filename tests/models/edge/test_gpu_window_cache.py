@@ -53,14 +53,14 @@ def test_as_many_windows_are_cached_as_fit_in_memory(monkeypatch: pytest.MonkeyP
         return SimpleNamespace(number=planned[0], item=buffer, listed_tensors=lambda: (buffer,))
 
     cache, first = GPUWindowCache(torch.device("cuda", 0), working=5), []
-    for window in cache.windows(5, planned, indexed, 0):
+    for window in cache.windows(range(5), planned, indexed):
         first.append(window)
         free[0] -= 2  # the size of the window
     assert [cache.holds(window) for window in first] == [True, True, True, False, False]
     assert released == [3, 3, 4, 4]
-    again = list(cache.windows(5, planned, indexed, 0))
+    again = list(cache.windows(range(5), planned, indexed))
     assert [one is two for one, two in zip(first, again, strict=True)] == [True, True, True, False, False]
-    assert [window.number for window in cache.windows(5, planned, indexed, 2)] == [2, 3, 4]
+    assert [window.number for window in cache.windows(range(2, 5), planned, indexed)] == [2, 3, 4]
 
 
 def test_a_model_that_does_not_fit_is_refused_before_training(

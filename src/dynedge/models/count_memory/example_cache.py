@@ -6,7 +6,7 @@ examples stay in its memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -33,31 +33,47 @@ Collect = Callable[[Window, int, int, State], Examples]
 class ExampleCache:
     """Collects examples when a log is first iterated over, `examples` in all, and keeps those of the last log."""
 
-    def __init__(self, start: Callable[[], State], collect: Collect, examples: int) -> None:
-        self._start, self._collect, self._num_examples = start, collect, examples
-        self._cached: tuple[EventLog, list[range], list[WindowExamples]] | None = None
+    def __init__(
+        self, start: Callable[[], State], collect: Collect, observe: Callable[[Window, State], None], examples: int
+    ) -> None:
+        self._start, self._collect, self._observe, self._num_examples = start, collect, observe, examples
+        self._cached: tuple[EventLog, list[range], dict[int, WindowExamples]] | None = None
 
-    def batches(self, log: EventLog, windows: Sequence[range], first: int) -> Iterator[WindowExamples]:
-        """Yields the examples of the windows from number `first` on.
+    def batches(self, log: EventLog, windows: Sequence[range], numbers: range) -> Iterator[WindowExamples]:
+        """Yields the examples of the windows with these numbers.
 
         The first time the examples of all windows are collected, in a thread ahead of the reader.
         """
         if self._cached is None or self._cached[0] is not log or self._cached[1] != list(windows):
-            yield from islice(self._collect_all(log, list(windows)), first, None)
+            yield from islice(self._collect_all(log, list(windows)), numbers.start, numbers.stop)
         else:
-            yield from self._cached[2][first:]
+            yield from map(self._cached[2].__getitem__, numbers)
 
-    def _collect_all(self, log: EventLog, ranges: list[range]) -> Iterator[WindowExamples]:
-        state, collected = self._start(), list[WindowExamples]()
+    def collect(self, log: EventLog, windows: Sequence[range], numbers: Collection[int]) -> None:
+        """Collects the examples of the windows with these numbers; the events of the others are counted only."""
+        for _ in self._collect_all(log, list(windows), numbers):
+            pass
+
+    def _collect_all(
+        self, log: EventLog, ranges: list[range], numbers: Collection[int] | None = None
+    ) -> Iterator[WindowExamples]:
+        wanted = range(len(ranges)) if numbers is None else numbers
+        state, collected = self._start(), dict[int, WindowExamples]()
         per_window = -(-self._num_examples // len(ranges))
 
-        def collect(number: int) -> WindowExamples:
+        def collect(number: int) -> WindowExamples | None:
             window = Window(log, ranges[number])
+            if number not in wanted:
+                self._observe(window, state)
+                return None
             examples = self._collect(window, number, per_window, state)
             return WindowExamples(Window(log, ranges[number]), examples, state if number == len(ranges) - 1 else None)
 
-        for examples in prefetch_map(collect, range(len(ranges)), threads=1):
-            collected.append(examples)
-            if len(collected) == len(ranges):
+        last = max(wanted, default=-1)
+        for number, examples in enumerate(prefetch_map(collect, range(last + 1), threads=1)):
+            if examples is not None:
+                collected[number] = examples
+            if number == last:
                 self._cached = log, ranges, collected
-            yield examples
+            if examples is not None:
+                yield examples

@@ -70,7 +70,7 @@ class CountMemory(Model, Growable, Explainable, Undoable, RemembersSeen):
         self.mixture = Mixture(torch.zeros(sources), config.gating_hidden, config.rescaling_hidden)
         self._equal_weights = Mixture(torch.zeros(sources), 0, 0).weights()
         self._continued: dict[range, WindowExamples] = {}
-        self._examples = ExampleCache(self.start, self._collect, config.training_examples)
+        self._examples = ExampleCache(self.start, self._collect, self.observe, config.training_examples)
 
     @classmethod
     def create(cls, config: MemoryConfig, log: EventLog, train_end: int, seed: int) -> Self:
@@ -125,7 +125,14 @@ class CountMemory(Model, Growable, Explainable, Undoable, RemembersSeen):
     # ---- training
 
     def batches(self, log: EventLog, windows: Sequence[range], first: int = 0) -> Iterator[WindowExamples]:
-        return self._examples.batches(log, windows, first)
+        return self._examples.batches(log, windows, range(first, len(windows)))
+
+    def prepare_segments(self, log: EventLog, windows: Sequence[range], segments: Sequence[range]) -> None:
+        """Collects the examples of these windows alone; `segment_batches` reads them."""
+        self._examples.collect(log, windows, {number for segment in segments for number in segment})
+
+    def segment_batches(self, log: EventLog, windows: Sequence[range], numbers: range) -> Iterator[WindowExamples]:
+        return self._examples.batches(log, windows, numbers)
 
     def continued_batch(self, window: Window, state: State) -> WindowExamples:
         """The share of events that become examples is that of training; those of the latest windows are cached."""

@@ -32,17 +32,16 @@ class GPUWindowCache:
 
     def windows(
         self,
-        count: int,
+        numbers: range,
         plan_from: Callable[[int], Iterable[Planned]],
         index: Callable[[Planned], WindowIndex],
-        first: int,
     ) -> Iterator[WindowIndex]:
-        """The windows from number `first` on: cached ones, then those that `index` makes of planned ones."""
-        number = first
-        while number in self._cached:
+        """The windows with these numbers: cached ones, then those that `index` makes of planned ones."""
+        number = numbers.start
+        while number < numbers.stop and number in self._cached:
             yield self._cached[number]
             number += 1
-        if number == count:
+        if number >= numbers.stop:
             return
         stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
 

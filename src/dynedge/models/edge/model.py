@@ -30,6 +30,7 @@ from dynedge.models.capabilities import (
     HasStates,
     RemembersSeen,
     Searchable,
+    TrainsSegments,
     Undoable,
 )
 from dynedge.models.count_memory.example_cache import WindowExamples
@@ -66,6 +67,7 @@ class Edge(
     Explainable,
     Undoable,
     GraphCapturable,
+    TrainsSegments,
     Calibrated,
     HasStates,
     RemembersSeen,
@@ -113,6 +115,26 @@ class Edge(
             if self.is_graph_capturable(batch):
                 self._captured[number] = batch
             yield batch
+
+    def prepare_segments(self, log: EventLog, windows: Sequence[range], segments: Sequence[range]) -> None:
+        self.recurrence.prepare_segments(log, windows, segments)
+        self.memory.prepare_segments(log, windows, segments)
+
+    def segment_batches(
+        self, log: EventLog, windows: Sequence[range], numbers: range, entry: State
+    ) -> Iterator[ExpertBatches]:
+        parts = (
+            self.recurrence.segment_batches(log, windows, numbers, _part(entry, RECURRENCE)),
+            self.memory.segment_batches(log, windows, numbers),
+        )
+        yield from map(ExpertBatches, *parts)
+
+    def sweep(self, log: EventLog, windows: Sequence[range], numbers: range, state: State) -> None:
+        with _parts(state) as (_, states):
+            self.recurrence.sweep(log, windows, numbers, states)
+
+    def window_rows(self) -> dict[str, Sequence[int]]:
+        return {RECURRENCE + name: starts for name, starts in self.recurrence.window_rows().items()}
 
     def continued_batch(self, window: Window, state: State) -> ExpertBatches:
         with _parts(state) as (counts, states):

@@ -25,7 +25,7 @@ from dynedge.data.windows import Window
 from dynedge.errors import UsageError
 from dynedge.models.base import LogShape, Loss, State, Step, Tensors, check_finite, loggable, seeded
 from dynedge.models.candidate_states import candidates_of_chunks, num_chunks, rows_before
-from dynedge.models.capabilities import GraphCapturable, Growable, Searchable, Undoable
+from dynedge.models.capabilities import GraphCapturable, Growable, Searchable, TrainsSegments, Undoable
 from dynedge.models.coevolving_base import ENTITY_TENSORS, CoevolvingModel, time_gap_features
 from dynedge.models.dynamic_base import Forward
 from dynedge.models.edge import popularity
@@ -65,14 +65,16 @@ from dynedge.plan.planner import Plan, PlannedWindow
 from dynedge.plan.schedule import Schedule, build_schedule
 from dynedge.utils.array_type import Array
 from dynedge.utils.prefetch import prefetch_map
+from dynedge.utils.process_group import local_processes
 
 MAX_NEGATIVES = 1 << 18  # negatives sampled per window: beyond, neighbouring chunks share theirs
 CAPTURED_EVENTS = 1 << 19  # in larger windows the GPU takes longer to compute than the CPU to launch
 FEW_USERS = 16  # queries up to which a compiled step is faster than tensor operations
+ListedWindow = tuple[int, PlannedWindow, ScoreLists | None]  # number of the window, its plan, its events' lists
 FEW = 20  # on a CPU the scores of all items take less time than those of a twentieth of them, one by one
 
 
-class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturable):
+class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturable, TrainsSegments):
     in_float32 = False
 
     def __init__(
@@ -181,28 +183,60 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
         }
 
     def batches(self, log: EventLog, windows: Sequence[range], first: int = 0) -> Iterator[WindowIndex]:
+        entry = self.lists.start(*self.sizes)
+        if self.bonus is not None and first < len(windows):
+            self.lists.count_events(Window(log, range(windows[first].start)), entry)
+        return self.segment_batches(log, windows, range(first, len(windows)), entry)
+
+    def segment_batches(
+        self, log: EventLog, windows: Sequence[range], numbers: range, entry: State
+    ) -> Iterator[WindowIndex]:
+        if uses_triton(self.xi):
+            plan_from, index = self._indexing(log, windows, numbers, entry)
+            return self._window_cache.windows(numbers, plan_from, index)
+        return self._uncached_batches(log, windows, numbers, entry)
+
+    def _uncached_batches(
+        self, log: EventLog, windows: Sequence[range], numbers: range, entry: State
+    ) -> Iterator[WindowIndex]:
+        plan_from, index = self._indexing(log, windows, numbers, entry)
+        return prefetch_map(index, plan_from(numbers.start), threads=1)
+
+    def _indexing(
+        self, log: EventLog, windows: Sequence[range], numbers: range, entry: State
+    ) -> tuple[Callable[[int], Iterator[ListedWindow]], Callable[[ListedWindow], WindowIndex]]:
+        """(planned windows from a number on, a planned window's index), given the lists before the first window."""
         if list(windows) != self.plan.windows:
             raise ValueError("the plan was made for other windows than those to train on.")
+        lists = State({name: entry[name].clone() for name in self.lists.start(0, 0)})
 
-        def index(planned: tuple[int, PlannedWindow, ScoreLists | None]) -> WindowIndex:
+        def index(planned: ListedWindow) -> WindowIndex:
             window = Window(log, planned[1].events)
             return self._index(window, planned[1].schedule, self._past(window), planned[0], planned[2])
 
-        def plan_from(first: int) -> Iterator[tuple[int, PlannedWindow, ScoreLists | None]]:
-            lists, counted = self.lists.start(*self.sizes), False
-            for number, planned in enumerate(self.plan.windows_from(first), first):
-                if self.bonus is None:
-                    yield number, planned, None
-                    continue
-                if not counted:
-                    self.lists.count_events(Window(log, range(planned.events.start)), lists)
-                    counted = True
+        def plan_from(first: int) -> Iterator[ListedWindow]:
+            if self.bonus is not None and first > numbers.start:
+                self.lists.count_events(Window(log, range(windows[numbers.start].start, windows[first].start)), lists)
+            for number, planned in enumerate(self.plan.windows_from(first, numbers.stop), first):
                 window = Window(log, planned.events)
-                yield number, planned, self.lists.before_events(window, lists)
+                yield number, planned, None if self.bonus is None else self.lists.before_events(window, lists)
 
-        if not uses_triton(self.xi):
-            return prefetch_map(index, plan_from(first), threads=1)
-        return self._window_cache.windows(len(self.plan), plan_from, index, first)
+        return plan_from, index
+
+    def prepare_segments(self, log: EventLog, windows: Sequence[range], segments: Sequence[range]) -> None:
+        """Shares the machine's cores among the segments that are planned side by side."""
+        self.plan.threads = max(1, self.plan.threads // (local_processes() * max(len(segments), 1)))
+
+    @torch.no_grad()
+    def sweep(self, log: EventLog, windows: Sequence[range], numbers: range, state: State) -> None:
+        for batch in self._uncached_batches(log, windows, numbers, state):
+            arena, *_ = self._evolve(batch, state)
+            self.advance(batch, Forward(arena, arena), state)
+            self.after_step(batch, state)
+
+    def window_rows(self) -> dict[str, Sequence[int]]:
+        names = "dnode_constraint.phi", "dnode_constraint.multiplier"
+        return {name: self._first_phi for name in names if name in self.state_dict()}
 
     def prepare(self, window: Window) -> WindowIndex:
         if len(window) == 1 and self.config.evolve_active and self.xi.device.type == "cpu":
