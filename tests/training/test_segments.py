@@ -16,14 +16,14 @@ from dynedge.training.train_state import TIMINGS
 from dynedge.utils.jsonl import read_jsonl
 
 PROGRAM = Path(__file__).with_name("group_program.py")
-SMALL = ["--segments", "4", "--dim", "8", "--windows", "9", "--dnodes", "4", "--set", "training.checkpoint_windows=6"]
-EDGE = [*SMALL, "--set", "model.memory.training_examples=200", "--active-users", "60"]
+SMALL = ["--segments", "4", "--dim", "8", "--windows", "9", "--set", "training.checkpoint_windows=6"]
+EDGE = [*SMALL, "--dnodes", "4", "--set", "model.memory.training_examples=200", "--active-users", "60"]
 MODELS = {
     "edge": EDGE,
-    "edge-paper": [*SMALL, "--active-users", "60"],
-    "recurrence": [*SMALL, "--full-softmax-up-to", "0", "--negatives", "16", "--solver", "augmented"],
+    "edge-paper-small": [*SMALL, "--active-users", "60", "--solver", "augmented"],
+    "recurrence": [*SMALL, "--full-softmax-up-to", "0", "--negatives", "16", "--dnodes", "4", "--solver", "penalty"],
 }
-EPOCHS = {"edge": 2, "edge-paper": 1, "recurrence": 1}
+EPOCHS = {"edge": 2, "edge-paper-small": 1, "recurrence": 1}
 
 
 def train(model, log, run, *more, epochs=2):
@@ -119,7 +119,7 @@ def test_a_model_that_cannot_train_segments_says_so(tmp_path, log, cli_run):
     assert code == 2
     assert err == (
         "dynedge: --segments 2: the model jodie does not train segments side by side; these do: "
-        "edge, recurrence, edge-paper.\n"
+        "edge, recurrence, edge-paper-small, edge-paper-large.\n"
     )
 
 

@@ -174,7 +174,7 @@ def _train_epoch(
     metrics.read()
     train_state.optimizer.zero_grad()
     if train_state.segments is not None:
-        train_state.segments.share_window_rows()
+        train_state.segments.share_window_rows(train_state.average)
         train_state.state = train_state.segments.end_state()
 
 

@@ -98,21 +98,20 @@ class Segments:
         self.states = [start if received is None else State(received), *self.states[:-1]]
 
     @torch.no_grad()
-    def share_window_rows(self) -> None:
-        """Gives every process the rows that belong to the windows of the others."""
+    def share_window_rows(self, average: Tensors) -> None:
+        """Gives every process the rows that belong to the windows of the others, those of `average` too."""
         if self.group.size == 1:
             return
-        tensors = self.model.state_dict()
-        per = len(self.own)
+        tensors, first = self.model.state_dict(), range(0, len(self.parts), len(self.own))
         for name, starts in self.trains.window_rows().items():
-            borders = [starts[self.parts[segment].start] for segment in range(0, len(self.parts), per)]
+            borders = [starts[self.parts[segment].start] for segment in first]
             blocks = [slice(*pair) for pair in zip(borders, [*borders[1:], starts[-1]], strict=True)]
-            table = tensors[name]
-            padded = table.new_zeros(max(b.stop - b.start for b in blocks), *table.shape[1:])
-            own = table[blocks[self.group.rank]]
-            padded[: len(own)] = own
-            for block, rows in zip(blocks, self.group.all_gather(padded), strict=True):
-                table[block] = rows[: block.stop - block.start]
+            for table in [tables[name] for tables in (tensors, average) if name in tables]:
+                padded = table.new_zeros(max(b.stop - b.start for b in blocks), *table.shape[1:])
+                own = table[blocks[self.group.rank]]
+                padded[: len(own)] = own
+                for block, rows in zip(blocks, self.group.all_gather(padded), strict=True):
+                    table[block] = rows[: block.stop - block.start]
 
     # ---- checkpoints: a part for each segment, so that any number of processes can read them
 

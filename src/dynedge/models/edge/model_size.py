@@ -10,6 +10,7 @@ from dynedge.models.count_memory.config import MemoryConfig
 from dynedge.models.count_memory.model import CountMemory
 from dynedge.models.edge.config import RecurrenceConfig
 from dynedge.models.edge.recurrence import Recurrence
+from dynedge.plan.levels import NO_DNODES
 from dynedge.plan.planner import Plan
 from dynedge.plan.scaling import ModelSize
 
@@ -24,7 +25,7 @@ def model_size(plan: Plan, config: RecurrenceConfig | None = None) -> ModelSize:
     lists = plan.config.train_end <= config.listed_events
     with torch.device("meta"):
         recurrence = Recurrence(
-            config, shape, masks, 0, lists=lists, candidate_id=shape.items <= config.candidate_id_up_to
+            config, shape, masks, NO_DNODES, lists=lists, candidate_id=shape.items <= config.candidate_id_up_to
         )
     tables = {id(table) for table in (*recurrence.items.tables, *recurrence.psi)}
     whole = sum(parameter.numel() for parameter in recurrence.parameters() if id(parameter) not in tables)
