@@ -62,10 +62,13 @@ def events_per_second(name: str, log: EventLog, train_end: int, seconds: float) 
         model, Adam(model.named_parameters(), config.training.lr, config.training.row_lr), config.training
     )
     state, count, began, warm = model.start(), model.num_windows(train_end), time.perf_counter(), (0.0, 0)
+    pending: torch.Tensor | None = None
     for window, batch in enumerate(model.batches(log, model.training_windows(train_end))):
         loss, _ = step.run(batch, state, Step(0, 0, window))
         model.after_step(batch, state)
-        float(loss.total)  # waits for the GPU, as training does
+        if pending is not None:
+            float(pending)  # waits for the GPU, one step late as training does
+        pending = loss.total
         now = time.perf_counter()
         if not warm[1] and now - began > seconds / 10:
             warm = now, window
