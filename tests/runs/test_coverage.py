@@ -1,8 +1,10 @@
 """Coverage counts the events that a state has consumed."""
 
 import numpy as np
+import pytest
 
 from dynedge.data.log import EventLog
+from dynedge.errors import DataError
 from dynedge.runs import event_coverage as module
 from dynedge.runs.event_coverage import Coverage
 
@@ -28,3 +30,14 @@ def test_coverage_grows_with_new_items_and_is_restored_from_tensors():
     restored = Coverage.from_tensors(coverage.tensors(), 3)
     assert (restored.events, restored.last_time) == (3, 5.5)
     assert np.array_equal(restored.item_counts, coverage.item_counts)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("last_time", 1e38), ("last_time", np.nan), ("events", 4), ("events", -1), ("item_counts", -1)],
+)
+def test_damaged_numbers_are_refused(name, value):
+    tensors = {key: tensor.clone() for key, tensor in Coverage(3, 5.5, np.array([1, 2])).tensors().items()}
+    tensors[name].fill_(value)
+    with pytest.raises(DataError, match=name):
+        Coverage.from_tensors(tensors, 2)

@@ -26,6 +26,7 @@ from dynedge.data.frames import ToFrames, log_to_arrow
 from dynedge.data.id_index import IdIndex
 from dynedge.data.log_checks import check_metadata, check_values
 from dynedge.data.splits import DEFAULT_SPLIT, Split
+from dynedge.data.timestamps import LATEST_TIME
 from dynedge.errors import DataError, UsageError
 from dynedge.utils.array_type import Array
 from dynedge.utils.file_checks import check_regular, read_json
@@ -77,6 +78,8 @@ class EventLog(ToFrames):
         u, i, t = np.asarray(user, np.int32), np.asarray(item, np.int32), np.asarray(time, np.float64)
         if not len(u) == len(i) == len(t):
             raise UsageError(f"user, item and time have different lengths: {len(u)}, {len(i)}, {len(t)}.")
+        if len(t) and not t.max() <= LATEST_TIME:  # also if one is NaN
+            raise UsageError(f"time {t.max()} is after the year 2200; times are in seconds since 1970.")
         order = np.argsort(t, kind="stable")
         f = np.zeros((len(u), 0), np.float32) if features is None else np.asarray(features, np.float32)[order]
         lab = None if label is None else np.asarray(label, np.float32)[order]

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from dynedge.data.id_index import IdIndex
+from dynedge.data.timestamps import LATEST_TIME
 from dynedge.errors import DataError
 from dynedge.utils.array_type import Array
 from dynedge.utils.file_checks import Facts, remembered
@@ -133,6 +134,7 @@ def check_values(folder: Path, columns: dict[str, Array], metadata: dict[str, An
     for name in ("time", "features", "label"):
         if name in columns and not _facts(folder, name, columns[name]).get("finite", True):
             raise _damaged(folder, name, "a number is not finite")
+    _check_range(folder, "time", columns["time"], -math.inf, LATEST_TIME)
     if not _ascends(folder, "time", columns["time"]):
         raise _damaged(folder, "time", "the times do not ascend")
     for name, column in columns.items():
@@ -146,7 +148,7 @@ def check_values(folder: Path, columns: dict[str, Array], metadata: dict[str, An
         _check_range(folder, "event_id", columns["event_id"], 0, len(ids) - 1)
 
 
-def _check_range(folder: Path, name: str, column: Array, least: int, most: int, part: str = "") -> None:
+def _check_range(folder: Path, name: str, column: Array, least: float, most: float, part: str = "") -> None:
     facts = _facts(folder, name, column, part)
     if facts and not least <= facts["min"] <= facts["max"] <= most:
         raise _damaged(folder, name, f"it has the number {facts['min'] if facts['min'] < least else facts['max']}")

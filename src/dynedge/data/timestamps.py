@@ -10,6 +10,7 @@ from dynedge.errors import UsageError
 Timestamp = float | int | str | datetime
 PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 YEAR = 86400 * 365
+LATEST_TIME = 7_258_118_400.0  # 2200-01-01: what is later is in another unit, or damaged
 MAX_SHOWN = 40  # characters of a wrong value in a message
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from dynedge.data.timestamps import LATEST_TIME
 from dynedge.errors import DataError
 from dynedge.utils.array_type import Array
 from dynedge.utils.numba_compile import compiled
@@ -52,8 +53,8 @@ class LateEventPolicy:
             last = tensors.get(name)
             if last is None or last.dtype != torch.float64 or last.dim() != 1 or len(last) < count:
                 raise DataError(f"it has no times of the last events of each {name}")
-            if bool(last.isnan().any()):
-                raise DataError(f"the time of the last event of a {name} is not a number")
+            if not bool((last <= LATEST_TIME).all()):
+                raise DataError(f"the time of the last event of a {name} is not a time before the year 2200")
         policy = cls(0, 0, 0.0)
         policy._last_time = [tensors["user"].numpy(), tensors["item"].numpy()]
         return policy

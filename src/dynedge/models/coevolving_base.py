@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from dynedge.data.timestamps import LATEST_TIME
 from dynedge.errors import DataError
 from dynedge.models.base import State
 from dynedge.models.capabilities import HasStates
@@ -71,7 +72,7 @@ class CoevolvingModel(DynamicModel, HasStates):
         for name, count in zip(SIDES, self.sizes, strict=True):
             check_tensor(state, name, self.xi.dtype, (count, self.config.dim))
             check_tensor(state, f"{name}_moved", torch.bool, (count,))
-            check_tensor(state, f"{name}_time", torch.float64, (count,), NEVER)
+            check_tensor(state, f"{name}_time", torch.float64, (count,), NEVER, LATEST_TIME)
         check_tensor(state, "last_item", torch.int64, (self.shape.users,), -1, self.shape.items - 1)
 
     def check_psi_rows(self) -> None:

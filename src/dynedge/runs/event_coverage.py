@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from dynedge.data.log import EventLog
+from dynedge.data.timestamps import LATEST_TIME
 from dynedge.errors import DataError
 from dynedge.models.base import State
 from dynedge.models.state_checks import at_least, check_names, check_tensor
@@ -63,9 +64,11 @@ class Coverage:
         check_names(state, ("events", "last_time", "item_counts"))
         check_tensor(state, "events", torch.int64, (), 0)
         check_tensor(state, "item_counts", torch.int64, (at_least(items),), 0)
+        if int(state["item_counts"].sum()) != int(state["events"]):
+            raise DataError("'events' is not the sum of 'item_counts'")
         last_time = state["last_time"]
-        if last_time.dtype != torch.float64 or last_time.shape or not float(last_time) < np.inf:
-            raise DataError("'last_time' is not a time")
+        if last_time.dtype != torch.float64 or last_time.shape or not float(last_time) <= LATEST_TIME:
+            raise DataError("'last_time' is not a time before the year 2200")
         return cls(int(tensors["events"]), float(last_time), tensors["item_counts"].numpy())
 
 

@@ -12,7 +12,15 @@ from dynedge.data.log import EventLog
 from dynedge.evaluation.metrics import mean
 from dynedge.runs.folder import load_optimizer, load_run, newest_checkpoint, read_config
 from dynedge.runs.run_config import usable_device
-from dynedge.training.online import CALIBRATION_EVENTS, RATES, REPLAYED_WINDOWS, WINDOW, OnlineLearner, rank_online
+from dynedge.training.online import (
+    AVERAGED_WINDOWS,
+    CALIBRATION_EVENTS,
+    RATES,
+    REPLAYED_WINDOWS,
+    WINDOW,
+    OnlineLearner,
+    rank_online,
+)
 from dynedge.utils.array_type import Array
 from dynedge.utils.progress import Progress
 
@@ -43,15 +51,22 @@ def rank_run_online(folder: Path, log: EventLog, *, quiet: bool = False) -> Onli
         return OnlineRanks(np.concatenate([ranks, later]), learner.rate)
 
 
-def open_learner(folder: Path, rate: float) -> OnlineLearner:
+def open_learner(folder: Path, rate: float, average: int = AVERAGED_WINDOWS) -> OnlineLearner:
     """A run's model at the end of its training, with its optimizer, as an online learner."""
     training = read_config(folder).training
     run = load_run(folder, usable_device(training))
-    return OnlineLearner(run.model, load_optimizer(folder, run.model, training), run.state, training, rate)
+    optimizer = load_optimizer(folder, run.model, training)
+    return OnlineLearner(run.model, optimizer, run.state, training, rate, average)
 
 
 def online_key(folder: Path) -> dict[str, Any]:
     """What ranks depend on under this protocol, beyond the others."""
-    settings = {"rates": list(RATES), "window": WINDOW, "replay": REPLAYED_WINDOWS, "calibration": CALIBRATION_EVENTS}
+    settings = {
+        "rates": list(RATES),
+        "window": WINDOW,
+        "replay": REPLAYED_WINDOWS,
+        "average": AVERAGED_WINDOWS,
+        "calibration": CALIBRATION_EVENTS,
+    }
     checkpoint = newest_checkpoint(folder)
     return {**settings, "optimizer": None if checkpoint is None else checkpoint["sha256"]}

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from dynedge.data.timestamps import parse_timestamp
+from dynedge.data.timestamps import LATEST_TIME, parse_timestamp
 from dynedge.errors import UsageError
 from dynedge.inference.event_input import Event
 from dynedge.inference.session import Session
@@ -19,13 +19,12 @@ from dynedge.serving.journal import Entry
 from dynedge.serving.schemas import EventBody
 
 MAX_AHEAD = 300.0  # seconds that an event may be ahead of this machine's clock: events until then would be late
-MAX_TIME = 7_258_118_400.0  # the year 2200, as in ingestion
 
 
 def validate_event(session: Session, event: EventBody, now: float | None = None) -> Event:
     """Returns a valid event with its time in seconds, or raises UsageError; `now` is by default the clock's time."""
     time = parse_timestamp(event.timestamp, session.time_unit, "timestamp")
-    if not 0 <= time <= min(MAX_TIME, (clock.time() if now is None else now) + MAX_AHEAD):
+    if not 0 <= time <= min(LATEST_TIME, (clock.time() if now is None else now) + MAX_AHEAD):
         shown = str(event.timestamp)[:40]
         raise UsageError(f"timestamp {shown!r} is before 1970 or in the future; is its unit {session.time_unit}?")
     valid = Event(str(event.user_id), str(event.item_id), time, tuple(event.features or ()), event.event_id)

@@ -22,11 +22,13 @@ from dynedge.training.loop import threads_for
 from dynedge.training.optimizer import Adam
 from dynedge.training.precision import autocast
 from dynedge.training.step import TrainingStep
+from dynedge.training.train_state import exchanged
 from dynedge.utils.array_type import Array
 
 RATES = (0.0, 0.1, 0.3, 1.0, 3.0)  # factors of the learning rates to choose from, on validation events
 WINDOW = 300  # maximum number of events that are ranked before they are learned from
 REPLAYED_WINDOWS = 8  # windows after which they are trained on again
+AVERAGED_WINDOWS = 100  # of the moving average of the parameters that ranks, where training averages them too
 CALIBRATION_EVENTS = 20_000  # half-life of the reciprocal ranks by which the fusion weight is chosen
 
 
@@ -37,8 +39,18 @@ class OnlineLearner:
     parameters stay, and only a calibrated setting follows the events.
     """
 
-    def __init__(self, model: Model, optimizer: Adam, state: State, config: TrainingConfig, rate: float) -> None:
-        self.model, self.state, self.config, self.rate = model, state, config, rate
+    def __init__(
+        self,
+        model: Model,
+        optimizer: Adam,
+        state: State,
+        config: TrainingConfig,
+        rate: float,
+        average: int = AVERAGED_WINDOWS,
+    ) -> None:
+        self.model, self.state, self.config, self.rate, self._windows = model, state, config, rate, average
+        parameters = optimizer.parameters if rate and average and config.average else {}
+        self._average = {name: parameter.detach().clone() for name, parameter in parameters.items()}
         optimizer.scale_learning_rate(rate)
         self._optimizer, self._step = optimizer, TrainingStep(model, optimizer, config)
         self._trained = state.clone() if rate else State()  # the state that training advances
@@ -49,7 +61,7 @@ class OnlineLearner:
     def rank(self, log: EventLog, events: range, protocol: str) -> Array:
         """float64[events]: the ranks, with the parameters learned from earlier events; the state advances."""
         self.model.eval()
-        with torch.no_grad(), autocast(self.config):
+        with torch.no_grad(), autocast(self.config), exchanged(self._optimizer.parameters, self._average):
             calibrated = capable(self.model, Calibrated)
             if calibrated is None:
                 return rank_events(self.model, log, events, self.state, protocol=protocol)
@@ -80,6 +92,9 @@ class OnlineLearner:
                     self._train(earlier, epoch=1)
                 self._before, self._buffer = self._trained.clone(), []
         self.model.end_epoch(0)
+        if self._average:
+            trained = [self._optimizer.parameters[name].detach() for name in self._average]
+            torch._foreach_lerp_(list(self._average.values()), trained, 1 / self._windows)
 
     def _train(self, window: Window, epoch: int) -> None:
         self.model.train()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from dynedge.errors import DataError
 from dynedge.models.base import Model, State
@@ -64,6 +65,24 @@ class BestEpoch:
     tensors: Tensors = field(repr=False)  # model.… and state.…, copies on the CPU
 
 
+@contextmanager
+def exchanged(parameters: Mapping[str, Tensor], others: Mapping[str, Tensor]) -> Iterator[None]:
+    """Context in which parameters have the values of `others`, and these have theirs."""
+    _exchange(parameters, others)
+    try:
+        yield
+    finally:
+        _exchange(parameters, others)
+
+
+@torch.no_grad()
+def _exchange(parameters: Mapping[str, Tensor], others: Mapping[str, Tensor]) -> None:
+    for name, other in others.items():
+        before = parameters[name].clone()
+        parameters[name].copy_(other)
+        other.copy_(before)
+
+
 @dataclass
 class TrainState:
     """Progress of a training run: `window` steps of epoch `epoch` (counted from 0) are done.
@@ -102,20 +121,12 @@ class TrainState:
         if averaged == self._averaged or not self.average:
             yield
             return
-        self._swap()
-        try:
-            yield
-        finally:
-            self._swap()
-
-    @torch.no_grad()
-    def _swap(self) -> None:
-        for name, average in self.average.items():
-            parameter = self.optimizer.parameters[name]
-            trained = parameter.clone()
-            parameter.copy_(average)
-            average.copy_(trained)
-        self._averaged = not self._averaged
+        with exchanged(self.optimizer.parameters, self.average):
+            self._averaged = averaged
+            try:
+                yield
+            finally:
+                self._averaged = not averaged
 
     def finish_epoch(self, record: Record) -> None:
         """Appends the epoch's record, copies the model if it is the best so far, and starts the next epoch."""

@@ -22,8 +22,9 @@ from dynedge.data.ingest.row_checks import (
     WRONG_LIST_LENGTH,
     RowChecks,
 )
-from dynedge.data.ingest.time_parser import ISO, LATEST_TIME, parse_times
+from dynedge.data.ingest.time_parser import ISO, parse_times
 from dynedge.data.ingest.value_parsers import check_texts, parse_list, parse_lists, parse_numbers
+from dynedge.data.timestamps import LATEST_TIME
 from dynedge.utils.array_type import Array
 
 

@@ -6,12 +6,12 @@ import numpy as np
 
 from dynedge.data.ingest.row_checks import MISSING, NEGATIVE_TIME, NOT_A_NUMBER, NOT_FINITE, TIME_TOO_LATE, VALID
 from dynedge.data.ingest.value_parsers import parse_number
+from dynedge.data.timestamps import LATEST_TIME
 from dynedge.utils.array_type import Array
 from dynedge.utils.numba_compile import compiled
 
 ISO = -1
 TIME_UNITS = {"s": 0, "ms": 3, "us": 6, "ns": 9, "iso": ISO}  # units of 10^-k seconds
-LATEST_TIME = 7_258_118_400.0  # 2200-01-01
 
 _SPACE, _COMMA, _COLON = 32, 44, 58
 
