@@ -205,8 +205,22 @@ def test_updates_add_users_and_items(log, model, tmp_path):
     found = model.recommend("new", k=len(log.item_ids) + 1)
     assert not found.unknown
     assert "newer" in found.item_id
-    with pytest.raises(dynedge.UsageError, match="has the ids of its log only"):
-        model.save(tmp_path / "run")
+    model.save(tmp_path / "run")
+    loaded = dynedge.Edge.load(tmp_path / "run")
+    assert same(loaded.recommend(["new", user], k=5), model.recommend(["new", user], k=5))
+    for one in (model, loaded):  # both go on alike, and a late event is late in both
+        one.update((["new", "third"], ["newer", "newest"], [2e9 + 3, 2e9 + 4]))
+        one._session.observe([Event("third", "newest", 2e9 + 3)])
+    assert same(loaded.recommend(["new", "third"], k=5), model.recommend(["new", "third"], k=5))
+    loaded.save(tmp_path / "again")
+    assert same(dynedge.Edge.load(tmp_path / "again").recommend("third"), loaded.recommend("third"))
+    (tmp_path / "again" / "manifest.json").unlink()
+    (tmp_path / "again" / "added_ids.json").write_text('{"users": [["new"]], "items": []}')
+    with pytest.raises(dynedge.DataError, match=r"added_ids\.json is damaged"):
+        dynedge.Edge.load(tmp_path / "again")
+    (tmp_path / "again" / "added_ids.json").unlink()
+    with pytest.raises(dynedge.DataError, match=r"current_state\.safetensors is damaged"):
+        dynedge.Edge.load(tmp_path / "again")
 
 
 def test_updates_skip_known_events(log, model):

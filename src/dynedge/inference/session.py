@@ -7,10 +7,11 @@ Legend: n users, I items, k items per user.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -21,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dynedge.data.id_index import GrowableIdIndex
+from dynedge.data.id_index import ExternalId, GrowableIdIndex
 from dynedge.data.item_metadata import ItemMetadata
 from dynedge.data.log import EventLog
 from dynedge.data.run_rows import RunIds
@@ -37,6 +38,7 @@ from dynedge.models.capabilities import Growable, HasVectors, RemembersSeen, Sea
 from dynedge.models.registry import models_with
 from dynedge.runs.event_coverage import Coverage
 from dynedge.runs.folder import (
+    ADDED_IDS,
     CURRENT_STATE,
     RUN_FILES,
     LoadedRun,
@@ -44,6 +46,7 @@ from dynedge.runs.folder import (
     damage_in,
     is_run_folder,
     load_run,
+    read_added_ids,
     read_config,
     read_coverage,
 )
@@ -51,7 +54,7 @@ from dynedge.runs.manifest import write_manifest
 from dynedge.runs.run_config import usable_device
 from dynedge.training.precision import autocast
 from dynedge.utils.array_type import Array
-from dynedge.utils.atomic_io import atomic_folder
+from dynedge.utils.atomic_io import atomic_folder, write_text
 from dynedge.utils.file_lock import LOCK
 from dynedge.utils.progress import Progress
 from dynedge.utils.tensor_io import Tensors, load_tensors, save_tensors, select_prefix, with_prefixes
@@ -90,9 +93,18 @@ class Session:
         session = cls(path, trained, read_coverage(path, trained.log.num_items))
         if (path / CURRENT_STATE).exists():
             saved = load_tensors(path / CURRENT_STATE)
+            session.add_ids(*read_added_ids(path))
             with damage_in(path / CURRENT_STATE):
                 session.restore(select_prefix(saved, "state"), select_prefix(saved, "coverage"))
+            session.__dict__.pop("late_events", None)  # it is of the end of training
         return session
+
+    def add_ids(self, users: Iterable[ExternalId], items: Iterable[ExternalId]) -> None:
+        """Adds users and items without events, in this order."""
+        for ids, added in ((self.users, users), (self.items, items)):
+            for external_id in added:
+                ids.add(external_id)
+        self.grow()
 
     def restore(self, state: Tensors, coverage: Tensors) -> None:
         """Replaces state and coverage by those of a file; DataError, with nothing changed, if they do not fit."""
@@ -112,14 +124,15 @@ class Session:
 
     def save(self, out: Path, *, force: bool = False) -> None:
         """Writes a copy of the run folder with the current state."""
-        if self.users.added or self.items.added:
-            raise UsageError("a run folder has the ids of its log only; states with added ids are kept by a service.")
+        added = {"users": self.users.added, "items": self.items.added}
         current = with_prefixes(state=dict(self.state), coverage=self.coverage.tensors())
         with atomic_folder(out, force=force, is_ours=is_run_folder) as partial:
-            excluded = shutil.ignore_patterns("checkpoints", LOCK, CURRENT_STATE)
+            excluded = shutil.ignore_patterns("checkpoints", LOCK, CURRENT_STATE, ADDED_IDS)
             shutil.copytree(self.folder, partial, ignore=excluded, dirs_exist_ok=True)
             if self.coverage.events != read_coverage(self.folder, self.run_log.num_items).events:
                 save_tensors(partial / CURRENT_STATE, current)
+                if any(added.values()):
+                    write_text(partial / ADDED_IDS, json.dumps(added) + "\n")
             write_manifest(partial, RUN_FILES)
 
     # ---- events

@@ -24,6 +24,7 @@ import torch
 
 from dynedge import __version__
 from dynedge.config import flatten, free_keys, to_toml
+from dynedge.data.id_index import ExternalId
 from dynedge.data.item_metadata import copy_item_table
 from dynedge.data.log import EventLog, read_log
 from dynedge.data.log_writer import LogWriter
@@ -47,8 +48,9 @@ from dynedge.utils.tensor_io import load_tensors, save_tensors, select_prefix
 
 CONFIG, MODEL, STATE, IDS = "config.toml", "model.safetensors", "state.safetensors", "ids"
 COVERAGE, CURRENT_STATE = "coverage.safetensors", "current_state.safetensors"
+ADDED_IDS = "added_ids.json"  # of users and items that the current state has and the log has not
 RUN_INFO, ENV, README = "run_info.json", "env.json", "README.md"
-RUN_FILES = MODEL, STATE, COVERAGE, CURRENT_STATE, RUN_INFO, ENV, IDS  # in the manifest
+RUN_FILES = MODEL, STATE, COVERAGE, CURRENT_STATE, ADDED_IDS, RUN_INFO, ENV, IDS  # in the manifest
 FORMAT, VERSION = "dynedge-run", 4
 UPDATE = "update"  # key of run_info.json: what `dynedge update` continued, and how
 
@@ -142,7 +144,7 @@ class RunFolder:
         if not self.group.is_first:
             return
         tensors = train_state.best.tensors if train_state.best else train_state.snapshot()
-        for outdated in (MANIFEST, STATE, CURRENT_STATE):
+        for outdated in (MANIFEST, STATE, CURRENT_STATE, ADDED_IDS):
             (self.folder / outdated).unlink(missing_ok=True)  # does not belong to the model written next
         coverage = Coverage.empty(log.num_items)
         coverage.add(log, config.training.train_valid_ranges(log)[0])
@@ -211,6 +213,18 @@ def damage_in(path: Path) -> Iterator[None]:
         yield
     except DataError as error:
         raise DataError(f"{path} is damaged: {error}; copy the run again, or train it again.") from None
+
+
+def read_added_ids(folder: Path) -> tuple[list[ExternalId], list[ExternalId]]:
+    """Returns the ids of users and of items that a run's current state has and its log has not."""
+    path = folder / ADDED_IDS
+    if not path.exists():
+        return [], []
+    content = read_json_object(path)
+    users, items = content.get("users"), content.get("items")
+    if isinstance(users, list) and isinstance(items, list) and all(type(i) in (int, str) for i in [*users, *items]):
+        return users, items
+    raise DataError(f"{path} is damaged: it does not hold lists of ids; copy the run again, or train it again.")
 
 
 def read_coverage(folder: Path, items: int) -> Coverage:

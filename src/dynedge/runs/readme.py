@@ -19,6 +19,7 @@ FILES = """
 | `state.safetensors` | states of users and items at the end of the training events |
 | `coverage.safetensors` | number of events in those states, time of the newest one, number of events per item |
 | `current_state.safetensors` | state and coverage after later events, if the run was saved with them |
+| `added_ids.json` | ids of users and items that only those later events have |
 | `ids/` | external ids of users and items, item categories: a log without events |
 | `metrics.jsonl` | one line per epoch: loss, validation MRR and Recall@10, seconds, peak memory |
 | `run_info.json` | number of parameters, and the model's statistics of its training schedule |

@@ -438,10 +438,7 @@ def _warm_up(session: Session) -> None:
 
 
 def _restore(session: Session, info: SnapshotInfo, tensors: Tensors) -> None:
-    for ids, added in ((session.users, info.added_users), (session.items, info.added_items)):
-        for external_id in added:
-            ids.add(external_id)
-    session.grow()
+    session.add_ids(info.added_users, info.added_items)
     session.restore(select_prefix(tensors, "state"), select_prefix(tensors, "coverage"))
     sizes = len(session.users), len(session.items)
     session.late_events = LateEventPolicy.from_tensors(select_prefix(tensors, "last_event_time"), *sizes)

@@ -49,7 +49,7 @@ from dynedge.utils.array_type import Array
 MIN_PART = 4  # events for which another thread pays: scoring one takes some 100 µs, waking a thread 100 to 300
 MANY_EVENTS = 1000  # for which the popularity lists its items
 MAX_COPIED = 2 << 30  # bytes of copies of the popularity for threads that collect examples
-MIN_EXAMPLES = 64  # examples of a window that is learned from after training
+MIN_EXAMPLES = 300  # examples of a window that is learned from after training: fewer, and their noise is learned
 CACHED_EXAMPLES = 40_000  # of such windows, 10 KB each
 COPIED_PER_EVENT = 1 << 18  # bytes: a low estimate of what is copied in the time that scoring an event takes
 
