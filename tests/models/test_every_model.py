@@ -80,13 +80,13 @@ def test_contract(recipe, check):
     check(model, log)
 
 
-def ranked_online(recipe, log, events):
+def ranked_online(recipe, log, events, rate=1.0, average=100):
     """Ranks with online learning, and the names of the parameters that changed."""
     model, _, trained_on = trained(recipe, "short")
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    config = TrainingConfig(device="cpu", precision="float32")
+    config = TrainingConfig(device="cpu", precision="float32", average=1)
     optimizer, state = Adam(model.named_parameters(), 1e-2, 1e-2), state_after(model, trained_on, events.start)
-    ranks = rank_online(OnlineLearner(model, optimizer, state, config, rate=1.0), log, events, window=3)
+    ranks = rank_online(OnlineLearner(model, optimizer, state, config, rate, average), log, events, window=3)
     changed = [name for name, tensor in model.state_dict().items() if not torch.equal(before[name], tensor)]
     model.load_state_dict(before)
     model.__dict__.pop("_seen", None)  # which entities of `gcmc` have an embedding
@@ -108,6 +108,15 @@ def test_online_learning_changes_parameters_and_leaks_nothing(recipe):
     changed, _ = ranked_online(recipe, other_future, events)
     assert np.array_equal(changed[:26], expected[:26])
     assert not np.array_equal(changed[26:], expected[26:])
+
+
+def test_online_learning_ranks_by_averaged_parameters():
+    events = range(len(LOGS["short"]) * 3 // 4, len(LOGS["short"]))
+    settings = {"last": (1.0, 0), "of one window": (1.0, 1), "of 1e12 windows": (1.0, 10**12), "frozen": (0.0, 0)}
+    ranks = {name: ranked_online("edge", LOGS["short"], events, *setting)[0] for name, setting in settings.items()}
+    assert np.array_equal(ranks["last"], ranks["of one window"])
+    assert np.array_equal(ranks["frozen"], ranks["of 1e12 windows"])
+    assert not np.array_equal(ranks["last"], ranks["frozen"])
 
 
 @pytest.mark.parametrize(
