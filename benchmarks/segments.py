@@ -1,0 +1,261 @@
+"""Segments of an epoch, shared by the processes of a torchrun.
+
+    python benchmarks/segments.py speed --world 1,2,4,8      # events/s and traffic by number of processes
+    python benchmarks/segments.py accuracy LOG... --jobs 15  # test MRR by number of segments
+    python benchmarks/segments.py table                      # predictions for up to 1,024 GPUs
+
+`speed` trains `edge` for --epochs epochs on a log like ml-25m, one thread per process, and reports the fastest epoch
+after the first. The traffic that was counted stands beside the prediction of plan/scaling.py. `accuracy` trains for
+the same number of epochs with 1, 2, ... segments: with the same windows, and from four segments on also with windows
+times segments, so that an epoch has as many steps; one thread per run, --jobs runs at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import torch
+from machine_info import describe_machine
+from torch import Tensor
+
+from dynedge.config import set_key
+from dynedge.data.log import read_log
+from dynedge.data.synthetic import synthesize
+from dynedge.models.base import Loss, State, Step
+from dynedge.models.edge.model_size import model_size
+from dynedge.plan.cost_model import CostModel
+from dynedge.plan.scaling import INFINIBAND, ModelSize, predict, step_bytes
+from dynedge.runs.run_config import build_model, recipe_config, resolve_config
+from dynedge.training import loop
+from dynedge.training.logging import TrainingLogger
+from dynedge.training.segmented_step import SegmentedStep
+from dynedge.utils.process_group import ProcessGroup, process_group
+
+PHASES = "compute", "wait", "exchange", "optimizer"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    speed = commands.add_parser("speed")
+    speed.add_argument("--events", type=float, default=400_000, help="Number of events of the log.")
+    speed.add_argument("--windows", type=int, default=32, help="Number of windows per epoch.")
+    speed.add_argument("--segments", type=int, default=8)
+    speed.add_argument("--world", default="1,2,4,8", help="Numbers of processes, separated by commas.")
+    speed.add_argument("--epochs", type=int, default=3)
+    speed.add_argument("--on", type=Path, help="A log to train on, instead of a synthetic one.")
+    accuracy = commands.add_parser("accuracy")
+    accuracy.add_argument("logs", type=Path, nargs="+")
+    accuracy.add_argument("--segments", default="1,2,4,8,16")
+    accuracy.add_argument("--seeds", type=int, default=3)
+    accuracy.add_argument("--epochs", type=int, default=8)
+    accuracy.add_argument("--windows", type=int, default=304)
+    accuracy.add_argument("--device", default="cpu")
+    accuracy.add_argument("--jobs", type=int, default=1, help="Runs at a time.")
+    commands.add_parser("table")
+    args = parser.parse_args()
+    {"speed": measure_speed, "accuracy": measure_accuracy, "table": print_table}[args.command](args)
+
+
+# ---- speed
+
+
+def measure_speed(args: argparse.Namespace) -> None:
+    if "RANK" in os.environ:
+        train_timed(args)
+        return
+    print(f"{describe_machine()}; torch {torch.__version__}, gloo, one thread per process, edge, d = 64, float32")
+    with tempfile.TemporaryDirectory(prefix="segments-") as folder:
+        if args.on is None:
+            args.on = Path(folder) / "log"
+            synthesize("ml-25m-like", args.on, events=int(args.events), quiet=True)
+        results = [launch(args, world) for world in map(int, args.world.split(","))]
+    first = results[0]
+    print(
+        f"{first['events']:,} events, {first['window_events']:,} per window, S = {args.segments}, "
+        f"{first['steps']} steps"
+    )
+    print(
+        "W   events/s   efficiency   "
+        + "   ".join(f"{name:>9}" for name in PHASES)
+        + "   MB/step: sent  predicted   MB/epoch"
+    )
+    for result in results:
+        efficiency = result["rate"] / first["rate"] * first["world"] / result["world"]
+        shares = "   ".join(f"{100 * result[name]:8.1f}%" for name in PHASES)
+        sent, predicted, epoch = (result[name] / 1e6 for name in ("step_bytes", "predicted", "epoch_bytes"))
+        print(
+            f"{result['world']:<3} {result['rate']:9,.0f}   {efficiency:10.2f}   {shares}   "
+            f"{sent:13.2f}  {predicted:9.2f}   {epoch:8.1f}",
+            flush=True,
+        )
+
+
+def launch(args: argparse.Namespace, world: int) -> dict[str, Any]:
+    """Trains in a torchrun of so many processes; returns what the first one measured."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}", __file__]
+    command += ["speed", "--on", str(args.on), "--windows", str(args.windows), "--segments", str(args.segments)]
+    command += ["--epochs", str(args.epochs)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+class TimedStep(SegmentedStep):
+    """Measures the phases of every step; waiting for the slowest process is apart from the exchange itself."""
+
+    seconds: list[list[float]] = []  # noqa: RUF012
+    sent: list[int] = []  # noqa: RUF012
+
+    def run(self, batches: list[Any], states: list[State], positions: list[Step | None]) -> tuple[Loss, Tensor]:
+        start, sent = time.perf_counter(), self.group.bytes_sent
+        self._spent = [0.0, 0.0]
+        result = super().run(batches, states, positions)
+        total, (wait, exchange) = time.perf_counter() - start, self._spent
+        compute = self._before_sum - start
+        self.seconds.append([compute, wait, exchange, total - compute - wait - exchange])
+        self.sent.append(self.group.bytes_sent - sent)
+        return result
+
+    def _sum(self, losses: list[Loss | None], gradients: list[dict[str, Tensor]]) -> Tensor:
+        self._before_sum = time.perf_counter()
+        if self.group.size > 1:
+            torch.distributed.barrier()
+        waited = time.perf_counter()
+        numbers = super()._sum(losses, gradients)
+        self._spent = [waited - self._before_sum, time.perf_counter() - waited]
+        return numbers
+
+
+class EpochLogger(TrainingLogger):
+    """Records the bytes sent and the training time of each epoch."""
+
+    def __init__(self, group: ProcessGroup) -> None:
+        super().__init__(quiet=True)
+        self.group, self.sent = group, [0]
+
+    def log_epoch(self, record: dict[str, Any]) -> None:
+        self.sent.append(self.group.bytes_sent)
+
+
+def train_timed(args: argparse.Namespace) -> None:
+    torch.set_num_threads(1)
+    settings = {
+        "training.segments": args.segments,
+        "training.epochs": args.epochs,
+        "training.validation_events": 200,
+        "training.split": "0.98,0.01,0.01",
+        "training.device": "cpu",
+        "model.recurrence.windows": args.windows,
+        "model.memory.training_examples": 2000,
+    }
+    with process_group() as group:
+        log, config = read_log(args.on), recipe_config("edge")
+        for key, value in settings.items():
+            config = set_key(config, key, value)
+        config = resolve_config(config, log)
+        model = build_model(config, log)
+        loop.SegmentedStep = TimedStep  # type: ignore[misc]
+        logger = EpochLogger(group)
+        history = loop.fit(model, log, config.training, logger=logger, group=group).history
+        steps = len(TimedStep.seconds) // args.epochs
+        fastest = min(range(1, args.epochs), key=lambda epoch: history[epoch]["seconds"])
+        phases = torch.tensor(TimedStep.seconds[fastest * steps : (fastest + 1) * steps]).sum(0)
+        phases = group.all_gather(phases).mean(0) / history[fastest]["seconds"]
+        size = model_size(model.recurrence.plan, config.model.recurrence)  # type: ignore[union-attr]
+        own, events = args.segments // group.size, history[fastest]["events"]
+        result = {
+            "world": group.size,
+            "events": events,
+            "window_events": events // args.windows,
+            "steps": steps,
+            "rate": events / history[fastest]["seconds"],
+            "step_bytes": mean(TimedStep.sent[fastest * steps : (fastest + 1) * steps]),
+            "predicted": step_bytes(size, own, group.size),
+            "epoch_bytes": logger.sent[fastest + 1] - logger.sent[fastest],
+            **dict(zip(PHASES, phases.tolist(), strict=True)),
+        }
+        if group.is_first:
+            print(json.dumps(result), flush=True)
+
+
+# ---- accuracy
+
+
+def measure_accuracy(args: argparse.Namespace) -> None:
+    counts = [int(count) for count in args.segments.split(",")]
+    print(
+        f"{describe_machine()}; torch {torch.__version__}; edge, {args.epochs} epochs, {args.seeds} seeds, "
+        f"{args.device}"
+    )
+    with tempfile.TemporaryDirectory(prefix="segments-") as folder, ThreadPoolExecutor(args.jobs) as pool:
+        settings = [(s, args.windows) for s in counts] + [(s, args.windows * s) for s in counts if s > 2]
+        for log in args.logs:
+            runs = list(itertools.product(settings, range(args.seeds)))
+            names = (Path(folder) / f"{log.name}-{s}-{windows}-{seed}" for (s, windows), seed in runs)
+            jobs = [pool.submit(train_one, log, run, *one, args) for run, one in zip(names, runs, strict=True)]
+            found: dict[tuple[int, int], list[float]] = {}
+            for (setting, _), job in zip(runs, jobs, strict=True):
+                found.setdefault(setting, []).append(job.result())
+            alone = mean(found[settings[0]])
+            print(f"\n{log.name}\nS    windows   steps   test MRR   of one segment's   seeds")
+            for (s, windows), values in found.items():
+                seeds = " ".join(f"{value:.4f}" for value in values)
+                ratio = mean(values) / alone - 1
+                print(
+                    f"{s:<4} {windows:7,} {-(-windows // s):7,} {mean(values):10.4f} {ratio:+18.2%}   {seeds}",
+                    flush=True,
+                )
+
+
+def train_one(log: Path, run: Path, setting: tuple[int, int], seed: int, args: argparse.Namespace) -> float:
+    """Trains and evaluates a run; returns its test MRR."""
+    segments, windows = setting
+    flags = f"--segments {segments} --windows {windows} --seed {seed} --epochs {args.epochs} --device {args.device}"
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
+    dynedge = [sys.executable, "-m", "dynedge"]
+    train = [*dynedge, "train", str(log), "--out", str(run), "--json", *flags.split()]
+    subprocess.run(train, env=environment, check=True, capture_output=True)
+    evaluate = [*dynedge, "evaluate", str(run), str(log), "--json"]
+    done = subprocess.run(evaluate, env=environment, check=True, capture_output=True, text=True)
+    return float(json.loads(done.stdout)["test"]["mrr"])
+
+
+# ---- predictions
+
+# Measured on one H200 (benchmarks.md): 700 million events in 9 s. The planner's model has 3 · 2 ns per event of it.
+H200_EVENT = CostModel("NVIDIA H200", 4.2, 12.9 / 6)
+STEPS, PATH = 256, 1000  # steps per epoch and longest path of a window, kept by d-nodes
+
+
+def print_table(args: argparse.Namespace) -> None:
+    print("events   GPUs   events/window   compute   exchange   borders   epoch   efficiency   GB/GPU   first sweep")
+    for events, users, items in ((1e9, 1e7, 1e6), (1e10, 5e7, 5e6), (1e11, 1e8, 1e7)):
+        for world in (1, 8, 64, 256, 1024):
+            count = STEPS * world
+            window = events / count
+            touched = min(items, 0.5 * window)
+            size = ModelSize(64, 150_000, int(users), int(items), touched)
+            arguments = [PATH] * count, [2 * window] * count, size, world
+            one = predict(*arguments, world, H200_EVENT, INFINIBAND)
+            alone = H200_EVENT.epoch_seconds(PATH * STEPS, 2 * events)
+            sweep = H200_EVENT.epoch_seconds(PATH * count, 2 * events) / 3
+            times = f"{one.compute:8,.1f}s {one.exchange:9,.1f}s {one.borders:8,.2f}s {one.seconds:6,.1f}s"
+            rest = f"{alone / world / one.seconds:11.2f} {one.memory / 1e9:9,.1f} {sweep:11,.0f}s"
+            print(f"{events:6.0e} {world:6} {window:15,.0f} {times} {rest}")
+
+
+if __name__ == "__main__":
+    main()
