@@ -244,6 +244,21 @@ def test_late_events_are_counted_for_their_own_request(start, runs_folder):
     assert (engine.late, engine.accepted) == (3, 6)
 
 
+def test_counts_have_the_events_of_a_position_when_it_is_seen(run, runs_folder, tmp_path):
+    seen = []
+
+    class Watched(Engine):
+        def __setattr__(self, name, value):
+            if name == "position":
+                seen.append((value, self.applied, self.late > 0))
+            super().__setattr__(name, value)
+
+    engine = Watched(run, tmp_path / "data")
+    engine.submit([*make_events(runs_folder, 2), Event("1", "1", 1.0)]).result()
+    stop(engine)
+    assert seen[-1] == (3, 3, True)
+
+
 def test_a_request_cancelled_in_the_queue_leaves_no_trace(start, runs_folder):
     engine = start()
     events = make_events(runs_folder, 3)

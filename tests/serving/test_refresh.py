@@ -2,8 +2,11 @@
 
 import json
 import shutil
+import subprocess
+import sys
 import threading
 import time
+from http.client import HTTPConnection
 
 import pytest
 import torch
@@ -13,6 +16,7 @@ from serving.small_run import TRAINED, make_run
 from dynedge.data.log import read_log
 from dynedge.data.windows import Window
 from dynedge.inference.event_input import Event
+from dynedge.inference.recommend import recommend
 from dynedge.inference.session import Session
 from dynedge.runs.folder import RUN_FILES, load_run
 from dynedge.runs.manifest import write_manifest
@@ -20,6 +24,7 @@ from dynedge.serving import refresh as refreshing
 from dynedge.serving.engine import Engine
 from dynedge.serving.learner import BackgroundLearner
 from dynedge.serving.sqlite_journal import JOURNAL, SqliteJournal
+from dynedge.utils.tensor_io import load_tensors, save_tensors
 
 
 @pytest.fixture
@@ -126,3 +131,47 @@ def test_a_service_reloads_what_it_has_learned(served, monkeypatch):
     finally:
         learner.stop()
         engine.close()
+
+
+@pytest.mark.slow
+def test_a_service_with_learn_swaps_improved_parameters_in_without_dropping_a_request(served, tmp_path):
+    """All of it in real processes: the run has bad parameters, so the candidate is better."""
+    run, data, _ = served
+    parameters = load_tensors(run / "model.safetensors")
+    parameters["mixture.logits"] = torch.linspace(6, 0, len(parameters["mixture.logits"]))  # popularity above all
+    parameters["mixture.gating_out"].zero_()
+    save_tensors(run / "model.safetensors", parameters)
+    write_manifest(run, RUN_FILES)
+    command = [sys.executable, "-m", "dynedge", "serve", run, "--data", data, "--port", "0", "--learn"]
+    with subprocess.Popen([*map(str, command), "--learn-every", "5"], stdout=subprocess.PIPE, text=True) as service:
+        port, statuses, metrics = int(service.stdout.readline().split()[0].rsplit(":", 1)[1]), [], ""
+        try:
+            deadline = time.monotonic() + 120
+            times = [float(read_log(tmp_path / "log").time[-1]) + 1000 + k for k in range(6)]
+            events = [{"user_id": "u", "item_id": "1", "timestamp": time, "event_id": str(time)} for time in times]
+            statuses.append(request(port, "POST", "/events", {"events": events})[0])
+            while "candidates_accepted_total 1.0" not in metrics:
+                assert time.monotonic() < deadline
+                assert "candidates_dropped_total 0.0" in metrics or not metrics
+                statuses += [request(port, "GET", f"/users/{user}/recommendations")[0] for user in range(5)]
+                metrics = request(port, "GET", "/metrics")[1]
+            assert set(statuses) == {200}
+            best = request(port, "GET", "/users/u/recommendations")[1]
+        finally:
+            service.terminate()
+    assert json.loads((run / "run_info.json").read_bytes())["update"]["new_events"] > 0
+    expected = Session.open(run)
+    assert expected.coverage.events == 3306
+    items = [one["item_id"] for one in json.loads(best)["items"]]
+    assert items == [item for item, _ in recommend(expected, ["u"], 10).of("u")]
+
+
+def request(port, method, path, body=None):
+    """Status and text of the answer."""
+    connection = HTTPConnection("127.0.0.1", port, timeout=60)
+    try:
+        connection.request(method, path, body and json.dumps(body), {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        return response.status, response.read().decode()
+    finally:
+        connection.close()

@@ -340,12 +340,13 @@ class Engine:
         with self.lock:
             applicable = self._applicable(self.session, self._registration, entries)
             applied = self.session.observe([event for _, event in applicable])
-            self.position = entries[-1].position
+            assert applied.label is not None
+            is_late = applied.label.astype(bool).tolist()
+            late = dict(zip((position for position, _ in applicable), is_late, strict=True))
+            self.applied += len(late)
+            self.late += sum(is_late)
             self.drift.record(self.session, applied)
-        assert applied.label is not None
-        late = dict(zip((position for position, _ in applicable), applied.label.astype(bool).tolist(), strict=True))
-        self.applied += len(late)
-        self.late += sum(late.values())
+            self.position = entries[-1].position  # last: whoever sees it finds the counts of its events
         return late
 
     def _follow(self) -> None:
