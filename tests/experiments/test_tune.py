@@ -108,7 +108,37 @@ def test_failed_trials_are_reported_and_repeated_settings_are_not_trained(tune, 
 def test_the_result_of_a_trial_is_that_of_its_best_epoch(tmp_path):
     records = [{"valid_mrr": mrr, "valid_recall@10": 1 - mrr} for mrr in (0.25, 0.75, 0.5)]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    assert _outcome(tmp_path) == {"valid_mrr": 0.75, "valid_recall@10": 0.25, "epochs": 3, "error": None}
+    assert _outcome(tmp_path) == {"valid_mrr": 0.75, "valid_recall@10": 0.25, "epochs": 3, "error": None} | {
+        "early_mrr": 0.75
+    }
+
+
+def test_a_trial_that_is_worse_than_half_of_the_others_ends_early(tune, monkeypatch):
+    from dynedge.experiments import tune as module
+    from dynedge.models import registry
+
+    registry.use_only({"toy": registry.Entry(toy.Toy, toy.ToyConfig, search={"model.dim": range(4, 14)})})
+    trained = []
+
+    def train(title, config, run, log):
+        """Writes the learning curve of a setting instead of training it."""
+        trained.append((config.model.dim, config.training.epochs))
+        run.mkdir(exist_ok=True)
+        level = {dim: k / 100 for k, dim in enumerate(range(4, 14))}[config.model.dim]
+        records = [
+            {"valid_mrr": level + epoch / 1000, "valid_recall@10": 0.5} for epoch in range(config.training.epochs)
+        ]
+        (run / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+        return module.TrainingResult(1.0, None)
+
+    order = iter([8, 9, 10, 11, 12, 4, 13])  # the first five are trained in full, then one is hopeless and one is not
+    monkeypatch.setattr(module, "train_in_subprocess", train)
+    monkeypatch.setattr(module, "tpe_sampler", lambda space: lambda done: {"model.dim": next(order)})
+    output = tune("--model", "toy", "--epochs", "5", "--trials", "7")
+    epochs = {trial["settings"]["model.dim"]: trial["epochs"] for trial in output["trials"]}
+    assert epochs == {8: 5, 9: 5, 10: 5, 11: 5, 12: 5, 4: 2, 13: 5}
+    assert trained[-3:] == [(4, 2), (13, 2), (13, 5)]
+    assert output["best"]["settings"] == {"model.dim": 13}
 
 
 def test_better_settings_are_tried_more_often():

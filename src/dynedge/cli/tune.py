@@ -21,7 +21,7 @@ def tune(
         Path, typer.Option("--out", metavar="DIR", help="Folder for the trials and the best config.toml.")
     ],
     model: ModelName = None,
-    trials: Annotated[int, typer.Option(metavar="N", help="Maximum number of trials.", min=1)] = 20,
+    trials: Annotated[int, typer.Option(metavar="N", help="Maximum number of trials.", min=1)] = 30,
     minutes: Annotated[
         float | None, typer.Option(metavar="X", help="Time limit; no trial starts after it.", min=0)
     ] = None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -9,12 +10,14 @@ from dynedge.errors import UsageError
 from dynedge.experiments.search_space import SearchSpace, Settings
 
 Trial = dict[str, Any]  # "settings", "valid_mrr" (None if it failed), and more
+RANDOM_TRIALS = 6  # at first; the recipe's is one of them
 
 
 def tpe_sampler(space: SearchSpace) -> Callable[[list[Trial]], Settings]:
     """Returns a function from the finished trials to the next settings; the first are the recipe's.
 
-    It keeps no state: the same trials always give the same settings.
+    It keeps no state: the same trials always give the same settings. Two models with the same space have other random
+    trials.
     """
     try:
         import optuna
@@ -32,7 +35,8 @@ def tpe_sampler(space: SearchSpace) -> Callable[[list[Trial]], Settings]:
     def next_settings(trials: list[Trial]) -> Settings:
         if not trials:
             return space.start
-        sampler = optuna.samplers.TPESampler(seed=len(trials))
+        seed = (zlib.crc32(space.recipe.name.encode()) + len(trials)) % 2**31
+        sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=RANDOM_TRIALS)
         study = optuna.create_study(direction="maximize", sampler=sampler)
         study.add_trials(map(optuna_trial, trials))
         return dict(study.ask(choices).params)

@@ -1,8 +1,9 @@
 """Hyper-parameter search by validation MRR; each trial trains in a subprocess.
 
 OUT/search.json describes the search, trials.jsonl has one line per finished trial, config.toml the best settings so
-far. A trial's settings depend only on the trials before it, so a search that was killed proposes the same settings
-again, resumes the run folder of the interrupted trial, and ends with the same result as without the interruption.
+far. A trial that is worse after EARLY epochs than half of the trials before it is not trained further. A trial's
+settings depend only on the trials before it, so a search that was killed proposes the same settings again, resumes
+the run folder of the interrupted trial, and ends with the same result as without the interruption.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from dynedge.config import to_toml
@@ -20,9 +23,9 @@ from dynedge.data.log import EventLog
 from dynedge.errors import DataError, UsageError
 from dynedge.experiments.hyperparameter_sampler import Trial, tpe_sampler
 from dynedge.experiments.search_space import SearchSpace, Settings, search_space
-from dynedge.experiments.subprocess_training import announce, train_in_subprocess
+from dynedge.experiments.subprocess_training import TrainingResult, announce, train_in_subprocess
 from dynedge.models.registry import find_entry
-from dynedge.runs.folder import CONFIG
+from dynedge.runs.folder import CONFIG, is_run_folder, read_config
 from dynedge.runs.run_config import RunConfig
 from dynedge.training.logging import METRICS
 from dynedge.utils.atomic_io import write_text
@@ -31,6 +34,8 @@ from dynedge.utils.jsonl import read_jsonl
 from dynedge.utils.signals import StopSignal
 
 SEARCH, TRIALS, RUNS = "search.json", "trials.jsonl", "runs"
+EARLY = 2  # epochs after which a hopeless trial ends
+MIN_TRIALS = 5  # before any is compared with
 
 
 def tune(
@@ -77,19 +82,49 @@ def _run_trial(settings: Settings, done: list[Trial], space: SearchSpace, log: E
             return {**earlier, **trial, "seconds": 0.0}
     run.parent.mkdir(exist_ok=True)
     assert log.path is not None
-    result = train_in_subprocess(f"trial {len(done) + 1}", space.config(settings), run, log.path)
+    config, title = space.config(settings), f"trial {len(done) + 1}"
+    stages = [config]
+    if config.training.epochs > EARLY and len(done) >= MIN_TRIALS and not _is_past_early(run):
+        stages.insert(0, replace(config, training=replace(config.training, epochs=EARLY)))
+    seconds, result = 0.0, TrainingResult(0.0, None)
+    for stage in stages:
+        result = train_in_subprocess(title, stage, run, log.path)
+        seconds += result.seconds
+        if result.error is not None or (stage is not config and _is_hopeless(_outcome(run), done)):
+            break
     if result.error is None:
         outcome = _outcome(run)
     else:
-        outcome = {"valid_mrr": None, "valid_recall@10": None, "epochs": None, "error": result.error}
+        outcome = {
+            "valid_mrr": None,
+            "valid_recall@10": None,
+            "early_mrr": None,
+            "epochs": None,
+            "error": result.error,
+        }
     shutil.rmtree(run, ignore_errors=True)  # only the metrics are needed
-    return {**trial, **outcome, "seconds": round(result.seconds, 3)}
+    return {**trial, **outcome, "seconds": round(seconds, 3)}
+
+
+def _is_past_early(run: Path) -> bool:
+    """Whether the run of an interrupted search was already found to be worth all its epochs."""
+    return is_run_folder(run) and read_config(run).training.epochs > EARLY
+
+
+def _is_hopeless(outcome: Trial, done: list[Trial]) -> bool:
+    earlier = [trial["early_mrr"] for trial in done if trial.get("early_mrr") is not None]
+    return len(earlier) >= MIN_TRIALS and outcome["early_mrr"] < median(earlier)
 
 
 def _outcome(run: Path) -> Trial:
     history = read_jsonl(run / METRICS)
     best = max(history, key=lambda record: record["valid_mrr"] or 0.0)
-    return {name: best[name] for name in ("valid_mrr", "valid_recall@10")} | {"epochs": len(history), "error": None}
+    early = max(record["valid_mrr"] or 0.0 for record in history[:EARLY])
+    return {name: best[name] for name in ("valid_mrr", "valid_recall@10")} | {
+        "early_mrr": early,
+        "epochs": len(history),
+        "error": None,
+    }
 
 
 @contextmanager

@@ -18,9 +18,8 @@ from dynedge.config import unknown_key
 from dynedge.errors import DataError, UsageError
 from dynedge.models.base import Model
 from dynedge.models.baselines import heuristics
-from dynedge.models.baselines.dynamic import gcmc, graphmixer, tgat, tgn
+from dynedge.models.baselines.dynamic import gcmc, graphmixer, jodie, tgat, tgn
 from dynedge.models.baselines.dynamic.deepcoevolve import DeepCoevolve, DeepCoevolveConfig
-from dynedge.models.baselines.dynamic.jodie import Jodie, JodieConfig
 from dynedge.models.baselines.sequential import gsasrec
 from dynedge.models.baselines.sequential.base import TRAINING, VECTOR_SEARCH
 from dynedge.models.baselines.sequential.craft import Craft, CraftConfig
@@ -30,8 +29,7 @@ from dynedge.models.baselines.sequential.mimn import MIMN, MIMNConfig
 from dynedge.models.baselines.sequential.pair_scoring import PAIR_SEARCH
 from dynedge.models.baselines.sequential.sasrec import SASRec, SASRecConfig
 from dynedge.models.baselines.sequential.sum_pooling import SumPooling, SumPoolingConfig
-from dynedge.models.baselines.static import dynaernn
-from dynedge.models.baselines.static.ctdne import Ctdne, CtdneConfig
+from dynedge.models.baselines.static import ctdne, dynaernn
 from dynedge.models.count_memory import config as memory
 from dynedge.models.count_memory.model import CountMemory
 from dynedge.models.edge import config as edge
@@ -96,7 +94,7 @@ BUILT_IN: dict[str, Entry] = {
         training={"memory": AVERAGED},
         search=memory.SEARCH,
     ),
-    "jodie": Entry(Jodie, JodieConfig, devices=CPU_FIRST),
+    "jodie": Entry(jodie.Jodie, jodie.JodieConfig, devices=CPU_FIRST, search=jodie.SEARCH),
     "deepcoevolve": Entry(DeepCoevolve, DeepCoevolveConfig, devices=CPU_FIRST),
     "sum-pooling": _sequential("sum-pooling", SumPooling, SumPoolingConfig, VECTOR_SEARCH),
     "gru4rec": _sequential("gru4rec", GRU4Rec, GRU4RecConfig, VECTOR_SEARCH),
@@ -105,7 +103,7 @@ BUILT_IN: dict[str, Entry] = {
     "craft": _sequential("craft", Craft, CraftConfig, PAIR_SEARCH),
     "dien": _sequential("dien", DIEN, DIENConfig, PAIR_SEARCH),
     "mimn": _sequential("mimn", MIMN, MIMNConfig, PAIR_SEARCH),
-    "ctdne": Entry(Ctdne, CtdneConfig),
+    "ctdne": Entry(ctdne.Ctdne, ctdne.CtdneConfig, search=ctdne.SEARCH),
     "dynaernn": Entry(dynaernn.DynAERNN, dynaernn.DynAERNNConfig, devices=GPU_FIRST, search=dynaernn.SEARCH),
     "gcmc": Entry(gcmc.GCMC, gcmc.GCMCConfig, gcmc.RECIPES, devices=GPU_FIRST, search=gcmc.SEARCH),
     "tgat": Entry(tgat.TGAT, tgat.TGATConfig, devices=GPU_FIRST, search=tgat.SEARCH),

@@ -86,6 +86,34 @@ def test_jodie_projects_the_user_to_the_time_of_the_query():
     assert torch.allclose(later - now, 0.5 * np.log(100.0) / LONG_GAP * direction, atol=1e-5)
 
 
+@torch.no_grad()
+def test_the_triplet_loss_compares_distances_to_items_as_they_were():
+    log = make_log(features=2)
+    config = jodie.JodieConfig(dim=8, windows=4, loss="triplet", normalize_states=True, margin=0.7)
+    model = jodie.Jodie.create(config, log, len(log), 0).double().eval()
+    window, step = Window(log, range(20, 50)), Step(0, 0, 3)
+    start = model.start()
+    model.observe(Window(log, range(20)), start)
+    loss = model.loss(model.prepare(window), start.clone(), step).total
+    sampled = torch.randint(log.num_items, (30, jodie.TRIPLETS), generator=step.generator())
+    state, total = start.clone(), 0.0
+    for k in range(30):
+        event = Window(log, range(20 + k, 21 + k))
+        query = model.query(torch.from_numpy(event.user).long(), torch.from_numpy(event.time), state)[0]
+        predicted = torch.cat([query[:8], query[9:-1]]) / 2
+        items = torch.cat([torch.from_numpy(event.item).long(), sampled[k]])
+        states = F.normalize(model.entity_states(1, items, state))
+        distance = (predicted - torch.cat([states, model.item_static[items, :-1]], 1)).square().sum(1)
+        total += float((0.7 + distance[0] - distance[1:]).clamp_min(0).mean())
+        model.observe(event, state)
+    assert float(loss) == pytest.approx(total / 30)
+    scores = model.score_query(torch.tensor([1]), torch.tensor([log.time[50]]), None, state)[0]
+    query = model.query(torch.tensor([1]), torch.tensor([log.time[50]]), state)[0]
+    vectors = torch.cat([F.normalize(model.vectors(state)[1]), model.item_static[:, :-1]], 1)
+    distance = (torch.cat([query[:8], query[9:-1]]) / 2 - vectors).square().sum(1)
+    assert torch.allclose(scores - scores[0], distance[0] - distance)
+
+
 # ---- DeepCoevolve
 
 
@@ -462,6 +490,19 @@ def group_mrr(name, recipe, log, **settings):
 def best_heuristic():
     log = log_of_groups()
     return log, max(group_mrr("heuristic", heuristic, log, epochs=1) for heuristic in CONTEXTS)
+
+
+@pytest.mark.parametrize("name", ["ctdne", "dynaernn"])
+def test_a_new_user_gets_popular_items_from_a_static_model(name):
+    rng = np.random.default_rng(0)
+    item = np.minimum(rng.zipf(1.6, 1500) - 1, 19)
+    log = EventLog.from_arrays(rng.integers(0, 40, 1500), item, np.arange(1500), num_users=41, num_items=20)
+    config = TrainingConfig(epochs=3, patience=0, split="0.9,0.1,0", row_lr=0.05)
+    model = MODELS[name].model.create(replace(MODELS[name].config(), dim=8, windows=30), log, 1350, 0)
+    fit(model, log, config)
+    with torch.no_grad():
+        scores = model.score_query(torch.tensor([40]), torch.zeros(1), None, model.start())[0]
+    assert {0, 1} <= set(scores.topk(4).indices.tolist())
 
 
 LEARNERS = {

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from dynedge.models.base import LogShape
 from dynedge.models.baselines.sequential.base import MIN_ROWS, SEARCH, SequenceModel
 
-PAIR_SEARCH = SEARCH | {"model.history_length": (5, 10, 20), "model.negatives": (15, 31, 127)}
+PAIR_SEARCH = SEARCH | {"model.history_length": (10, 20, 50, 200), "model.negatives": (15, 31, 127)}
 BLOCK, GPU_BLOCK = 4096, 1 << 18  # pairs scored at once outside of training
 
 

@@ -3,7 +3,8 @@
 Legend: n events, q items, U users, I items, C candidates, d width of a vector.
 
 The vectors are learned from the graph's structure alone. Links are predicted by a logistic regression on the
-elementwise product of two vectors, log odds = w · (x_u ∘ x_i) + b. It is trained along with the vectors, on the
+elementwise product of two vectors, log odds = w · (x_u ∘ x_i) + b + c_i, with a bias c_i of the item: without it,
+users that training has not seen would not even get popular items. It is trained along with the vectors, on the
 training events and randomly sampled items, without passing a gradient into the vectors. Items are ranked by the log
 odds. Events after training are ignored: the State is empty.
 """
@@ -38,11 +39,12 @@ class StaticModel(Model, HasVectors):
         self.register_buffer("users", torch.zeros(shape.users, config.dim))
         self.register_buffer("items", torch.zeros(shape.items, config.dim))
         self.weight, self.bias = nn.Parameter(torch.ones(config.dim)), nn.Parameter(torch.zeros(()))
+        self.item_bias = nn.Parameter(torch.zeros(shape.items, 1))
         for parameter in (self.weight, self.bias):
             parameter.lr_scale = LR_SCALE  # type: ignore[attr-defined]
 
     def entity_rows(self) -> dict[str, Rows]:
-        return {"users": Rows(users=True), "items": Rows(items=True)}
+        return {"users": Rows(users=True), "items": Rows(items=True), "item_bias": Rows(items=True)}
 
     # ---- what a subclass computes
 
@@ -78,14 +80,20 @@ class StaticModel(Model, HasVectors):
             return Loss(torch.zeros(()), {"loss": 0.0, "link_loss": 0.0})
         embedding_loss, user, item = result
         sampled = torch.randint(self.shape.items, (self.config.negatives,), generator=step.generator())
+        sampled, true = sampled.to(self.weight.device), torch.from_numpy(batch.item).long().to(self.weight.device)
         with torch.no_grad():
-            negative = self.item_vectors(sampled.to(self.weight.device), batch)
-        link_loss = self._link_loss(user.detach() * self.weight, item.detach(), negative)
+            negative = self.item_vectors(sampled, batch)
+        query = user.detach() * self.weight
+        link_loss = self._link_loss(query, (true, item.detach()), (sampled, negative))
         log = {"loss": float(embedding_loss.detach()), "link_loss": float(link_loss.detach())}
         return Loss(embedding_loss + link_loss, log)
 
-    def _link_loss(self, query: Tensor, true: Tensor, negative: Tensor) -> Tensor:
-        positive_odds, negative_odds = (query * true).sum(1) + self.bias, query @ negative.T + self.bias
+    def _link_loss(self, query: Tensor, true: tuple[Tensor, Tensor], negative: tuple[Tensor, Tensor]) -> Tensor:
+        """From queries [n, d], and the ids and vectors of the events' items and of the sampled ones."""
+        (true_bias, negative_bias) = (
+            F.embedding(ids, self.item_bias, sparse=True)[:, 0] + self.bias for ids in (true[0], negative[0])
+        )
+        positive_odds, negative_odds = (query * true[1]).sum(1) + true_bias, query @ negative[1].T + negative_bias
         return F.softplus(-positive_odds).mean() + F.softplus(negative_odds).mean()
 
     @torch.no_grad()
@@ -108,9 +116,11 @@ class StaticModel(Model, HasVectors):
         return self._log_odds(users, candidates)
 
     def _log_odds(self, users: Tensor, candidates: Tensor | None) -> Tensor:
-        """[n, I] or [n, C], without the bias, which is the same for all."""
+        """[n, I] or [n, C], without the bias b, which is the same for all."""
         device: Any = self.weight.device
         query = self.users[users.to(device)] * self.weight.detach()
         no_updates = torch.full((len(users),), -1, device=device)
-        scores = all_scores(query, self.items, None, no_updates, no_updates, self.items)
+        scores = (
+            all_scores(query, self.items, None, no_updates, no_updates, self.items) + self.item_bias[:, 0].detach()
+        )
         return scores if candidates is None else scores.gather(1, candidates.to(device))

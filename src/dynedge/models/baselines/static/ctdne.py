@@ -51,6 +51,17 @@ class CtdneConfig:
     negatives: int = option(256, "Number of negative samples per window, for the link classifier.", least=1)
 
 
+SEARCH = {
+    "training.lr": (3e-4, 1e-3, 3e-3),
+    "training.row_lr": (3e-3, 1e-2, 3e-2),
+    "model.walk_length": (5, 10, 20),
+    "model.context_size": (1, 2, 4, 8),
+    "model.recency_bias": (1.0, 2.0, 4.0),
+    "model.noise_samples": (5, 15),
+    "model.windows": (150, 300, 600),
+}
+
+
 class EventsByEntity(NamedTuple):
     """Training events grouped by entity, users then items: those of v are events[starts[v] : starts[v + 1]]."""
 

@@ -61,6 +61,8 @@ class DynAERNNConfig:
 
 SEARCH = {
     "model.beta": (0.05, 0.2, 1.0),
+    "model.hidden": (128, 500),
+    "model.lookback": (2, 5, 9),
     "model.windows": (150, 300),
     "training.lr": (3e-4, 1e-3, 3e-3),
     "training.row_lr": (3e-3, 1e-2, 3e-2),
