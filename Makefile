@@ -7,13 +7,15 @@
 #   make format     fixes what the linter and the formatter can fix
 #   make bench      benchmarks of every stage on this machine
 #   make mutants    how many of the faults in benchmarks/mutants.toml the tests notice
+#   make docs       documentation site in site/; make docs-serve shows it at http://127.0.0.1:8001
+#   make dist       wheel and source archive in dist/, checked
 #   make clean      removes .venv and the demos
 PYTHON ?= python3
 BIN := .venv/bin
 SETUP := .venv/.ready
-EXTRAS := dev,plots,tune,datasets
+EXTRAS := dev,docs,mlflow,plots,tensorboard,tune,datasets
 
-.PHONY: demo demo-retail test test-fast check format bench mutants clean
+.PHONY: demo demo-retail test test-fast check format bench mutants docs docs-serve dist clean
 
 demo: $(SETUP)
 	$(BIN)/dynedge demo --out demo --force
@@ -49,8 +51,19 @@ bench: $(SETUP)
 mutants: $(SETUP)
 	$(BIN)/python benchmarks/mutants.py
 
+docs: $(SETUP)
+	$(BIN)/mkdocs build --strict
+
+docs-serve: $(SETUP)
+	$(BIN)/mkdocs serve --strict --dev-addr 127.0.0.1:8001
+
+dist: $(SETUP)
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/python -m twine check --strict dist/*
+
 clean:
-	rm -rf .venv demo demo-retail
+	rm -rf .venv demo demo-retail site dist
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 $(SETUP): pyproject.toml constraints.txt

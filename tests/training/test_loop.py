@@ -19,7 +19,7 @@ from dynedge.training.config import TrainingConfig
 from dynedge.training.logging import TrainingLogger
 from dynedge.training.loop import SMALL_WINDOW, fit, threads_for
 from dynedge.training.optimizer import Adam
-from dynedge.training.train_state import TIMINGS, EpochTotals, TrainState
+from dynedge.training.train_state import TIMINGS, EpochTotals
 from dynedge.utils.jsonl import read_jsonl
 from dynedge.utils.tensor_io import select_prefix
 
@@ -267,39 +267,6 @@ def test_a_resumed_run_drops_the_records_after_its_checkpoint(tmp_path, capsys):
     assert "resuming after epoch 1" in capsys.readouterr().err
     logger.close()
     assert read_jsonl(tmp_path / "metrics.jsonl") == [{"epoch": 1}]
-
-
-def test_tensorboard_gets_every_metric_and_a_missing_package_is_a_usage_error(tmp_path, monkeypatch):
-    import sys
-    import types
-
-    seen = []
-
-    class Writer:
-        def __init__(self, folder, purge_step):
-            seen.append(folder)
-
-        def add_scalar(self, *what):
-            seen.append(what)
-
-        def close(self):
-            seen.append("closed")
-
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", types.SimpleNamespace(SummaryWriter=Writer))
-    log = log_in_memory()
-    config = resolve_config(RunConfig("toy", ToyConfig(), dataclasses.replace(FAST, epochs=1)), log).training
-    train_state: TrainState = fit(
-        build_model(RunConfig("toy", ToyConfig(), config), log),
-        log,
-        config,
-        logger=TrainingLogger(tmp_path, tensorboard=True),
-    )
-    assert seen[0] == str(tmp_path / "tensorboard")
-    assert ("valid_mrr", train_state.history[0]["valid_mrr"], 1) in seen
-    assert seen[-1] == "closed"
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    with pytest.raises(UsageError, match="dynedge\\[track\\]"):
-        TrainingLogger(tmp_path, tensorboard=True)
 
 
 def test_device_auto_is_the_first_device_a_model_supports(monkeypatch):

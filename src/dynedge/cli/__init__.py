@@ -20,7 +20,6 @@ app = typer.Typer(
     epilog="dynedge COMMAND --help describes a command. Exit codes: 0 success, 2 wrong usage, 3 bad data.",
     cls=SectionedGroup,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"max_content_width": 110},
@@ -30,7 +29,9 @@ EXTRAS = dict.fromkeys(("fastapi", "httptools", "prometheus_client", "starlette"
     "matplotlib": "plots",
     "optuna": "tune",
     "redis": "redis",
-    "tensorboard": "track",
+    "mlflow": "mlflow",
+    "tensorboard": "tensorboard",
+    "wandb": "wandb",
 }  # by package: the optional dependency of dynedge that installs it
 
 # Typer carries its own copy of click in some versions and uses the installed one in others.
@@ -111,6 +112,7 @@ def _register_commands() -> None:
         compare,
         data,
         demo,
+        doctor,
         embed,
         evaluate,
         export,

@@ -26,7 +26,7 @@ class SectionedGroup(TyperGroup):
     """A group whose commands are listed by section."""
 
     SECTIONS = {  # noqa: RUF012
-        "Getting started": ("demo",),
+        "Getting started": ("demo", "doctor"),
         "Data": ("prepare", "append", "info", "datasets", "synth"),
         "Training": ("plan", "train", "update", "tune"),
         "Evaluation": ("evaluate", "compare", "backtest", "paper"),

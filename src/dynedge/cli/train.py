@@ -40,7 +40,13 @@ def train(
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run, if RUN exists.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing run.")] = False,
-    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard files too.")] = False,
+    track: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TRACKER",
+            help="Tracker of the run: tensorboard, mlflow or mlflow:URI, wandb or wandb:PROJECT; repeatable.",
+        ),
+    ] = None,
     plot: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="File for a plot of the learning curve and the longest paths."),
@@ -73,9 +79,7 @@ def train(
             with group.together():
                 run = stack.enter_context(RunFolder(out, resume=resume, force=force, group=group))
                 composed, opened = _compose(run, model, config, flags, assignments or []), read_log(log)
-            trained, state = train_run(
-                run, composed, opened, stop=stop, tensorboard=tensorboard, start_from=start_from
-            )
+            trained, state = train_run(run, composed, opened, stop=stop, track=track or (), start_from=start_from)
     except StoppedBySignal as signal:
         if not is_first:
             raise typer.Exit(signal.exit_code) from None

@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
-from dynedge.config import to_toml
+from dynedge.config import flatten, to_toml
 from dynedge.data.log import EventLog, read_log
 from dynedge.errors import UsageError
 from dynedge.models.base import Model
@@ -37,11 +38,12 @@ def train_run(
     *,
     stop: StopSignal | None = None,
     quiet: bool = False,
-    tensorboard: bool = False,
+    track: Sequence[str] = (),
     start_from: Path | None = None,
 ) -> tuple[RunConfig, TrainState]:
     """Trains a model and writes the run folder; `run` has been entered. The processes of its group train together.
 
+    `track` names trackers (training/trackers.py).
     `start_from` is a run from whose vectors the model starts (initial_vectors.py); a resumed run has stored it.
     Returns the config resolved for this log and machine, and the final training state.
     """
@@ -71,7 +73,7 @@ def train_run(
         if start_from is not None:
             start_from_vectors(model, log, start_from)
     folder = run.folder if group.is_first else None
-    logger = TrainingLogger(folder, quiet=quiet or folder is None, tensorboard=tensorboard)
+    logger = TrainingLogger(folder, quiet=quiet or folder is None, track=track, settings=flatten(config))
     vectors_from = {} if start_from is None else {VECTORS_FROM: os.path.abspath(start_from)}
     with group.together():
         if group.is_first:

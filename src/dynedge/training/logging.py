@@ -1,13 +1,14 @@
-"""Training output: metrics.jsonl, progress on stderr, and TensorBoard on request."""
+"""Training output: metrics.jsonl, progress on stderr, and trackers on request."""
 
 from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from dynedge.errors import UsageError
+from dynedge.training.trackers import Trackers
 from dynedge.training.train_state import Record
 from dynedge.utils.atomic_io import write_text
 from dynedge.utils.progress import Progress, clock, print_line, quantity
@@ -18,10 +19,17 @@ METRICS = "metrics.jsonl"
 class TrainingLogger:
     """Writes one record per epoch to `folder` and progress to stderr; no folder: no files, quiet: no progress."""
 
-    def __init__(self, folder: Path | None = None, *, quiet: bool = False, tensorboard: bool = False) -> None:
-        self.folder, self.quiet = folder, quiet
-        self._new_writer = _tensorboard_writer() if tensorboard and folder else None
-        self._writer: Any = None
+    def __init__(
+        self,
+        folder: Path | None = None,
+        *,
+        quiet: bool = False,
+        track: Sequence[str] = (),
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        """`track` names trackers (trackers.py), which get `settings` too."""
+        self.folder, self.quiet, self._settings = folder, quiet, settings or {}
+        self._trackers = Trackers(track, folder)
         self._file: TextIO | None = None
         self._epochs = 0
         self._progress = Progress("training", 0, quiet=True)
@@ -31,13 +39,12 @@ class TrainingLogger:
 
         `events` is the number of events left to train on, over all epochs.
         """
+        self._trackers.start(self._settings, len(history))
         self._epochs = epochs
         self._progress = Progress("training", events, quiet=self.quiet)
         if self.folder:
             write_text(self.folder / METRICS, "".join(map(_json_line, history)))
             self._file = open(self.folder / METRICS, "a", encoding="utf-8")  # noqa: SIM115
-        if self._new_writer and self.folder:
-            self._writer = self._new_writer(str(self.folder / "tensorboard"), purge_step=len(history) + 1)
         if history:
             self.message(f"resuming after epoch {history[-1]['epoch']}")
 
@@ -52,10 +59,7 @@ class TrainingLogger:
         if self._file:
             self._file.write(_json_line(record))
             self._file.flush()
-        if self._writer:
-            for name, value in record.items():
-                if isinstance(value, int | float):
-                    self._writer.add_scalar(name, value, record["epoch"])
+        self._trackers.log(record["epoch"], record)
         self.message(_sentence(record, self._epochs))
 
     def message(self, line: str) -> None:
@@ -67,8 +71,7 @@ class TrainingLogger:
         self._progress.erase()
         if self._file:
             self._file.close()
-        if self._writer:
-            self._writer.close()
+        self._trackers.close()
 
 
 def _sentence(record: Record, epochs: int) -> str:
@@ -91,11 +94,3 @@ def _json_line(record: Record) -> str:
 
 def _finite_or_none(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _tensorboard_writer() -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise UsageError("--tensorboard needs TensorBoard: pip install 'dynedge[track]'.") from None
-    return SummaryWriter
