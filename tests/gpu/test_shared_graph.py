@@ -40,7 +40,7 @@ def losses(model, step, log, replayed):
         loss, _ = step.run(batch, state, Step(0, 0, window))
         out.append(loss.total)
     assert bool(step._captured) == replayed
-    return torch.stack(out).cpu()
+    return torch.stack(out).double().cpu()
 
 
 @pytest.mark.parametrize("name", ["sasrec", "gru4rec", "sum-pooling", "dien", "mimn"])
