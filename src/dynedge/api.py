@@ -339,8 +339,10 @@ class Edge(Model):
 
 
 @_api_words()
-def compare(*models: Model, protocol: str = "full", quiet: bool = True) -> Comparison:
+def compare(*models: Model, protocol: str = "full", lists: bool = False, quiet: bool = True) -> Comparison:
     """Compares fitted models on the test events of the log that they were all fitted on.
+
+    `lists` adds the metrics of recommended lists (coverage, diversity and others).
 
     >>> frame = {"user_id": [0, 1] * 10, "item_id": [0, 1] * 10, "timestamp": list(range(20))}
     >>> compare(Model("popular").fit(frame), Model("recent").fit(frame)).best
@@ -354,7 +356,8 @@ def compare(*models: Model, protocol: str = "full", quiet: bool = True) -> Compa
     for ranks in evaluated:
         same = sum(name.split(" (")[0] == ranks.config.name for name in names.values())
         names[str(ranks.run)] = f"{ranks.config.name} ({same + 1})" if same else ranks.config.name
-    return Comparison([run | {"name": names[run["run"]]} for run in comparison(evaluated)["runs"]])
+    compared = comparison(evaluated, lists=lists, quiet=quiet)["runs"]
+    return Comparison([run | {"name": names[run["run"]]} for run in compared])
 
 
 def _open_data(data: Any, schema: Schema, out: Path, max_bad: float, quiet: bool, item_table: Any = None) -> EventLog:

@@ -10,7 +10,7 @@ def row(model, mrr, recall, **changes):
     difference = {"mrr": mrr - 0.9, "intervals": {"mrr": [mrr - 0.95, mrr - 0.85]}}
     measured = {"seconds_per_epoch": 2.5, "peak_mib": 3000.4, "parameters": 12_345}
     values = {"model": model, "mrr": mrr, "recall@10": recall, "intervals": intervals, **measured}
-    return {**values, "difference_to_best": difference, "seeds": [{}, {}], "error": None, **changes}
+    return {**values, "difference_to_best": difference, "seeds": [{}, {}], "error": None, "lists": None, **changes}
 
 
 def test_every_number_is_in_its_column():

@@ -118,7 +118,7 @@ def test_the_table_has_the_numbers_of_json_in_their_columns(cli_run, run, log):
     }
     code, out, _ = cli_run("evaluate", run)
     assert code == 0
-    (heading,), metrics, groups = cells(out)
+    (heading,), metrics, _, groups = cells(out)
     assert heading == [f"{run}: toy on {log}, items ranked among all 15 items"]
     valid, test = found["valid"], found["test"]
     assert metrics == [
@@ -135,17 +135,34 @@ def test_the_table_has_the_numbers_of_json_in_their_columns(cli_run, run, log):
         assert shown == [str(group["events"]), *values]
 
 
-def test_metrics_of_lists_are_added_by_an_option(cli_run, run):
-    plain, found = evaluated(cli_run, run), evaluated(cli_run, run, "--lists")
+def test_metrics_of_lists_are_there_unless_they_are_declined(cli_run, run, monkeypatch):
+    plain, found = evaluated(cli_run, run, "--no-lists"), evaluated(cli_run, run)
+    assert "list_events" not in evaluated(cli_run, run, "--protocol", "sampled-499")["test"]
+    assert evaluated(cli_run, run, "--protocol", "sampled-499", "--lists")["test"]["list_events"] == 120
     values = {name: found["test"].pop(name) for name in LIST_TITLES}
     assert found["test"].pop("list_events") == 120
     assert found == plain
     assert values["coverage@10"] >= 10 / 15 and 0 <= values["gini@10"] <= 5 / 15
-    _, metrics, lists, groups = cells(cli_run("evaluate", run, "--lists")[1])
+    _, metrics, lists, groups = cells(cli_run("evaluate", run)[1])
     assert lists[:2] == [["lists of 10 items", "test"], ["lists", "120"]]
     shown = ["-" if value is None else f"{value:.4f}" for value in values.values()]
     assert lists[2:] == [list(pair) for pair in zip(LIST_TITLES.values(), shown, strict=True)]
-    assert cells(cli_run("evaluate", run)[1])[1:] == [metrics, groups]
+    assert cells(cli_run("evaluate", run, "--no-lists")[1])[1:] == [metrics, groups]
+    monkeypatch.setattr("dynedge.runs.list_evaluation._collect", None)  # from here on only the cache answers
+    assert evaluated(cli_run, run)["test"]["coverage@10"] == values["coverage@10"]
+
+
+@pytest.mark.parametrize("damage", [b"", b"PK", None])
+def test_damaged_or_outdated_lists_are_made_again(cli_run, run, damage):
+    first, path = evaluated(cli_run, run), run / "ranks" / "lists.npz"
+    if damage is None:
+        key = json.loads(path.with_suffix(".json").read_text())
+        path.with_suffix(".json").write_text(json.dumps(key | {"model": "another"}))
+    else:
+        path.write_bytes(damage)
+    assert evaluated(cli_run, run) == first
+    assert json.loads(path.with_suffix(".json").read_text())["model"] != "another"
+    assert path.stat().st_size > 1000
 
 
 def test_ranks_are_cached_until_model_or_state_change(cli_run, run, log, monkeypatch):
@@ -193,7 +210,7 @@ def test_ranks_of_another_split_are_computed_again(cli_run, run):
 
 
 def test_a_read_only_run_folder_is_evaluated_without_a_cache(cli_run, run, monkeypatch):
-    from dynedge.runs import evaluate_run as evaluation
+    from dynedge.runs import evaluation_cache as evaluation
 
     def refuse(*_):
         raise OSError(30, "Read-only file system")
@@ -293,7 +310,7 @@ def test_the_tables_of_compare_have_the_numbers_of_json_and_mark_the_best(cli_ru
     code, out, err = cli_run("compare", other, run, "--plot", tmp_path / "plot.png")
     assert code == 0, err
     assert (tmp_path / "plot.png").read_bytes()[1:4] == b"PNG"
-    (heading,), means, intervals, _ = cells(out)
+    (heading,), means, intervals, lists, _ = cells(out)
     test = found["runs"][0]["test"]
     assert heading == [f"{log}, 120 test events of {test['users']} users, items ranked among all 15 items"]
     assert means[0] == ["run", "model", *TITLES.values()]
@@ -303,6 +320,10 @@ def test_the_tables_of_compare_have_the_numbers_of_json_and_mark_the_best(cli_ru
             mine, theirs = (f"{two['test'][name]:{',.1f' if name == 'mean_rank' else '.4f'}}" for two in (one, rival))
             better = float(mine) < float(theirs) if name == "mean_rank" else float(mine) > float(theirs)
             assert text == mine + ("*" if better or mine == theirs else "°"), name
+    assert lists[0] == ["run, lists of 10 items", *LIST_TITLES.values()]
+    for one, row in zip(found["runs"], lists[1:], strict=True):
+        values = [one["test"][name] for name in LIST_TITLES]
+        assert row == [one["run"], *("-" if value is None else f"{value:.4f}" for value in values)]
     assert any("°" in text for text in means[2]) and "°" in (means[1][-1] + means[2][-1])
     best, last = found["runs"]
     assert intervals == [

@@ -8,7 +8,7 @@ from evaluation.scorers import Popular
 from dynedge.data.log import EventLog
 from dynedge.evaluation.list_metrics import LIST_METRICS, calibration_error, gini, list_metrics
 from dynedge.evaluation.protocol import chunks
-from dynedge.evaluation.top_lists import TopListCollector, TopLists, sampled_events
+from dynedge.evaluation.top_lists import TopListCollector, TopLists, sampled_blocks
 from dynedge.models.capabilities import HasVectors
 
 NONE = np.empty(0, np.float32)
@@ -55,9 +55,10 @@ def test_gini_and_calibration():
     assert calibration_error(confidence, ~correct) == pytest.approx(0.6)
 
 
-def test_sampled_events_are_spread_evenly():
-    assert sampled_events(range(10, 14)).tolist() == [10, 11, 12, 13]
-    assert sampled_events(range(10, 20), 3).tolist() == [10, 13, 16]
+def test_sampled_blocks_are_spread_evenly():
+    assert sampled_blocks(range(10, 14)) == [range(10, 14)]
+    assert sampled_blocks(range(10, 41), sample=6, blocks=3) == [range(10, 12), range(20, 22), range(30, 32)]
+    assert sum(map(len, sampled_blocks(range(20_007)))) == 20_000
 
 
 class Vectored(Popular, HasVectors):
@@ -68,7 +69,7 @@ class Vectored(Popular, HasVectors):
 @pytest.mark.parametrize("chunk", [1, 4, 100])
 def test_lists_are_the_best_items_before_each_sampled_event(chunk):
     model = Vectored.of(LOG)
-    collector = TopListCollector(model, model.start(), range(2, 6), sample=2)
+    collector = TopListCollector(model, model.start(), [range(2, 3), range(4, 5)])
     state = model.start()
     for part in chunks(model, LOG, range(6), "full", chunk):
         collector.add(part.window.events, model.score(part.batch, None, state))

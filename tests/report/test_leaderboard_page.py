@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from dynedge.errors import UsageError
+from dynedge.evaluation.list_metrics import TITLES
 from dynedge.report.leaderboard_page import HEADINGS, check_folder, page, write_page
 
 
@@ -26,6 +27,7 @@ def row(model: str, mrr: float, **changes: Any) -> dict[str, Any]:
         "parameters": 1000,
         "seeds": [{"valid": [0.1, 0.3, 0.2]}, {"valid": [0.1, 0.2, 0.25]}],
         "error": None,
+        "lists": None,
         **changes,
     }
 
@@ -170,3 +172,13 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
         check_folder(tmp_path / "file")
     with pytest.raises(UsageError, match=r"the folder .*no/such does not exist"):
         check_folder(tmp_path / "no" / "such" / "page")
+
+
+def test_metrics_of_lists_are_a_table_of_their_own() -> None:
+    values = dict(zip(TITLES, [0.1, 0.2, 3.4, None, 0.5, 0.6, 0.7], strict=True))
+    text = page(leaderboard(BEST | {"lists": values}, row("jodie", 0.8)))
+    table = text[text.index("Metrics beyond accuracy") :].split("</table>")[0]
+    assert re.findall(r"<th>(.*?)</th>", table) == ["model", *TITLES.values()]
+    cells = ["edge", "0.1000", "0.2000", "3.4000", "–", "0.5000", "0.6000", "0.7000"]
+    assert re.findall(r"<td>(.*?)</td>", table) == cells
+    assert "Metrics beyond accuracy" not in page(leaderboard(BEST))

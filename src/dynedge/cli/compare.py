@@ -12,8 +12,8 @@ import typer
 from dynedge.cli import app
 from dynedge.cli.config_flags import config_flag
 from dynedge.cli.help_format import SectionedCommand
-from dynedge.cli.options import Json, Protocol
-from dynedge.cli.tables import LEGEND, mark_best, metric_cell, table
+from dynedge.cli.options import Json, Lists, Protocol
+from dynedge.cli.tables import LEGEND, list_table, mark_best, metric_cell, table
 from dynedge.errors import UsageError
 
 FOR_A_LOG, FOR_RUNS = "Options of compare LOG", "Options of compare RUN RUN…"
@@ -52,11 +52,13 @@ def compare(
         typer.Option(metavar="FILE", help="File for a plot of the comparison.", rich_help_panel=FOR_RUNS),
     ] = None,
     protocol: Protocol = "full",
+    lists: Lists = None,
     as_json: Json = False,
 ) -> None:
     """Compare runs, or models trained on a log, by test metrics.
 
-    Prints MRR and Recall@10 with confidence intervals and paired differences to the best model. Given a log, every
+    Prints MRR and Recall@10 with confidence intervals and paired differences to the best model, and metrics of
+    recommended lists: coverage, diversity and others. Given a log, every
     model is first trained and evaluated in a process of its own; time per epoch, peak memory and number of parameters
     are printed too, and a model that fails is listed with the reason. An interrupted comparison continues when the
     same command is run again.
@@ -70,16 +72,16 @@ def compare(
             raise UsageError("--plot is for runs; for a log, --report DIR writes a page with plots.")
         from dynedge.cli.compare_models import compare_log
 
-        compare_log(paths[0], models or "all", seeds or 3, epochs, runs, report, protocol, as_json)
+        compare_log(paths[0], models or "all", seeds or 3, epochs, runs, report, protocol, lists, as_json)
     elif given:
         raise UsageError(
             f"{given[0]} is for a log, as in dynedge compare LOG {given[0]} …; runs are trained already."
         )
     else:
-        _compare_runs(paths, protocol, plot, as_json)
+        _compare_runs(paths, protocol, lists, plot, as_json)
 
 
-def _compare_runs(runs: list[Path], protocol: str, plot: Path | None, as_json: bool) -> None:
+def _compare_runs(runs: list[Path], protocol: str, lists: bool | None, plot: Path | None, as_json: bool) -> None:
     if plot:
         from dynedge.report.compare_figure import draw_comparison
         from dynedge.report.style import check_plot_path
@@ -87,7 +89,7 @@ def _compare_runs(runs: list[Path], protocol: str, plot: Path | None, as_json: b
         check_plot_path(plot)
     from dynedge.experiments.compare_runs import compare_runs
 
-    comparison = compare_runs(runs, protocol=protocol)
+    comparison = compare_runs(runs, protocol=protocol, lists=lists)
     print(json.dumps(comparison) if as_json else _text(comparison))
     if plot:
         draw_comparison(comparison, plot)
@@ -111,10 +113,11 @@ def _text(comparison: dict[str, Any]) -> str:
             cells += [metric_cell(name, difference, signed=True) if difference else ""]
         intervals.append([run["run"], *cells])
     test = runs[0]["test"]
+    lists = list_table([(run["run"], run["test"]) for run in runs])
     return (
         f"{comparison['log']}, {test['events']:,} test events of {test['users']:,} users, "
         f"items ranked among {describe_candidates(comparison['protocol'], comparison['items'])}\n\n"
-        f"{table(means, text_columns=(0, 1))}\n\n{table(intervals)}\n\n{LEGEND}; "
+        f"{table(means, text_columns=(0, 1))}\n\n{table(intervals)}\n\n{lists}{LEGEND}; "
         f"difference to best: mean difference per event to {comparison['best']}, the best by MRR; "
         "intervals: bootstrap over users"
     )

@@ -10,7 +10,7 @@ from typing import Any
 import typer
 
 from dynedge.cli import stopped
-from dynedge.cli.tables import LEGEND, mark_best, metric_cell, table
+from dynedge.cli.tables import LEGEND, list_table, mark_best, metric_cell, table
 
 
 def compare_log(
@@ -21,6 +21,7 @@ def compare_log(
     runs: Path | None,
     report: Path | None,
     protocol: str,
+    lists: bool | None,
     as_json: bool,
 ) -> None:
     """Trains and evaluates the models, prints the leaderboard and writes the report."""
@@ -36,7 +37,9 @@ def compare_log(
     suffix = "-tgb-runs" if protocol == TGB else "-runs"  # another split, hence other runs
     folder = runs or path.resolve().with_name(f"{path.resolve().name}{suffix}")
     try:
-        leaderboard = run_benchmark(read_log(path), names, folder, seeds=seeds, epochs=epochs, protocol=protocol)
+        leaderboard = run_benchmark(
+            read_log(path), names, folder, seeds=seeds, epochs=epochs, protocol=protocol, lists=lists
+        )
     except StoppedBySignal as signal:
         raise stopped(signal, signal.exit_code, "run the same command again to continue") from None
     print(json.dumps(leaderboard) if as_json else _text(leaderboard))
@@ -57,6 +60,8 @@ def _text(leaderboard: dict[str, Any]) -> str:
     ]
     if rows:
         parts.append(_table(rows))
+        if lists := list_table([(row["model"], row["lists"] or {}) for row in rows], "model"):
+            parts.append(lists.rstrip())
         parts.append(
             f"{LEGEND}; difference to best: mean difference per event to {leaderboard['best']}\n"
             "intervals: bootstrap over users; with several seeds, each event counts with its mean over seeds\n"

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from dynedge.cli import app
-from dynedge.cli.options import Json, Protocol, RunFolder
+from dynedge.cli.options import Json, Lists, Protocol, RunFolder
 from dynedge.cli.tables import metric_cell, table
 
 
@@ -18,20 +18,16 @@ def evaluate(
     run: RunFolder,
     log: Annotated[Path | None, typer.Argument(metavar="LOG", help="The log of the run, if it was moved.")] = None,
     protocol: Protocol = "full",
-    lists: Annotated[
-        bool,
-        typer.Option(
-            "--lists", help="Metrics of recommended lists too: coverage, diversity and others; a second pass."
-        ),
-    ] = False,
+    lists: Lists = None,
     as_json: Json = False,
 ) -> None:
     """Compute ranking metrics on validation and test events.
 
-    Events are processed in time order: the item of each event is ranked, then the event updates the states. Ranks are
-    cached in RUN/ranks. docs/evaluation.md describes the protocol.
+    Events are processed in time order: the item of each event is ranked, then the event updates the states. Ranks and
+    recommended lists are cached in RUN/ranks. docs/evaluation.md describes the protocol and all metrics.
     """
     from dynedge.runs.evaluate_run import PARTS, evaluate_run
+    from dynedge.runs.list_evaluation import evaluate_lists, with_lists
     from dynedge.utils.process_group import process_group
 
     with process_group() as group:
@@ -47,9 +43,7 @@ def evaluate(
         **({} if evaluated.rate is None else {"rate": evaluated.rate}),
         **{part: evaluated.summary(part) for part in reversed(PARTS)},
     }
-    if lists:
-        from dynedge.runs.list_evaluation import evaluate_lists
-
+    if with_lists(lists, protocol):
         summary["test"] |= evaluate_lists(evaluated)
     print(json.dumps(summary) if as_json else _text(summary))
 

@@ -19,6 +19,13 @@ Protocol = Annotated[
         "Benchmark), or online (all items; the model learns from each event after ranking it).",
     ),
 ]
+Lists = Annotated[
+    bool | None,
+    typer.Option(
+        "--lists/--no-lists",
+        help="Metrics of recommended lists too: coverage, diversity and others. [default: with protocol full]",
+    ),
+]
 NewerEvents = Annotated[
     Path | None,
     typer.Option(metavar="LOG", help="Log whose newer events update the states before the answer."),

@@ -54,6 +54,19 @@ def rich_table(
     return file.getvalue().rstrip("\n")
 
 
+def list_table(rows: Sequence[tuple[str, dict[str, Any]]], first: str = "run") -> str:
+    """Returns a table of the metrics of recommended lists, by name of a run or model; empty if there are none."""
+    from dynedge.evaluation.list_metrics import TITLES
+
+    if not any(name in summary for _, summary in rows for name in TITLES):
+        return ""
+    lines = [[f"{first}, lists of 10 items", *TITLES.values()]]
+    for title, summary in rows:
+        values = (summary.get(name) for name in TITLES)
+        lines.append([title, *("-" if value is None else f"{value:.4f}" for value in values)])
+    return table(lines) + "\n\n"
+
+
 def metric_cell(name: str, summary: dict[str, Any], *, signed: bool = False) -> str:
     """Returns a metric and its confidence interval: 0.8123 [0.8021, 0.8224]."""
     if summary[name] is None:

@@ -58,6 +58,12 @@ class Comparison(Frame):
             for model in models
             for name in METRICS
         ]
+        rows += [
+            (model["name"], name, model["test"][name], *[None] * 5)
+            for model in models
+            for name in LIST_METRICS
+            if name in model["test"]
+        ]
         names = "model", "metric", "value", "low", "high", "difference", "difference_low", "difference_high"
         super().__init__(_columns(names, rows))
 

@@ -5,6 +5,7 @@ Legend: m sampled events, n events of a window, I items, K items of a list.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,7 @@ from dynedge.models.capabilities import HasVectors, capable
 from dynedge.utils.array_type import Array
 
 K = 10
-SAMPLE = 20_000  # events whose lists are kept, spread evenly over the test events
+SAMPLE, BLOCKS = 20_000, 20  # events whose lists are kept, in blocks that are spread evenly over the test events
 NO_ITEM = -1  # pads a list where fewer than K items have a score
 BLOCK_SCORES = 1 << 23  # scores copied at once
 
@@ -36,17 +37,24 @@ class TopLists:
         return dict(vars(self))
 
 
-def sampled_events(events: range, sample: int = SAMPLE) -> Array:
-    """int64[min(sample, events)]: positions of events, spread evenly over the range."""
-    count = min(len(events), sample)
-    return events.start + np.arange(count, dtype=np.int64) * len(events) // max(count, 1)
+def sampled_blocks(events: range, sample: int = SAMPLE, blocks: int = BLOCKS) -> list[range]:
+    """Blocks of events, spread evenly over the range: `sample` in all, or all events if there are fewer.
+
+    >>> sampled_blocks(range(100, 200), sample=10, blocks=2)
+    [range(100, 105), range(150, 155)]
+    """
+    if len(events) <= sample:
+        return [events]
+    starts = (events.start + block * len(events) // blocks for block in range(blocks))
+    return [range(start, start + sample // blocks) for start in starts]
 
 
 class TopListCollector:
     """Keeps the lists of sampled events; `add` is given the scores of one window after the other."""
 
-    def __init__(self, model: Model, state: State, events: range, sample: int = SAMPLE) -> None:
-        self.events, self._vectors = sampled_events(events, sample), _unit_vectors(model, state)
+    def __init__(self, model: Model, state: State, blocks: Sequence[range]) -> None:
+        self.events = np.concatenate([np.arange(block.start, block.stop, dtype=np.int64) for block in blocks])
+        self._vectors = _unit_vectors(model, state)
         self._parts: list[tuple[Tensor, Tensor, Tensor]] = []
 
     def add(self, window: range, scores: Tensor) -> None:

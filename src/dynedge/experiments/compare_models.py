@@ -23,6 +23,7 @@ from dynedge.experiments.leaderboard import EntryRanks, leaderboard
 from dynedge.experiments.subprocess_training import announce, is_trained, train_in_subprocess
 from dynedge.runs.evaluate_run import RunRanks, cached_ranks, check_protocol
 from dynedge.runs.folder import RunFolder, check_version, is_finished, is_run_folder, read_config
+from dynedge.runs.list_evaluation import with_lists
 from dynedge.runs.run_config import RunConfig, resolve_config
 from dynedge.utils.signals import StopSignal
 
@@ -47,6 +48,7 @@ def run_benchmark(
     seeds: int = 3,
     epochs: int | None = None,
     protocol: str = "full",
+    lists: bool | None = None,
 ) -> dict[str, Any]:
     """Trains and evaluates the runs missing in `folder`; returns the leaderboard as plain values, as `--json` prints.
 
@@ -55,18 +57,25 @@ def run_benchmark(
     entries = benchmark_entries(names, epochs)
     if protocol == TGB and negatives_checksum(log) is None:
         entries = [_split_by_time(entry) for entry in entries]
-    ranks, errors = rank_entries(log, entries, folder, seeds=seeds, protocol=protocol)
+    lists = with_lists(lists, protocol)
+    ranks, errors = rank_entries(log, entries, folder, seeds=seeds, protocol=protocol, lists=lists)
     return {
         "log": str(log.path),
         "protocol": protocol,
         "items": log.num_items,
         "runs": str(folder),
-        **leaderboard(ranks, errors),
+        **leaderboard(ranks, errors, lists=lists),
     }
 
 
 def rank_entries(
-    log: EventLog, entries: Sequence[BenchmarkEntry], folder: Path, *, seeds: int, protocol: str
+    log: EventLog,
+    entries: Sequence[BenchmarkEntry],
+    folder: Path,
+    *,
+    seeds: int,
+    protocol: str,
+    lists: bool = False,
 ) -> tuple[dict[str, EntryRanks], dict[str, str | None]]:
     """Trains and evaluates the runs missing in `folder`; returns ranks and errors by the name of the entry."""
     check_protocol(protocol)
@@ -74,7 +83,7 @@ def rank_entries(
     for run in (run for group in runs.values() for run in group):
         check_reusable(run, log)
     folder.mkdir(parents=True, exist_ok=True)
-    errors = _run_missing(runs, log, protocol)
+    errors = _run_missing(runs, log, protocol, lists)
     ranks: dict[str, EntryRanks] = {
         name: {(run.recipe, run.seed): done for run in group if (done := _ranks(run, log, protocol))}
         for name, group in runs.items()
@@ -137,7 +146,9 @@ def _ranks(run: BenchmarkRun, log: EventLog, protocol: str) -> RunRanks | None:
     return cached_ranks(run.folder, run.config, log, protocol) if is_trained(run.folder, run.config) else None
 
 
-def _run_missing(runs: Mapping[str, Sequence[BenchmarkRun]], log: EventLog, protocol: str) -> dict[str, str]:
+def _run_missing(
+    runs: Mapping[str, Sequence[BenchmarkRun]], log: EventLog, protocol: str, lists: bool
+) -> dict[str, str]:
     """Trains and evaluates what is missing, the first seed of every recipe first; returns errors by recipe."""
     ordered = sorted((run for group in runs.values() for run in group), key=lambda run: run.seed)
     missing = [run for run in ordered if _ranks(run, log, protocol) is None]
@@ -149,7 +160,7 @@ def _run_missing(runs: Mapping[str, Sequence[BenchmarkRun]], log: EventLog, prot
             run, *rest = missing
             number = total - len(missing) + 1
             announce(f"run {number} of {total}: {run.recipe}, seed {run.seed}", _seconds_left(missing, seconds))
-            result = train_in_subprocess(run.recipe, run.config, run.folder, log.path, protocol)
+            result = train_in_subprocess(run.recipe, run.config, run.folder, log.path, protocol, lists=lists)
             if result.error is None:
                 seconds[run.recipe] = result.seconds
             else:

@@ -11,17 +11,22 @@ from dynedge.errors import UsageError
 from dynedge.evaluation.summary import difference
 from dynedge.runs.evaluate_run import PARTS, RunRanks, evaluate_run
 from dynedge.runs.folder import IDS, check_finished, read_config
+from dynedge.runs.list_evaluation import evaluate_lists, with_lists
 
 
-def compare_runs(folders: Sequence[Path], *, protocol: str = "full") -> dict[str, Any]:
+def compare_runs(folders: Sequence[Path], *, protocol: str = "full", lists: bool | None = None) -> dict[str, Any]:
     """Returns the runs by descending test MRR as plain values, each but the first with its difference to the best."""
     check_comparable(folders)
-    return comparison([evaluate_run(folder, protocol=protocol) for folder in folders])
+    evaluated = [evaluate_run(folder, protocol=protocol) for folder in folders]
+    return comparison(evaluated, lists=with_lists(lists, protocol))
 
 
-def comparison(evaluated: Sequence[RunRanks]) -> dict[str, Any]:
-    """Returns runs on the same events by descending test MRR, as plain values."""
+def comparison(evaluated: Sequence[RunRanks], *, lists: bool = False, quiet: bool = False) -> dict[str, Any]:
+    """Returns runs on the same events by descending test MRR, as plain values; `lists` adds metrics of lists."""
     summaries = {run: {part: run.summary(part) for part in PARTS} for run in evaluated}
+    if lists:
+        for run, summary in summaries.items():
+            summary["test"] |= evaluate_lists(run, quiet=quiet)
     order = sorted(evaluated, key=lambda run: -(summaries[run]["test"]["mrr"] or 0.0))
     runs = [
         {"run": str(run.run), "model": run.config.name, **summaries[run]}

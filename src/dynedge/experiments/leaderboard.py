@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from dynedge.evaluation.list_metrics import LIST_METRICS
 from dynedge.evaluation.metrics import mean
 from dynedge.evaluation.summary import difference, summarize
 from dynedge.runs.evaluate_run import RunRanks
 from dynedge.runs.folder import RUN_INFO
+from dynedge.runs.list_evaluation import evaluate_lists
 from dynedge.training.logging import METRICS
 from dynedge.utils.array_type import Array
 from dynedge.utils.file_checks import read_json_object
@@ -31,15 +33,24 @@ EMPTY_ROW = dict.fromkeys(
         "parameters",
         "recipe",
         "difference_to_best",
+        "lists",
     )
 )
 
 
-def leaderboard(ranks: Mapping[str, EntryRanks], errors: Mapping[str, str | None]) -> dict[str, Any]:
-    """Returns {"events", "users", "best", "rows"}, with a row for every entry, failed ones included."""
+def leaderboard(
+    ranks: Mapping[str, EntryRanks], errors: Mapping[str, str | None], *, lists: bool = False
+) -> dict[str, Any]:
+    """Returns {"events", "users", "best", "rows"}, with a row for every entry, failed ones included.
+
+    `lists` adds the metrics of recommended lists to each row.
+    """
     rows = [
         (_row(name, seeds := _best_recipe(runs)) | {"error": errors[name]}, seeds) for name, runs in ranks.items()
     ]
+    if lists:
+        for row, seeds in rows:
+            row["lists"] = _list_metrics(seeds)
     rows.sort(key=lambda row: (not row[1], -(row[0]["mrr"] or 0.0)))
     first, best = rows[0]
     for row, seeds in rows[1:]:
@@ -51,6 +62,15 @@ def leaderboard(ranks: Mapping[str, EntryRanks], errors: Mapping[str, str | None
         "best": first["model"] if best else None,
         "rows": [row for row, _ in rows],
     }
+
+
+def _list_metrics(seeds: Mapping[int, RunRanks]) -> dict[str, float | None] | None:
+    """The metrics of recommended lists, each the mean over seeds."""
+    values = [evaluate_lists(run) for run in seeds.values()]
+    if not values:
+        return None
+    columns = {name: [one[name] for one in values] for name in LIST_METRICS}
+    return {name: None if None in column else fmean(column) for name, column in columns.items()}
 
 
 def _test_ranks(seeds: Mapping[int, RunRanks]) -> Array:

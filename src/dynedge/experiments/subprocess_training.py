@@ -12,6 +12,7 @@ from dynedge.data.log import read_log
 from dynedge.models.registry import Entry, entries, use_only
 from dynedge.runs.evaluate_run import evaluate_run
 from dynedge.runs.folder import RunFolder, is_finished, read_config
+from dynedge.runs.list_evaluation import evaluate_lists
 from dynedge.runs.run_config import RunConfig
 from dynedge.runs.train_run import train_run
 from dynedge.utils.progress import clock
@@ -28,15 +29,17 @@ class TrainingResult:
 
 
 def train_in_subprocess(
-    title: str, config: RunConfig, folder: Path, log: Path, protocol: str | None = None
+    title: str, config: RunConfig, folder: Path, log: Path, protocol: str | None = None, *, lists: bool = False
 ) -> TrainingResult:
     """Trains a run in a subprocess, resuming it if its folder exists; then evaluates it if a protocol is given.
+
+    `lists`: its recommended lists too.
 
     `title` names the run in the message about a failure on stderr.
     """
     started, error = time.monotonic(), None
     try:
-        run_in_subprocess(_train, entries(), config, folder, log, protocol)
+        run_in_subprocess(_train, entries(), config, folder, log, protocol, lists)
     except SubprocessError as failure:
         error = str(failure)
         print(f"{title} failed: {error}", file=sys.stderr, flush=True)
@@ -54,11 +57,15 @@ def is_trained(folder: Path, config: RunConfig) -> bool:
     return is_finished(folder) and read_config(folder) == config
 
 
-def _train(models: Mapping[str, Entry], config: RunConfig, folder: Path, log: Path, protocol: str | None) -> None:
+def _train(
+    models: Mapping[str, Entry], config: RunConfig, folder: Path, log: Path, protocol: str | None, lists: bool
+) -> None:
     use_only(models)
     with StopSignal() as stop:
         if not is_trained(folder, config):
             with RunFolder(folder, resume=True) as run:
                 train_run(run, config, read_log(log), stop=stop)
         if protocol is not None:
-            evaluate_run(folder, log, protocol=protocol)
+            ranks = evaluate_run(folder, log, protocol=protocol)
+            if lists:
+                evaluate_lists(ranks)

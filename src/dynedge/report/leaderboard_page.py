@@ -9,6 +9,7 @@ from typing import Any
 
 from dynedge import __version__
 from dynedge.errors import UsageError
+from dynedge.evaluation.list_metrics import TITLES
 from dynedge.evaluation.summary import describe_candidates
 from dynedge.report.svg import Scale, axes, chart, dot, labels, line, path, text
 from dynedge.utils.atomic_io import write_text
@@ -18,6 +19,11 @@ Row = dict[str, Any]
 
 STYLE = Path(__file__).with_name("page.css")
 NAME = "index.html"
+LISTS = """Of the ten items that each model would have recommended just before sampled test events. Coverage: share of
+all items that are in a list. Gini: 0 if all items are shown equally often, near 1 if a few are. Novelty: mean of
+&#8722;log2 of the items' shares of training events. Diversity: mean distance (1 &#8722; cosine) between a list's item
+vectors. Popularity bias: popularity of the items shown, divided by that of the items chosen. Repeat share: items that
+the user had before. Calibration error: of the probability of the first item."""
 HEADINGS = (
     "model",
     "MRR",
@@ -56,6 +62,7 @@ def page(leaderboard: Row) -> str:
         f"<h1>{title}</h1>",
         _introduction(leaderboard),
         _table(leaderboard["rows"], highlights),
+        *_lists_section(rows),
         *([_scatter_section(rows, highlights)] if any(_has_time(row) for row in rows) else []),
         *_curves_section(rows, highlights),
         f"<p><small>dynedge {__version__}: <code>dynedge compare {escape(leaderboard['log'])} --protocol "
@@ -145,6 +152,24 @@ def _interval_chart(row: Row, css_class: str, x: Scale) -> str:
     low, high = row["intervals"]["mrr"]
     parts = [line(6, 9, 144, 9, "grid"), line(x(low), 9, x(high), 9, css_class), dot(x(row["mrr"]), 9, css_class, 4)]
     return chart(150, 18, parts, f"MRR of {row['model']}: {row['mrr']:.4f}, {low:.4f} to {high:.4f}")
+
+
+def _lists_section(rows: Sequence[Row]) -> list[str]:
+    """Table of the metrics of recommended lists."""
+    shown = [row for row in rows if row["lists"]]
+    if not shown:
+        return []
+    head = "".join(f"<th>{escape(title)}</th>" for title in ("model", *TITLES.values()))
+    body = "".join(
+        f"<tr><td>{escape(row['model'])}</td>"
+        + "".join(f"<td>{'–' if (value := row['lists'][name]) is None else _rounded(value)}</td>" for name in TITLES)
+        + "</tr>\n"
+        for row in shown
+    )
+    return [
+        f'<h2>Metrics beyond accuracy</h2><p>{LISTS}</p><div class="scroll"><table><thead><tr>{head}</tr></thead>'
+        f"<tbody>\n{body}</tbody></table></div>"
+    ]
 
 
 # ---- charts

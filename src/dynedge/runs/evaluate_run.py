@@ -1,15 +1,13 @@
 """Evaluates a run: the ranks of its validation and test events, cached in the run folder.
 
-RUN/ranks/PROTOCOL.npy holds the ranks, PROTOCOL.json everything they depend on; if that has changed, the events are
-ranked again.
+RUN/ranks/PROTOCOL.npy holds the ranks (evaluation_cache.py).
 """
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +28,14 @@ from dynedge.evaluation.protocol import ONLINE, PROTOCOLS, rank_events
 from dynedge.evaluation.summary import summarize
 from dynedge.models.capabilities import Growable, capable
 from dynedge.models.registry import find_entry
-from dynedge.runs.folder import IDS, MODEL, STATE, check_finished, load_run, read_config
+from dynedge.runs.evaluation_cache import FOLDER, read_cached, write_cached
+from dynedge.runs.folder import IDS, MODEL, STATE, LoadedRun, check_finished, load_run, read_config
 from dynedge.runs.online_evaluation import online_key, rank_run_online
 from dynedge.runs.run_config import RunConfig, usable_device
 from dynedge.runs.trained_log import as_trained
 from dynedge.training.precision import autocast
 from dynedge.utils.array_type import Array
-from dynedge.utils.atomic_io import file_sha256, write_atomically, write_text
-from dynedge.utils.file_checks import check_regular, read_json_object, remembered_sha256
+from dynedge.utils.file_checks import remembered_sha256
 from dynedge.utils.process_group import ALONE, ProcessGroup, local_device
 from dynedge.utils.progress import Progress
 
@@ -97,20 +95,20 @@ def evaluate_run(
         opened = _open_log(folder, config, log)
         if protocol == TGB:
             check_board_split(config, opened, folder)
-    key = _cache_key(folder, config, opened, protocol)
+    key = cache_key(folder, config, opened, protocol)
     group.check_same({"log": opened.fingerprint, "run": key["model"]})
-    cached = _read_cache(folder, protocol, key, len(_ranked_events(config, opened)))
+    cached = _read_ranks(folder, protocol, key, len(_ranked_events(config, opened)))
     if cached is None or not all(group.gather_json(cached is not None)):
         cached = _rank_events(folder, opened, protocol, quiet or not group.is_first, group)
         if group.is_first:
-            _write_cache(folder, protocol, key, *cached)
+            _write_ranks(folder, protocol, key, *cached)
     return RunRanks(folder, config, opened, protocol, *cached)
 
 
 def cached_ranks(folder: Path, config: RunConfig, log: EventLog, protocol: str) -> RunRanks | None:
     """Returns the cached ranks of a finished run, or None if it has to be evaluated."""
-    key = _cache_key(folder, config, log, protocol)
-    cached = _read_cache(folder, protocol, key, len(_ranked_events(config, log)))
+    key = cache_key(folder, config, log, protocol)
+    cached = _read_ranks(folder, protocol, key, len(_ranked_events(config, log)))
     return None if cached is None else RunRanks(folder, config, log, protocol, *cached)
 
 
@@ -146,17 +144,22 @@ def _rank_events(
             )
         online = rank_run_online(folder, log, quiet=quiet)
         return online.ranks, online.rate
-    training = read_config(folder).training
-    run = load_run(folder, local_device(usable_device(training)))
-    both = _ranked_events(run.config, log)
-    if (log.num_users, log.num_items) != (run.log.num_users, run.log.num_items):
-        growable = capable(run.model, Growable)
-        assert growable is not None, "_open_log checks it"
-        growable.grow(log.num_users, log.num_items, run.state)
+    run = load_for(folder, log)
+    training, both = run.config.training, _ranked_events(run.config, log)
     with Progress(f"ranking {folder.name}", total=len(both), quiet=quiet) as progress, autocast(training):
         model, state, advance = run.model, run.state, progress.advance
         shared: dict[str, Any] = {"shares": training.segments, "group": group}
         return rank_events(model, log, both, state, protocol=protocol, on_progress=advance, **shared), None
+
+
+def load_for(folder: Path, log: EventLog) -> LoadedRun:
+    """Loads a run to evaluate it on a log in its rows; what the log has gained gets rows without training."""
+    run = load_run(folder, local_device(usable_device(read_config(folder).training)))
+    if (log.num_users, log.num_items) != (run.log.num_users, run.log.num_items):
+        growable = capable(run.model, Growable)
+        assert growable is not None, "_open_log checks it"
+        growable.grow(log.num_users, log.num_items, run.state)
+    return run
 
 
 def _open_log(folder: Path, config: RunConfig, given: Path | EventLog | None) -> EventLog:
@@ -196,7 +199,7 @@ def _warn(message: str) -> None:
     print(f"dynedge: warning: {message}", file=sys.stderr)
 
 
-def _cache_key(folder: Path, config: RunConfig, log: EventLog, protocol: str) -> dict[str, Any]:
+def cache_key(folder: Path, config: RunConfig, log: EventLog, protocol: str) -> dict[str, Any]:
     """Returns everything the ranks depend on."""
     return {
         "dynedge": __version__,
@@ -213,34 +216,22 @@ def _cache_key(folder: Path, config: RunConfig, log: EventLog, protocol: str) ->
     }
 
 
-def _read_cache(folder: Path, protocol: str, key: dict[str, Any], events: int) -> tuple[Array, float | None] | None:
+def _read_ranks(folder: Path, protocol: str, key: dict[str, Any], events: int) -> tuple[Array, float | None] | None:
     """Returns the cached ranks of this many events and the chosen rate, or None."""
-    path = folder / "ranks" / f"{protocol}.npy"
-    try:
-        check_regular(path)
-        stored = read_json_object(path.with_suffix(".json"))
-        rate = stored.pop("chosen_rate", None)
-        if stored == {**key, "sha256": file_sha256(path)} and isinstance(rate, float | int | None):
-            ranks = np.load(path, allow_pickle=False)
-            if ranks.shape == (events,) and ranks.dtype == np.float64 and bool((ranks >= 1).all()):
-                return np.asarray(ranks), rate
-    except (OSError, ValueError, EOFError, DataError):
-        pass  # missing or damaged
-    return None
+
+    def load(path: Path, extra: dict[str, Any]) -> tuple[Array, float | None] | None:
+        ranks, rate = np.load(path, allow_pickle=False), extra.get("chosen_rate")
+        fits = ranks.shape == (events,) and ranks.dtype == np.float64 and bool((ranks >= 1).all())
+        return (ranks, rate) if fits and isinstance(rate, float | int | None) else None
+
+    return read_cached(_ranks_file(folder, protocol), key, load)
 
 
-def _write_cache(folder: Path, protocol: str, key: dict[str, Any], ranks: Array, rate: float | None) -> None:
-    """Writes the ranks, then the JSON file that makes them valid; a folder that is read-only gives a warning."""
-    path = folder / "ranks" / f"{protocol}.npy"
-    try:
-        path.parent.mkdir(exist_ok=True)
-        write_atomically(path, lambda temporary: _save(temporary, ranks))
-        stored = {**key, "sha256": file_sha256(path)} | ({} if rate is None else {"chosen_rate": rate})
-        write_text(path.with_suffix(".json"), json.dumps(stored, indent=1) + "\n")
-    except OSError as error:
-        print(f"dynedge: warning: {path} could not be written ({error.strerror}).", file=sys.stderr)
+def _write_ranks(folder: Path, protocol: str, key: dict[str, Any], ranks: Array, rate: float | None) -> None:
+    extra = {} if rate is None else {"chosen_rate": rate}
+    save = partial(np.save, arr=ranks, allow_pickle=False)
+    write_cached(_ranks_file(folder, protocol), key, save, **extra)
 
 
-def _save(path: Path, ranks: Array) -> None:
-    with open(path, "wb") as file:  # given a name, np.save would append .npy to it
-        np.save(file, ranks, allow_pickle=False)
+def _ranks_file(folder: Path, protocol: str) -> Path:
+    return folder / FOLDER / f"{protocol}.npy"
