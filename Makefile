@@ -59,7 +59,7 @@ docs-serve: $(SETUP)
 
 dist: $(SETUP)
 	rm -rf dist
-	$(BIN)/python -m build --outdir dist .
+	$(BIN)/python -m build --no-isolation --outdir dist .
 	$(BIN)/python -m twine check --strict dist/*
 
 clean:

