@@ -1,14 +1,14 @@
-"""Compares JODIE and TGAT with PyTorch Geometric's TGN: same training events, candidates, loss and ranking.
+"""Compares JODIE, TGAT and TGN with PyTorch Geometric's TGN: same training events, candidates, loss and ranking.
 
     pip install --no-deps --target PEERS torch_geometric tqdm psutil xxhash pyparsing requests aiohttp …
     PYTHONPATH=PEERS python benchmarks/peers_temporal_graphs.py LOG --epochs 3
 
 PyTorch Geometric has TGN (Rossi et al. 2020). `memory`, its TGNMemory alone with JODIE's projection to the query
 time, is compared with JODIE; `attention`, with a TransformerConv over each entity's last ten neighbours as in its
-examples/tgn.py, is compared with TGAT. Both use its modules with their defaults. Scores and loss are dynedge's: the
-query vector is a linear layer of the user's embedding, a candidate has its embedding and a vector and bias of its id,
-and the loss is cross-entropy over all items. The memory is updated in batches of 200 events, as in the example,
-and is stale within a batch. The same validation events are ranked; the memory advances after each batch.
+examples/tgn.py, is compared with TGAT and TGN. Both use its modules with their defaults. Scores and loss are
+dynedge's: the query vector is a linear layer of the user's embedding, a candidate has its embedding and a vector and
+bias of its id, and the loss is cross-entropy over all items. The memory is updated in batches of 200 events, as in
+the example, and is stale within a batch. The same validation events are ranked; the memory advances after each batch.
 
 No maintained package ranks all items with the other baselines: GCMC is an example script of DGL, CTDNE is in
 StellarGraph (last released in 2020), dynAERNN in its authors' DynamicGEM, and DeepCoevolve only in its authors' code.
@@ -38,7 +38,7 @@ from dynedge.runs.run_config import build_model, recipe_config
 from dynedge.training.loop import fit
 
 DIM, TIME_DIM, NEIGHBOURS, BATCH_EVENTS = 64, 64, 10, 200
-PEERS = {"jodie": "memory", "tgat": "attention"}
+PEERS = {"jodie": "memory", "tgat": "attention", "tgn": "attention"}
 
 
 class TGN(nn.Module):
