@@ -50,6 +50,7 @@ from dynedge.inference.session import Session
 from dynedge.models.edge.config import EdgeConfig
 from dynedge.models.edge.event_step import EventStep
 from dynedge.models.edge.model import Edge
+from dynedge.models.edge.query_step import QueryStep
 from dynedge.runs.folder import MODEL, RUN_FILES
 from dynedge.runs.manifest import write_manifest
 from dynedge.utils.tensor_io import load_tensors, save_tensors
@@ -64,7 +65,7 @@ def main() -> None:
     parser.add_argument("--events", type=int, default=50_000, help="Number of events of the synthetic log.")
     parser.add_argument("--replicas", type=int, default=0, help="Reads of up to this many replicas instead.")
     parser.add_argument("--readers", type=int, default=4, help="Connections per replica, with --replicas.")
-    parser.add_argument("--parts", action="store_true", help="Only the parts: observe and top-k search.")
+    parser.add_argument("--parts", action="store_true", help="Only the parts: observe, recommend and top-k search.")
     args = parser.parse_args()
     print(f"{describe_machine()}; torch {torch.__version__}, {torch.get_num_threads()} threads")
     if args.parts:
@@ -315,6 +316,24 @@ def benchmark_observe(events: int) -> None:
                 f"observe, {size:5} at a time, {how:17}: {rates[0]:10,.0f} events/s; "
                 f"{rates[1]:10,.0f} per second of CPU time"
             )
+        benchmark_recommend(session)
+
+
+def benchmark_recommend(session: Session, rounds: int = 3) -> None:
+    """Session.top_items of one user and of ten: the recurrence's part as a compiled step and by tensor operations."""
+    rows = np.arange(min(len(session.users), 300))
+    step, tensors = "one compiled step", "tensor operations"  # the latter without models/edge/query_step.py
+    supports, times = QueryStep.supports, dict[tuple[int, str], list[float]]()
+    for how in [step, tensors] * (rounds + 1):
+        QueryStep.supports = staticmethod(supports if how == step else lambda model: False)  # type: ignore[method-assign]
+        for size in (1, 10):
+            busy, batches = time.process_time(), np.array_split(rows, len(rows) // size)
+            for batch in batches:
+                session.top_items(batch, 10)
+            times.setdefault((size, how), []).append((time.process_time() - busy) / len(batches))
+    for (size, how), seconds in times.items():  # the first round compiles
+        what = f"best 10 of {len(session.items):,} items, {size:2} users"
+        print(f"{what}, {how:17}: {1000 * min(seconds[1:]):6.3f} ms of CPU time")
 
 
 def benchmark_search(queries: int = 50) -> None:
