@@ -92,7 +92,7 @@ def test_commands_of_the_readme_exist():
 def test_models_of_the_readme_exist():
     table = README.split("| `--model` |")[1].split("\n\n")[0]
     names = [name for row in table.splitlines()[2:] for name in re.findall(r"`([\w-]+)`", row.split("|")[1])]
-    assert len(names) == 28
+    assert len(names) == 29
     for name in names:
         assert find_entry(name)
 

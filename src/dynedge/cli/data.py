@@ -109,6 +109,7 @@ def _statistics_text(log: Path, statistics: dict[str, Any]) -> str:
         "events": f"{statistics['events']:,}, {statistics['rejected']:,} rows rejected",
         "users": f"{statistics['users']:,}: {counts(statistics['events_per_user'])}",
         "items": f"{statistics['items']:,}: {counts(statistics['events_per_item'])}",
+        "entities": "one population: users and items are the same" if statistics["one_population"] else "",
         "time": _span(statistics["first_time"], statistics["last_time"]),
         "repeats": f"{statistics['repeat_share']:.1%} of events repeat an earlier item of the user{sample}, "
         f"{statistics['same_as_last_share']:.1%} the user's previous item",

@@ -84,6 +84,13 @@ def prepare(
     label_feature: Annotated[
         bool, typer.Option("--label-feature", help="Use the label as an event feature too, the last one.")
     ] = False,
+    one_population: Annotated[
+        bool,
+        typer.Option(
+            "--one-population",
+            help="Users and items are the same entities, as in messages between people: one set of ids.",
+        ),
+    ] = False,
     columns: ColumnNames = None,
     delimiter: Delimiter = None,
     time_unit: TimeUnit = "auto",
@@ -133,6 +140,7 @@ def prepare(
             time_unit,
         )
     )
+    schema = replace(schema, one_population=one_population)
     if label_feature:
         if not schema.label:
             raise UsageError("--label-feature needs a label: name its column with --label-col.")

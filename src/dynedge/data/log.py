@@ -119,6 +119,11 @@ class EventLog(ToFrames):
         return len(self.item_ids)
 
     @property
+    def one_population(self) -> bool:
+        """Whether users and items are the same entities, with the same dense ids."""
+        return bool(self.metadata.get("one_population", False))
+
+    @property
     def split(self) -> Split:
         """The log's default split: the published one of its data set, else 0.8,0.1,0.1."""
         return Split.parse(self.metadata["split"]).at(self.time) if "split" in self.metadata else DEFAULT_SPLIT

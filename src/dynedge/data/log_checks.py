@@ -37,6 +37,7 @@ TYPES: dict[str, type | tuple[type, ...]] = {
     "rows_read": int,
     "item_table_features": int,
     "label_is_feature": bool,
+    "one_population": bool,
 }
 TRAINED_ON = {"path": str, "fingerprint": str, "prefix_checksum": str, "events": int, "users": int, "items": int}
 COUNTS = {"events": 2**62, "users": 2**31 - 1, "items": 2**31 - 1}  # the largest allowed
@@ -61,6 +62,8 @@ def check_metadata(metadata: dict[str, Any]) -> str | None:
     trained_on = metadata.get("trained_on", {})
     if not all(isinstance(trained_on.get(name, kind()), kind) for name, kind in TRAINED_ON.items()):
         return "it has an invalid entry 'trained_on'"
+    if metadata.get("one_population") and metadata["users"] != metadata["items"]:
+        return "it has one population, but not as many users as items"
     if not 0 <= metadata.get("item_table_features", 0) <= len(metadata["item_features"]):
         return "it has an invalid entry 'item_table_features'"
     if not all(isinstance(name, str) for key in ("features", "item_features") for name in metadata.get(key, [])):

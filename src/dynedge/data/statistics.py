@@ -34,6 +34,7 @@ def describe(log: EventLog) -> dict[str, Any]:
         "events": events,
         "users": log.num_users,
         "items": log.num_items,
+        "one_population": log.one_population,
         "rejected": log.metadata.get("rejected", 0),
         "first_time": float(log.time[0]) if events else None,
         "last_time": float(log.time[-1]) if events else None,

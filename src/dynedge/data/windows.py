@@ -47,3 +47,33 @@ class Window:
     @cached_property
     def features(self) -> Array:
         return self._column(self.log.features)
+
+
+@dataclass(frozen=True, eq=False)
+class MirroredWindow(Window):
+    """A window in which every event (a, b) is followed by (b, a) at the same time, for logs of one population."""
+
+    def __len__(self) -> int:
+        return 2 * len(self.events)
+
+    @cached_property
+    def user(self) -> Array:
+        return _interleaved(self._column(self.log.user), self._column(self.log.item))
+
+    @cached_property
+    def item(self) -> Array:
+        return _interleaved(self._column(self.log.item), self._column(self.log.user))
+
+    @cached_property
+    def time(self) -> Array:
+        return np.repeat(self._column(self.log.time), 2)
+
+    @cached_property
+    def features(self) -> Array:
+        return np.repeat(self._column(self.log.features), 2, axis=0)
+
+
+def _interleaved(even: Array, odd: Array) -> Array:
+    both = np.empty(2 * len(even), even.dtype)
+    both[::2], both[1::2] = even, odd
+    return both

@@ -77,7 +77,8 @@ class Session:
     def __init__(self, folder: Path, trained: LoadedRun, coverage: Coverage) -> None:
         self.folder, self.config, self.run_log = folder, trained.config, trained.log
         self.model, self.state, self.coverage = trained.model.eval(), trained.state, coverage
-        self.users, self.items = GrowableIdIndex(trained.log.user_ids), GrowableIdIndex(trained.log.item_ids)
+        self.users = GrowableIdIndex(trained.log.user_ids)
+        self.items = self.users if trained.log.one_population else GrowableIdIndex(trained.log.item_ids)
         self.item_metadata = ItemMetadata(trained.log)
         self._size = len(self.users), len(self.items)  # rows that the model has
         self._search: QuantizedSearch | None = None

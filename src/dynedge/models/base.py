@@ -68,11 +68,13 @@ class LogShape:
     features: int
     categories: tuple[int, ...]  # number of values of each categorical item feature
     item_categories: Array  # int32[I, number of categorical features]; -1: none
+    one_population: bool = False  # users and items are the same entities
 
     @classmethod
     def of(cls, log: EventLog) -> LogShape:
         sizes = tuple(len(ids) for ids in log.category_ids)
-        return cls(log.num_users, log.num_items, log.features.shape[1], sizes, np.asarray(log.item_categories))
+        categories = np.asarray(log.item_categories)
+        return cls(log.num_users, log.num_items, log.features.shape[1], sizes, categories, log.one_population)
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,7 @@ from dynedge.models.count_memory import config as memory
 from dynedge.models.count_memory.model import CountMemory
 from dynedge.models.edge import config as edge
 from dynedge.models.edge.model import Edge
+from dynedge.models.edge.one_population import OnePopulation
 from dynedge.models.edge.recurrence import Recurrence
 
 GROUP = "dynedge.models"
@@ -49,6 +50,7 @@ class Entry:
     devices: tuple[str, ...] = ("cpu",)  # where it runs, the faster first
     training: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # recipe -> training fields it changes
     search: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # full config key -> values that `tune` tries
+    one_population: bool = False  # has one state or history for an entity that is a user and an item
     heuristic: bool = False  # learns nothing: one seed is enough, and a leaderboard shows the best of its recipes
 
     def names(self, name: str) -> list[str]:
@@ -87,12 +89,16 @@ BUILT_IN: dict[str, Entry] = {
             "edge-paper-large": PAPER_TRAINING,
         },
     ),
+    "one-population": Entry(
+        OnePopulation, edge.OnePopulationConfig, training={"one-population": AVERAGED}, one_population=True
+    ),
     "memory": Entry(
         CountMemory,
         memory.StandaloneMemoryConfig,
         {"memory": memory.StandaloneMemoryConfig(), "counts": heuristics.COUNTS},
         training={"memory": AVERAGED},
         search=memory.SEARCH,
+        one_population=True,
     ),
     "jodie": Entry(jodie.Jodie, jodie.JodieConfig, devices=CPU_FIRST, search=jodie.SEARCH),
     "deepcoevolve": Entry(DeepCoevolve, DeepCoevolveConfig, devices=CPU_FIRST),
@@ -116,6 +122,7 @@ BUILT_IN: dict[str, Entry] = {
         heuristics.HeuristicConfig,
         heuristics.RECIPES,
         training=heuristics.TRAINING,
+        one_population=True,
         heuristic=True,
     ),
 }

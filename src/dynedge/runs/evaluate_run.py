@@ -186,7 +186,8 @@ def _open_log(folder: Path, config: RunConfig, given: Path | EventLog | None) ->
         if log.fingerprint != trained_on.get("fingerprint"):
             _warn(f"{name} has the same ids as the log of {folder}, but different events; {FROM_ITS_SPLIT}.")
         return log
-    users, items = GrowableIdIndex(ids.user_ids), GrowableIdIndex(ids.item_ids)
+    users = GrowableIdIndex(ids.user_ids)
+    items = users if ids.one_population else GrowableIdIndex(ids.item_ids)
     model = find_entry(config.name).model
     can_grow = issubclass(model, Growable) and model.supports(Growable, config.model)
     encoded = encode_log(RunIds(ids, users, items, can_grow), log)

@@ -46,6 +46,7 @@ from dynedge.utils.file_lock import FileLock
 from dynedge.utils.process_group import ALONE, ProcessGroup
 from dynedge.utils.tensor_io import load_tensors, save_tensors, select_prefix
 
+KEPT_METADATA = "features", "split", "source", "time", "one_population"  # of the log, with the ids
 CONFIG, MODEL, STATE, IDS = "config.toml", "model.safetensors", "state.safetensors", "ids"
 COVERAGE, CURRENT_STATE = "coverage.safetensors", "current_state.safetensors"
 ADDED_IDS = "added_ids.json"  # of users and items that the current state has and the log has not
@@ -339,7 +340,7 @@ def _write_ids(folder: Path, log: EventLog) -> None:
         for k, ids in enumerate(log.category_ids):
             writer.ids(f"category_{k}_ids", ids)
         writer.finish(
-            **{name: log.metadata[name] for name in ("features", "split", "source", "time") if name in log.metadata},
+            **{name: log.metadata[name] for name in KEPT_METADATA if name in log.metadata},
             events=0,
             users=log.num_users,
             items=log.num_items,

@@ -15,7 +15,7 @@ from dynedge.data.log import EventLog, read_log
 from dynedge.errors import UsageError
 from dynedge.models.base import Model
 from dynedge.models.capabilities import TrainsSegments
-from dynedge.models.registry import find_entry, models_with
+from dynedge.models.registry import entries, find_entry, models_with
 from dynedge.runs.compile_ahead import compiling_ahead
 from dynedge.runs.folder import IDS, RUN_INFO, RunFolder, check_resumable, update_info
 from dynedge.runs.initial_vectors import start_from_vectors
@@ -74,6 +74,12 @@ def train_run(
             start_from_vectors(model, log, start_from)
     folder = run.folder if group.is_first else None
     logger = TrainingLogger(folder, quiet=quiet or folder is None, track=track, settings=flatten(config))
+    if log.one_population and not find_entry(config.name).one_population:
+        others = ", ".join(name for name, entry in entries().items() if entry.one_population)
+        logger.message(
+            f"{config.name} has separate vectors for users and items, although here they are the same entities; "
+            f"models with one: {others}"
+        )
     vectors_from = {} if start_from is None else {VECTORS_FROM: os.path.abspath(start_from)}
     with group.together():
         if group.is_first:

@@ -56,3 +56,23 @@ def test_movielens_genres_are_read_from_movies_csv(tmp_path, cli_run):
     (tmp_path / "movies.csv").write_text('movieId,title,genres\n7,"Film, The",Comedy|Drama\n9,Other,Drama\n')
     assert cli_run("prepare", "--dataset", "ml-25m", tmp_path, "--out", tmp_path / "log")[0] == 0
     assert named(read_log(tmp_path / "log")) == {7: ["Comedy", "Drama"], 9: ["Drama", None]}
+
+
+def test_one_population_has_one_set_of_ids(tmp_path, cli_run):
+    (tmp_path / "a.csv").write_text("user_id,item_id,timestamp\nann,bob,3\nbob,cid,1\n")
+    (tmp_path / "b.csv").write_text("user_id,item_id,timestamp\ndee,ann,4\ncid,eve,5\n")
+    (tmp_path / "c.csv").write_text((tmp_path / "a.csv").read_text() + "dee,ann,4\ncid,eve,5\n")
+    for name in ("a", "c"):
+        prepare = "prepare", tmp_path / f"{name}.csv", "--out", tmp_path / name, "--one-population"
+        assert cli_run(*prepare)[0] == 0
+    log = read_log(tmp_path / "a")
+    assert log.one_population
+    assert log.user_ids.decoded == log.item_ids.decoded == ["bob", "cid", "ann"]  # by first event
+    assert (log.user.tolist(), log.item.tolist()) == ([0, 2], [1, 0])
+    code, _, err = cli_run("append", tmp_path / "a", tmp_path / "b.csv")
+    assert code == 0, err
+    grown, whole = read_log(tmp_path / "a"), read_log(tmp_path / "c")
+    assert grown.user_ids.decoded == whole.item_ids.decoded == ["bob", "cid", "ann", "dee", "eve"]
+    assert (grown.user.tolist(), grown.item.tolist()) == (whole.user.tolist(), whole.item.tolist())
+    assert grown.one_population
+    assert "one population" in cli_run("info", tmp_path / "a")[1]

@@ -141,7 +141,11 @@ def _schema_for(base: EventLog, schema: Schema) -> Schema:
             raise UsageError(f"{base.path} has {what}: name their column with {flag}.")
         if given and not has:
             raise UsageError(f"{base.path} has no {what}: leave out {flag}.")
-    schema = replace(schema, label_is_feature=bool(base.metadata.get("label_is_feature")))
+    schema = replace(
+        schema,
+        label_is_feature=bool(base.metadata.get("label_is_feature")),
+        one_population=base.one_population,
+    )
     features, item_features = base.metadata["features"], base.metadata["item_features"]
     if schema.label_is_feature:
         features = features[:-1]

@@ -85,6 +85,7 @@ def prepare(
             item_features=[*schema.item_features, *table_features],
             **({"item_table_features": len(table_features)} if table_features else {}),
             **({"label_is_feature": True} if schema.label_is_feature else {}),
+            **({"one_population": True} if schema.one_population else {}),
             **({} if described is None else write_item_table(described, writer.folder)),
             split=str(split),
             time={"unit": rows.unit, "inferred": schema.time_unit == "auto"},

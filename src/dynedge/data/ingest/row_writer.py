@@ -40,7 +40,7 @@ class RowWriter:
         self._item_thread = ThreadPoolExecutor(1)  # encodes items while this thread encodes users
         items = self._item_thread.submit(IdEncoder.of, base.item_ids if base else None)
         self.users = IdEncoder.of(base.user_ids if base else None)
-        self.items = items.result()
+        self.items = self.users if schema.one_population else items.result()
         names = base.category_ids if base else [None] * len(schema.item_features)
         self.categories = [IdEncoder.of(ids) for ids in names]
         if base and len(schema.features) == 1 != self._base_features:
@@ -119,9 +119,13 @@ class RowWriter:
         """
         schema, rows = self.schema, len(checks.status)
         chunk["user"], chunk["item"] = np.empty(rows, np.int32), np.empty(rows, np.int32)
-        items = self._item_thread.submit(columns[schema.item][1].encode_ids, self.items, checks, chunk["item"])
-        columns[schema.user][1].encode_ids(self.users, checks, chunk["user"])
-        items.result()
+        if schema.one_population:  # one encoder: not in two threads
+            columns[schema.user][1].encode_ids(self.users, checks, chunk["user"])
+            columns[schema.item][1].encode_ids(self.items, checks, chunk["item"])
+        else:
+            items = self._item_thread.submit(columns[schema.item][1].encode_ids, self.items, checks, chunk["item"])
+            columns[schema.user][1].encode_ids(self.users, checks, chunk["user"])
+            items.result()
         if schema.item_features:
             chunk["category"] = np.empty((rows, len(schema.item_features)), np.int32)
             for k, (name, encoder) in enumerate(zip(schema.item_features, self.categories, strict=False)):
@@ -167,7 +171,7 @@ class RowWriter:
         if self.base:
             self.item_categories[: self.base.num_items] = self.base.item_categories
         category = self._category_file()
-        if self.is_sorted:
+        if self.is_sorted and not self.schema.one_population:
             for a in range(0, self.rows_written if category else 0, CHUNK_ROWS):
                 b = min(a + CHUNK_ROWS, self.rows_written)
                 item = np.fromfile(self.writer.folder / "item.npy", np.int32, b - a, offset=HEADER_BYTES + 4 * a)
@@ -176,13 +180,19 @@ class RowWriter:
             return
         known = (self.base.num_users, self.base.num_items) if self.base else (0, 0)
         users, items = _Renumbering(len(self.users), known[0]), _Renumbering(len(self.items), known[1])
+        if self.schema.one_population:
+            items = users
         unsorted = self.writer.move_columns(self.scratch)
         columns = {name: ColumnFile(c.path, c.dtype, c.width, HEADER_BYTES) for name, c in unsorted.items()}
         if category:
             columns["category"] = category
         with Progress("sorting", self.rows_written, "rows", quiet=quiet) as progress:
             for chunk in prefetch(sorted_chunks(columns, self.rows_written, self.scratch), depth=2):
-                chunk["user"], chunk["item"] = users.apply(chunk["user"]), items.apply(chunk["item"])
+                if items is users:
+                    both = users.apply(np.stack([chunk["user"], chunk["item"]], 1).ravel()).reshape(-1, 2)
+                    chunk["user"], chunk["item"] = np.ascontiguousarray(both[:, 0]), np.ascontiguousarray(both[:, 1])
+                else:
+                    chunk["user"], chunk["item"] = users.apply(chunk["user"]), items.apply(chunk["item"])
                 if category:
                     self._set_categories(chunk["item"], chunk.pop("category"))
                 self._write(chunk)

@@ -31,6 +31,7 @@ class Schema:
     rest_are_features: bool = False  # skips a header line; the last of `names` is for all remaining columns
     label_codes: tuple[str, ...] = ()  # words of a label column; a word's label is its index here
     label_is_feature: bool = False  # the label is the last event feature too
+    one_population: bool = False  # users and items are the same kind of entity: one set of ids
 
     @property
     def columns(self) -> tuple[str, ...]:

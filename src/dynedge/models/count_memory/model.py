@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from dynedge.data.log import EventLog
-from dynedge.data.windows import Window
+from dynedge.data.windows import MirroredWindow, Window
 from dynedge.models.base import LogShape, Loss, Model, State, Step, loggable
 from dynedge.models.capabilities import Explainable, Explanation, Growable, RemembersSeen, Undoable
 from dynedge.models.count_memory import event_index, scoring
@@ -95,8 +95,18 @@ class CountMemory(Model, Growable, Explainable, Undoable, RemembersSeen):
             self._view = list(state.values()), view
         return view
 
+    def _mirrored(self, window: Window) -> Window:
+        """The window as it is counted: in a log of one population an event is one of both its entities."""
+        return MirroredWindow(window.log, window.events) if self.shape.one_population else window
+
+    @property
+    def _step(self) -> int:
+        """Number of counted events for each event of the log."""
+        return 2 if self.shape.one_population else 1
+
     def _append(self, window: Window, state: State) -> Events:
         """Appends a window to the index; its popularity and its latest items are still those before the window."""
+        window = self._mirrored(window)
         clock = int(state["clock"])
         places = event_index.append(state, self.shape.items, window.user, window.item, window.time)
         latest = np.concatenate((state["latest_items"].numpy(), window.item.astype(np.int32, copy=False)))
@@ -113,11 +123,17 @@ class CountMemory(Model, Growable, Explainable, Undoable, RemembersSeen):
         self._finish(self._append(window, state), state)
 
     def apply_with_undo(self, window: Window, state: State) -> Callable[[], None]:
+        if self.shape.one_population:
+            before = state.clone()
+            self.observe(window, state)
+            return lambda: state.update(before)
         undo = event_index.save_for_undo(state, int(window.user[0]), int(window.item[0]), self.settings.weight_growth)
         self.observe(window, state)
         return undo
 
     def grow(self, users: int, items: int, state: State) -> None:
+        if self.shape.one_population:
+            users = items = max(users, items)
         self.shape = replace(self.shape, users=users, items=items)
         self._scratch = [buffer for buffer in self._scratch if len(buffer.slot) >= items]
         event_index.grow(state, users, items)
@@ -156,7 +172,7 @@ class CountMemory(Model, Growable, Explainable, Undoable, RemembersSeen):
         n, rng = len(window), np.random.default_rng([self._seed, number])
         count = min(n, count)
         sampled = np.sort(rng.choice(n, count, replace=False)) if n else np.empty(0, np.int64)
-        offsets = rng.random(count)
+        sampled, offsets = self._step * sampled, rng.random(count)
         examples = allocate_examples(count, len(self._equal_weights.gating_logits))
         events = self._append(window, state)
         index, copies = self._index(state), self._popularity_copies(count, events.clock, state)
@@ -225,9 +241,9 @@ class CountMemory(Model, Growable, Explainable, Undoable, RemembersSeen):
     def score(self, batch: Window, candidates: Tensor | None, state: State) -> Tensor:
         weights = self.mixture.weights()
         width = self.shape.items if candidates is None else candidates.shape[1]
-        out = torch.from_numpy(np.empty((len(batch), width), np.float32))  # numpy asks for large pages
-        some = np.empty((0, 0), np.int64) if candidates is None else candidates.cpu().numpy()
         events = self._append(batch, state)
+        out = torch.from_numpy(np.empty((len(events.user), width), np.float32))  # numpy asks for large pages
+        some = np.empty((0, 0), np.int64) if candidates is None else candidates.cpu().numpy().repeat(self._step, 0)
         index, growth = self._index(state), self.settings.weight_growth
 
         def work(start: int, stop: int, popularity: Popularity, buffer: CandidateBuffer) -> None:
@@ -236,9 +252,9 @@ class CountMemory(Model, Growable, Explainable, Undoable, RemembersSeen):
             scoring.score_events(index, popularity, self.settings, weights, *parts)
 
         if out.shape[1]:
-            self._in_parts(work, len(batch), index)
+            self._in_parts(work, len(out), index)
         self._finish(events, state)
-        return out
+        return out[:: self._step]
 
     def rank(self, batch: Window, candidates: Tensor | None, true: Tensor, state: State) -> Tensor:
         """Without a row of scores of all items."""
@@ -251,7 +267,9 @@ class CountMemory(Model, Growable, Explainable, Undoable, RemembersSeen):
 
         By the scores alone where `added` has no columns. Advances the state.
         """
-        weights, out, events = self.mixture.weights(), torch.empty(len(batch)).double(), self._append(batch, state)
+        weights, events = self.mixture.weights(), self._append(batch, state)
+        out = torch.empty(len(events.user)).double()
+        added = added if self._step == 1 else added.repeat(self._step, 0)
         index, growth = self._index(state), self.settings.weight_growth
 
         def work(start: int, stop: int, popularity: Popularity, buffer: CandidateBuffer) -> None:
@@ -259,9 +277,9 @@ class CountMemory(Model, Growable, Explainable, Undoable, RemembersSeen):
             parts = events, start, stop, buffer, added, np.float32(weight), out.numpy()
             scoring.rank_events(index, popularity, self.settings, weights, *parts)
 
-        self._in_parts(work, len(batch), index)
+        self._in_parts(work, len(out), index)
         self._finish(events, state)
-        return out
+        return out[:: self._step]
 
     def score_query(self, users: Tensor, times: Tensor, candidates: Tensor | None, state: State) -> Tensor:
         out = torch.empty((len(users), self.shape.items) if candidates is None else candidates.shape)

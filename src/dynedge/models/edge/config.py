@@ -63,6 +63,17 @@ class RecurrenceConfig:
 
 
 @dataclass(frozen=True)
+class OnePopulationConfig:
+    """The recurrence with one table of states, for logs whose users and items are the same entities."""
+
+    dim: int = option(64, "Width of states and embeddings.", least=1)
+    windows: int = option(300, "Number of windows (training steps) per epoch.", least=1)
+    negatives: int = option(128, "Number of negative samples per event.", least=1)
+    event_features: bool = option(True, "Numeric event features as input of the state update.")
+    dropout: float = option(0.3, "Dropout rate of the query vector.", least=0, most=1)
+
+
+@dataclass(frozen=True)
 class EdgeConfig:
     """The recurrence, the count memory, and the weights of their late fusion."""
 

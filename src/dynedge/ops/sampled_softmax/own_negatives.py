@@ -24,7 +24,7 @@ def own_negatives_softmax(
     query, arena, outside, id_embeddings, item, row, decay = inputs
     candidates = torch.cat([item[:, None], negatives], 1)
     placed = torch.cat([row[:, None], place.to(row.dtype)], 1)
-    vectors = gather_rows(torch.cat([arena, outside]), placed.flatten()).view(*placed.shape, -1)
+    vectors = gather_rows(torch.cat([arena, outside]), placed.flatten()).view(*placed.shape, arena.shape[1])
     if decay is not None:
         vectors = as_powers(vectors, decay.to(vectors.dtype)[:, None])
     d, query = arena.shape[1], query.to(arena.dtype)[:, None]
