@@ -135,6 +135,13 @@ class TrainsSegments(ABC):
         """
 
     @abstractmethod
+    def rows_read(self, batch: Any, state: State) -> dict[str, Tensor]:
+        """Parameters of which a training batch reads a few rows: their numbers, int64 and possibly repeated.
+
+        By name. For None as the batch, no rows of the same parameters.
+        """
+
+    @abstractmethod
     def window_rows(self) -> dict[str, Sequence[int]]:
         """Parameters and buffers of which each row belongs to one window: where the rows of each window start.
 

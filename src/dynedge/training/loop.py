@@ -123,7 +123,7 @@ class _Epoch:
         if self._segments is None:
             self._step = TrainingStep(*arguments)
         else:
-            self._segmented = SegmentedStep(*arguments, self._segments.group)
+            self._segmented = SegmentedStep(*arguments, self._segments)
 
     def run(self) -> Iterator[tuple[int, Loss, Tensor]]:
         """Runs the remaining steps; yields the number, the loss and the norm of the gradients of each."""
@@ -174,7 +174,7 @@ def _train_epoch(
     metrics.read()
     train_state.optimizer.zero_grad()
     if train_state.segments is not None:
-        train_state.segments.share_window_rows(train_state.average)
+        train_state.segments.share_rows(train_state.average)
         train_state.state = train_state.segments.end_state()
 
 

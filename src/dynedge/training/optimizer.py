@@ -10,7 +10,7 @@ row would save a third of the memory, but would no longer be Adam.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import torch
 from torch import Tensor, nn
@@ -49,20 +49,22 @@ class Adam:
         for parameter in self.parameters.values():
             parameter.grad = None
 
-    def clip(self, max_norm: float) -> Tensor:
+    def clip(self, max_norm: float, measured: Collection[str] = (), squares: float = 0.0) -> Tensor:
         """Clips the norm over all gradients to `max_norm` in the next step; returns the norm before clipping.
 
         The gradients themselves are not changed, and there is no synchronization with the GPU.
+        `measured`: parameters of whose gradients `squares` is the sum of squares, here and in other processes.
         """
         values = []
-        for parameter in self.parameters.values():
-            if parameter.grad is not None:
+        for name, parameter in self.parameters.items():
+            if parameter.grad is not None and name not in measured:
                 if parameter.grad.is_sparse:  # duplicate rows are summed first: the norm is over the sums
                     parameter.grad = coalesce(parameter.grad)
                 values.append(parameter.grad.values() if parameter.grad.is_sparse else parameter.grad)
         if not values:
             return torch.zeros(())
-        norm = sum_of_squares(values).sqrt_()
+        total = sum_of_squares(values)
+        norm = (total + squares if measured else total).sqrt_()
         limited = math.isfinite(max_norm)
         self._grad_scale = (max_norm / (norm + 1e-6)).clamp_(max=1.0) if limited else torch.ones_like(norm)
         return norm

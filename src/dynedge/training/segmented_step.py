@@ -2,7 +2,8 @@
 
 The gradient of a whole parameter is summed over segments pairwise: neighbours first, then neighbouring pairs, and so
 on. A process can therefore sum its own segments first, and any number of processes that divides the number of
-segments gives the same bits. The rows of a table are summed in the order of the segments.
+segments gives the same bits. The rows of a table are summed in the order of the segments: by their owner
+(owned_rows.py), or, in tables of which a window may read any row, in every process.
 
 Legend: S segments, W processes, D numbers of all whole parameters together.
 """
@@ -19,8 +20,10 @@ from dynedge.models.base import Loss, Model, State, Step
 from dynedge.ops.adam import coalesce
 from dynedge.training.config import TrainingConfig
 from dynedge.training.optimizer import Adam
+from dynedge.training.owned_rows import exact_sum, fetch_rows, gradient_of_own_rows, row_squares
 from dynedge.training.precision import autocast
-from dynedge.utils.process_group import ProcessGroup
+from dynedge.training.segments import Segments
+from dynedge.utils.process_group import ALONE, ProcessGroup
 
 Gradients = dict[str, Tensor]  # by parameter: dense or sparse
 WHOLE, ROWS = 1, 2  # kinds of gradients in the header; ROWS + n: n rows of a table
@@ -29,8 +32,9 @@ WHOLE, ROWS = 1, 2  # kinds of gradients in the header; ROWS + n: n rows of a ta
 class SegmentedStep:
     """Runs steps; every process calls `run` with the batches of its own segments."""
 
-    def __init__(self, model: Model, optimizer: Adam, config: TrainingConfig, group: ProcessGroup) -> None:
-        self.model, self.optimizer, self.config, self.group = model, optimizer, config, group
+    def __init__(self, model: Model, optimizer: Adam, config: TrainingConfig, segments: Segments) -> None:
+        self.model, self.optimizer, self.config = model, optimizer, config
+        self.segments, self.group = segments, segments.group
         self._logged: list[str] | None = None  # names of the numbers that the model logs
 
     def run(self, batches: list[Any], states: list[State], positions: list[Step | None]) -> tuple[Loss, Tensor]:
@@ -38,6 +42,7 @@ class SegmentedStep:
 
         A segment that has ended has None as its batch and its position.
         """
+        self._fetch_rows(batches, states)
         losses: list[Loss | None] = []
         gradients: list[Gradients] = []
         for batch, state, position in zip(batches, states, positions, strict=True):
@@ -45,11 +50,22 @@ class SegmentedStep:
             losses.append(loss)
             gradients.append({} if loss is None else self._take_gradients())
         numbers = self._sum(losses, gradients)
-        norm = self.optimizer.clip(self.config.max_grad_norm)
+        owned = self.segments.owned_tables
+        squares = [p.grad for n, p in self.optimizer.parameters.items() if n in owned and p.grad is not None]
+        total = exact_sum(row_squares(squares), self.group) if squares else 0.0
+        norm = self.optimizer.clip(self.config.max_grad_norm, owned, total)
         if bool(torch.isfinite(norm) & torch.isfinite(numbers[0])):
             self.optimizer.step()
         assert self._logged is not None
         return Loss(numbers[0], dict(zip(self._logged, numbers[1:].tolist(), strict=False))), norm
+
+    def _fetch_rows(self, batches: list[Any], states: list[State]) -> None:
+        if self.group.size == 1:
+            return
+        read = [self.segments.trains.rows_read(*pair) for pair in zip(batches, states, strict=True)]
+        for name in read[0]:
+            table = self.optimizer.parameters[name].data
+            fetch_rows(table, torch.cat([rows[name] for rows in read]), self.group)
 
     def _loss(self, batch: Any, state: State, position: Step) -> Loss:
         torch.manual_seed(position.generator().initial_seed())  # for layers that draw by themselves, as dropout
@@ -82,6 +98,8 @@ class SegmentedStep:
         whole, by_rows = (kinds == WHOLE).any(0).any(0), (kinds > ROWS).any(0).any(0)
         self._sum_whole([name for name, has in zip(names, whole.tolist(), strict=True) if has], gradients, share)
         tables = [k for k, has in enumerate((by_rows & ~whole).tolist()) if has]
+        self._sum_owned([names[k] for k in tables if names[k] in self.segments.owned_tables], gradients, share)
+        tables = [k for k in tables if names[k] not in self.segments.owned_tables]
         rows = (kinds[..., tables] - ROWS).clamp_min(0).sum(1).tolist()  # by process and table
         self._sum_rows([names[k] for k in tables], rows, gradients, share)
         return numbers.flatten(0, 1)[active, 1:].mean(0)
@@ -96,6 +114,15 @@ class SegmentedStep:
         total = ordered_sum(flat, self.group).mul_(share)
         for parameter, grad in zip(parameters, torch.split(total, [p.numel() for p in parameters]), strict=True):
             parameter.grad = grad.view_as(parameter)
+
+    def _sum_owned(self, names: list[str], gradients: list[Gradients], share: float) -> None:
+        for name in names:
+            table, parts = self.optimizer.parameters[name], [part[name] for part in gradients if name in part]
+            # The rows of a window's own d-nodes are owned by the process that trains the window.
+            group = ALONE if name in self.segments.window_tables else self.group
+            grad = gradient_of_own_rows(table, parts, group)
+            grad._values().mul_(share)
+            table.grad = grad
 
     def _sum_rows(self, names: list[str], rows: list[list[int]], gradients: list[Gradients], share: float) -> None:
         """`rows`: the number of rows of each process and table."""

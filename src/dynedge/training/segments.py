@@ -4,22 +4,27 @@ Step t trains window t of every segment. A segment starts from the state that th
 the previous epoch: a refreshed d-node for every entity at the border. In the first epoch it starts from the states of
 a forward sweep with the initial parameters. S is part of the config and changes the result; W does not.
 
-Process r has the segments rS/W to (r + 1)S/W − 1. All have the parameters and the optimizer's moments. States, and
-rows of tables that belong to one window (`TrainsSegments.window_rows`), are known to the process that trains them.
+Process r has the segments rS/W to (r + 1)S/W − 1, and the states in them. Whole parameters are the same everywhere. A
+row of a large table is owned by one process (owned_rows.py), and one that belongs to a window
+(`TrainsSegments.window_rows`) by the process that trains the window.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from dynedge.data.log import EventLog
 from dynedge.data.windows import cut_windows
 from dynedge.errors import UsageError
 from dynedge.models.base import Model, State
 from dynedge.models.capabilities import TrainsSegments, capable
+from dynedge.training.optimizer import MOMENTS
+from dynedge.training.owned_rows import share_rows
 from dynedge.utils.process_group import ProcessGroup
 from dynedge.utils.tensor_io import Tensors, select_prefix, with_prefixes
 
@@ -97,21 +102,38 @@ class Segments:
         received = self.group.shift_tensors(dict(self.states[-1]), start)
         self.states = [start if received is None else State(received), *self.states[:-1]]
 
+    @cached_property
+    def window_tables(self) -> set[str]:
+        """The tables whose rows belong to windows; buffers too."""
+        return set(self.trains.window_rows())
+
+    @cached_property
+    def owned_tables(self) -> set[str]:
+        """The parameters whose rows are owned by one process each (owned_rows.py)."""
+        return {*self.trains.rows_read(None, self.model.start()), *self.window_tables}
+
     @torch.no_grad()
-    def share_window_rows(self, average: Tensors) -> None:
-        """Gives every process the rows that belong to the windows of the others, those of `average` too."""
+    def share_rows(self, *others: Tensors) -> None:
+        """Gives every process all rows of the owned tables, and of averages and moments of the same name."""
         if self.group.size == 1:
             return
-        tensors, first = self.model.state_dict(), range(0, len(self.parts), len(self.own))
-        for name, starts in self.trains.window_rows().items():
-            borders = [starts[self.parts[segment].start] for segment in first]
-            blocks = [slice(*pair) for pair in zip(borders, [*borders[1:], starts[-1]], strict=True)]
-            for table in [tables[name] for tables in (tensors, average) if name in tables]:
-                padded = table.new_zeros(max(b.stop - b.start for b in blocks), *table.shape[1:])
-                own = table[blocks[self.group.rank]]
-                padded[: len(own)] = own
-                for block, rows in zip(blocks, self.group.all_gather(padded), strict=True):
-                    table[block] = rows[: block.stop - block.start]
+        for name in sorted(self.owned_tables):
+            tensors = [self.model.state_dict()[name]]
+            tensors += [t for other in others for key, t in other.items() if key == name or _is_moment(key, name)]
+            for table in tensors:
+                if name in self.window_tables:
+                    self._share_window_rows(table, self.trains.window_rows()[name])
+                else:
+                    share_rows(table, self.group)
+
+    def _share_window_rows(self, table: Tensor, starts: Sequence[int]) -> None:
+        borders = [starts[self.parts[segment].start] for segment in range(0, len(self.parts), len(self.own))]
+        blocks = [slice(*pair) for pair in zip(borders, [*borders[1:], starts[-1]], strict=True)]
+        padded = table.new_zeros(max(b.stop - b.start for b in blocks), *table.shape[1:])
+        own = table[blocks[self.group.rank]]
+        padded[: len(own)] = own
+        for block, rows in zip(blocks, self.group.all_gather(padded), strict=True):
+            table[block] = rows[: block.stop - block.start]
 
     # ---- checkpoints: a part for each segment, so that any number of processes can read them
 
@@ -132,6 +154,10 @@ class Segments:
 
 
 PART = "segment-"
+
+
+def _is_moment(key: str, name: str) -> bool:
+    return key.rpartition(".")[0] == name and key.rpartition(".")[2] in MOMENTS
 
 
 def _part(segment: int) -> str:

@@ -167,7 +167,7 @@ class TrainState:
             groups["state"] = dict(self.state)
         parts = {"current": with_prefixes(**groups)} | ({"best": self.best.tensors} if self.best else {})
         if self.segments is not None:
-            self.segments.share_window_rows(self.average)
+            self.segments.share_rows(self.average, self.optimizer.tensors())
             parts = (parts if self.segments.group.is_first else {}) | self.segments.checkpoint_parts()
         metadata = {
             "epoch": self.epoch,

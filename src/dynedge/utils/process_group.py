@@ -63,6 +63,17 @@ class ProcessGroup:
         self.bytes_sent += _bytes(parts) * (self.size - 1) // self.size
         return out
 
+    def exchange(self, rows: Tensor, counts: list[int]) -> tuple[Tensor, list[int]]:
+        """Sends the first counts[0] rows to process 0 and so on; returns what all sent here, and their counts."""
+        if self.size == 1:
+            return rows, counts
+        received = self.all_to_all(torch.tensor(counts)).tolist()
+        out = rows.new_empty((sum(received), *rows.shape[1:]))
+        with self._connected():
+            torch.distributed.all_to_all_single(out, rows.contiguous(), received, counts)
+        self.bytes_sent += _bytes(rows[:1]) * (len(rows) - counts[self.rank])
+        return out, received
+
     def gather_json(self, value: Any) -> list[Any]:
         """The values of all processes, in their order."""
         text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)

@@ -133,6 +133,10 @@ class Edge(
         with _parts(state) as (_, states):
             self.recurrence.sweep(log, windows, numbers, states)
 
+    def rows_read(self, batch: ExpertBatches | None, state: State) -> dict[str, Tensor]:
+        rows = self.recurrence.rows_read(None if batch is None else batch.recurrence, _part(state, RECURRENCE))
+        return {RECURRENCE + name: numbers for name, numbers in rows.items()}
+
     def window_rows(self) -> dict[str, Sequence[int]]:
         return {RECURRENCE + name: starts for name, starts in self.recurrence.window_rows().items()}
 

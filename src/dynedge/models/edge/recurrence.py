@@ -234,6 +234,14 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
             self.advance(batch, Forward(arena, arena), state)
             self.after_step(batch, state)
 
+    def rows_read(self, batch: WindowIndex | None, state: State) -> dict[str, Tensor]:
+        """The features of items; ψ is read by negatives too, and is therefore left to be known everywhere."""
+        if batch is None:
+            items = self.arange(0)
+        else:
+            items = torch.cat([batch.items, state["last_item"].index_select(0, batch.begin)])
+        return {f"items.tables.{k}": codes[items] for k, codes in enumerate(self.items.codes)}
+
     def window_rows(self) -> dict[str, Sequence[int]]:
         names = "dnode_constraint.phi", "dnode_constraint.multiplier"
         return {name: self._first_phi for name in names if name in self.state_dict()}
