@@ -237,7 +237,7 @@ def train_one(log: Path, run: Path, setting: tuple[int, int], seed: int, args: a
 
 # Measured on one H200 (benchmarks.md): 700 million events in 9 s. The planner's model has 3 · 2 ns per event of it.
 H200_EVENT = CostModel("NVIDIA H200", 4.2, 12.9 / 6)
-STEPS, PATH = 256, 1000  # steps per epoch and longest path of a window, kept by d-nodes
+STEPS, PATH = 256, 100  # steps per epoch, and longest path of a window with d-nodes
 
 
 def print_table(args: argparse.Namespace) -> None:

@@ -1,7 +1,8 @@
 """Predicted time, traffic and memory of an epoch whose segments are shared by several processes.
 
 A step takes as long as the slowest process needs for its windows, and then for the exchange of gradients; an epoch
-ends with an exchange of states. What each exchange sends is what training/segments.py and segmented_step.py send.
+ends with an exchange of states and of table rows. What is sent is what training/segments.py, segmented_step.py and
+owned_rows.py send.
 
 Legend: S segments, W processes, D numbers of whole parameters, d width of a state, R table rows that a window reads.
 """
@@ -14,7 +15,9 @@ from dataclasses import dataclass
 
 from dynedge.plan.cost_model import CostModel
 
-EXCHANGES = 5  # per step: sizes and losses, two of whole gradients, rows, whether to save or stop
+EXCHANGES = (
+    14  # per step: sizes and losses, two of whole gradients, four each to fetch and to update rows, norm, stop
+)
 ROW_BYTES = 8  # of a row's number
 
 
@@ -28,7 +31,7 @@ class Network:
 
 
 ONE_MACHINE = Network("gloo on one machine", 1.0, 100.0)
-INFINIBAND = Network("NCCL, 400 Gbit/s per GPU", 40.0, 15.0)
+INFINIBAND = Network("NCCL, 400 Gbit/s per GPU", 40.0, 30.0)
 
 
 @dataclass(frozen=True)
@@ -92,7 +95,8 @@ def predict(
         times = [seconds[part[step]] if step < len(part) else 0.0 for part in parts]
         compute += max(sum(times[at : at + own]) for at in range(0, segments, own))
     sent = step_bytes(size, own, processes)
-    borders = 2 * size.state_bytes if processes > 1 else 0
+    tables = 2 * 4 * size.width * (size.items + 1) / processes  # trained and averaged, the own rows
+    borders = 2 * size.state_bytes + (processes - 1) * tables if processes > 1 else 0
     latency = EXCHANGES * network.latency_us * 1e-6 * math.ceil(math.log2(processes)) if processes > 1 else 0.0
     speed = network.gigabytes_per_second * 1e9
     return Prediction(
@@ -108,6 +112,6 @@ def predict(
 
 def step_bytes(size: ModelSize, own: int, processes: int) -> float:
     """Bytes that a process with `own` segments sends in a step."""
-    whole = 2 * 4 * size.whole * (processes - 1) / processes
-    rows = (ROW_BYTES + 4 * size.width) * size.window_rows * own * (processes - 1)
-    return whole + rows
+    whole = 2 * 4 * size.whole
+    rows = 2 * (ROW_BYTES + 4 * size.width) * size.window_rows * own  # asked for and answered, then gradients
+    return (whole + rows) * (processes - 1) / processes
