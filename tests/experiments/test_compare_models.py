@@ -266,3 +266,27 @@ def test_failures_in_a_subprocess_are_one_sentence():
 def test_the_registry_can_be_sent_to_a_subprocess():
     assert len(MODELS) > 3
     assert pickle.loads(pickle.dumps(MODELS)).keys() == MODELS.keys()
+
+
+def test_processes_share_the_runs(log, tmp_path, monkeypatch):
+    from dynedge.data.log import read_log
+    from dynedge.experiments import compare_models
+    from dynedge.experiments.subprocess_training import TrainingResult
+    from dynedge.utils.process_group import ProcessGroup
+
+    class OneOfTwo(ProcessGroup):
+        gather_json = staticmethod(lambda value: [value])
+
+    trained = []
+
+    def train(title, config, folder, *rest, lists, quiet):
+        trained.append((folder.name, quiet))
+        return TrainingResult(0.0, "not today")
+
+    monkeypatch.setattr(compare_models, "train_in_subprocess", train)
+    for rank in (0, 1):
+        result = compare_models.run_benchmark(
+            read_log(log), ["toy", "toy-wide"], tmp_path / "runs", seeds=1, group=OneOfTwo(rank, 2)
+        )
+        assert [row["error"] for row in result["rows"]].count("not today") == 1
+    assert trained == [("toy-0", False), ("toy-wide-0", True)]

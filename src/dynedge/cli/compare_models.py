@@ -29,6 +29,7 @@ def compare_log(
     from dynedge.evaluation.board import TGB
     from dynedge.experiments.compare_models import run_benchmark
     from dynedge.report.leaderboard_page import check_folder, write_page
+    from dynedge.utils.process_group import process_group
     from dynedge.utils.signals import StoppedBySignal
 
     if report:
@@ -36,12 +37,14 @@ def compare_log(
     names = [name.strip() for name in models.split(",") if name.strip()]
     suffix = "-tgb-runs" if protocol == TGB else "-runs"  # another split, hence other runs
     folder = runs or path.resolve().with_name(f"{path.resolve().name}{suffix}")
+    settings: dict[str, Any] = {"seeds": seeds, "epochs": epochs, "protocol": protocol, "lists": lists}
     try:
-        leaderboard = run_benchmark(
-            read_log(path), names, folder, seeds=seeds, epochs=epochs, protocol=protocol, lists=lists
-        )
+        with process_group() as group:
+            leaderboard = run_benchmark(read_log(path), names, folder, **settings, group=group)
     except StoppedBySignal as signal:
         raise stopped(signal, signal.exit_code, "run the same command again to continue") from None
+    if not group.is_first:
+        return
     print(json.dumps(leaderboard) if as_json else _text(leaderboard))
     if report:
         print(f"wrote {write_page(leaderboard, report)}", file=sys.stderr)

@@ -6,6 +6,7 @@ benchmark resumes, and another protocol or a further model costs only what is ne
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,6 +26,7 @@ from dynedge.runs.evaluate_run import RunRanks, cached_ranks, check_protocol
 from dynedge.runs.folder import RunFolder, check_version, is_finished, is_run_folder, read_config
 from dynedge.runs.list_evaluation import with_lists
 from dynedge.runs.run_config import RunConfig, resolve_config
+from dynedge.utils.process_group import ALONE, ProcessGroup
 from dynedge.utils.signals import StopSignal
 
 EPOCHS = "training.epochs"
@@ -49,16 +51,18 @@ def run_benchmark(
     epochs: int | None = None,
     protocol: str = "full",
     lists: bool | None = None,
+    group: ProcessGroup = ALONE,
 ) -> dict[str, Any]:
     """Trains and evaluates the runs missing in `folder`; returns the leaderboard as plain values, as `--json` prints.
 
-    `names` are models, recipes or config files; see `benchmark_entries`.
+    `names` are models, recipes or config files; see `benchmark_entries`. The processes of a `group` share the runs.
     """
-    entries = benchmark_entries(names, epochs)
+    with group.together():
+        entries = benchmark_entries(names, epochs)
     if protocol == TGB and negatives_checksum(log) is None:
         entries = [_split_by_time(entry) for entry in entries]
     lists = with_lists(lists, protocol)
-    ranks, errors = rank_entries(log, entries, folder, seeds=seeds, protocol=protocol, lists=lists)
+    ranks, errors = rank_entries(log, entries, folder, seeds=seeds, protocol=protocol, lists=lists, group=group)
     return {
         "log": str(log.path),
         "protocol": protocol,
@@ -76,17 +80,19 @@ def rank_entries(
     seeds: int,
     protocol: str,
     lists: bool = False,
+    group: ProcessGroup = ALONE,
 ) -> tuple[dict[str, EntryRanks], dict[str, str | None]]:
     """Trains and evaluates the runs missing in `folder`; returns ranks and errors by the name of the entry."""
-    check_protocol(protocol)
-    runs = {entry.name: _runs(entry, log, folder, seeds) for entry in entries}
-    for run in (run for group in runs.values() for run in group):
-        check_reusable(run, log)
-    folder.mkdir(parents=True, exist_ok=True)
-    errors = _run_missing(runs, log, protocol, lists)
+    with group.together():
+        check_protocol(protocol)
+        runs = {entry.name: _runs(entry, log, folder, seeds) for entry in entries}
+        for run in itertools.chain(*runs.values()):
+            check_reusable(run, log)
+        folder.mkdir(parents=True, exist_ok=True)
+    errors = _run_missing(runs, log, protocol, lists, group)
     ranks: dict[str, EntryRanks] = {
-        name: {(run.recipe, run.seed): done for run in group if (done := _ranks(run, log, protocol))}
-        for name, group in runs.items()
+        name: {(run.recipe, run.seed): done for run in of_entry if (done := _ranks(run, log, protocol))}
+        for name, of_entry in runs.items()
     }
     return ranks, {entry.name: _error(entry, errors) for entry in entries}
 
@@ -147,11 +153,16 @@ def _ranks(run: BenchmarkRun, log: EventLog, protocol: str) -> RunRanks | None:
 
 
 def _run_missing(
-    runs: Mapping[str, Sequence[BenchmarkRun]], log: EventLog, protocol: str, lists: bool
+    runs: Mapping[str, Sequence[BenchmarkRun]], log: EventLog, protocol: str, lists: bool, group: ProcessGroup
 ) -> dict[str, str]:
-    """Trains and evaluates what is missing, the first seed of every recipe first; returns errors by recipe."""
-    ordered = sorted((run for group in runs.values() for run in group), key=lambda run: run.seed)
+    """Trains and evaluates what is missing, the first seed of every recipe first; returns errors by recipe.
+
+    Process r of the group has every W-th run, from number r on.
+    """
+    ordered = sorted(itertools.chain(*runs.values()), key=lambda run: run.seed)
     missing = [run for run in ordered if _ranks(run, log, protocol) is None]
+    group.wait_for_all()  # no run is trained before all know what is missing
+    missing = missing[group.rank :: group.size]
     total, errors = len(missing), dict[str, str]()
     seconds: dict[str, float] = {}  # by recipe
     assert log.path is not None
@@ -159,14 +170,16 @@ def _run_missing(
         while missing:
             run, *rest = missing
             number = total - len(missing) + 1
-            announce(f"run {number} of {total}: {run.recipe}, seed {run.seed}", _seconds_left(missing, seconds))
-            result = train_in_subprocess(run.recipe, run.config, run.folder, log.path, protocol, lists=lists)
+            if group.is_first:
+                announce(f"run {number} of {total}: {run.recipe}, seed {run.seed}", _seconds_left(missing, seconds))
+            output = {"lists": lists, "quiet": not group.is_first}
+            result = train_in_subprocess(run.recipe, run.config, run.folder, log.path, protocol, **output)
             if result.error is None:
                 seconds[run.recipe] = result.seconds
             else:
                 errors[run.recipe] = f"seed {run.seed}: {result.error}" if run.seed else result.error
             missing = [other for other in rest if other.recipe not in errors]
-    return errors
+    return {recipe: error for found in group.gather_json(errors) for recipe, error in found.items()}
 
 
 def _seconds_left(missing: Sequence[BenchmarkRun], seconds: Mapping[str, float]) -> float | None:

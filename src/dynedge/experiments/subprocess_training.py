@@ -29,17 +29,24 @@ class TrainingResult:
 
 
 def train_in_subprocess(
-    title: str, config: RunConfig, folder: Path, log: Path, protocol: str | None = None, *, lists: bool = False
+    title: str,
+    config: RunConfig,
+    folder: Path,
+    log: Path,
+    protocol: str | None = None,
+    *,
+    lists: bool = False,
+    quiet: bool = False,
 ) -> TrainingResult:
     """Trains a run in a subprocess, resuming it if its folder exists; then evaluates it if a protocol is given.
 
-    `lists`: its recommended lists too.
+    `lists`: its recommended lists too. `quiet`: no progress.
 
     `title` names the run in the message about a failure on stderr.
     """
     started, error = time.monotonic(), None
     try:
-        run_in_subprocess(_train, entries(), config, folder, log, protocol, lists)
+        run_in_subprocess(_train, entries(), config, folder, log, protocol, lists, quiet)
     except SubprocessError as failure:
         error = str(failure)
         print(f"{title} failed: {error}", file=sys.stderr, flush=True)
@@ -58,14 +65,20 @@ def is_trained(folder: Path, config: RunConfig) -> bool:
 
 
 def _train(
-    models: Mapping[str, Entry], config: RunConfig, folder: Path, log: Path, protocol: str | None, lists: bool
+    models: Mapping[str, Entry],
+    config: RunConfig,
+    folder: Path,
+    log: Path,
+    protocol: str | None,
+    lists: bool,
+    quiet: bool,
 ) -> None:
     use_only(models)
     with StopSignal() as stop:
         if not is_trained(folder, config):
             with RunFolder(folder, resume=True) as run:
-                train_run(run, config, read_log(log), stop=stop)
+                train_run(run, config, read_log(log), stop=stop, quiet=quiet)
         if protocol is not None:
-            ranks = evaluate_run(folder, log, protocol=protocol)
+            ranks = evaluate_run(folder, log, protocol=protocol, quiet=quiet)
             if lists:
                 evaluate_lists(ranks)
