@@ -81,4 +81,4 @@ def _train(
         if protocol is not None:
             ranks = evaluate_run(folder, log, protocol=protocol, quiet=quiet)
             if lists:
-                evaluate_lists(ranks)
+                evaluate_lists(ranks, quiet=quiet)

@@ -10,6 +10,7 @@ Legend: S segments, W processes, D numbers of all whole parameters together.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -54,7 +55,7 @@ class SegmentedStep:
         squares = [p.grad for n, p in self.optimizer.parameters.items() if n in owned and p.grad is not None]
         total = exact_sum(row_squares(squares), self.group) if squares else 0.0
         norm = self.optimizer.clip(self.config.max_grad_norm, owned, total)
-        if bool(torch.isfinite(norm) & torch.isfinite(numbers[0])):
+        if math.isfinite(float(norm)) and math.isfinite(float(numbers[0])):
             self.optimizer.step()
         assert self._logged is not None
         return Loss(numbers[0], dict(zip(self._logged, numbers[1:].tolist(), strict=False))), norm
