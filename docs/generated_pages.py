@@ -5,6 +5,8 @@ Commands, settings, HTTP requests and files are read from the program, so that t
 
 from __future__ import annotations
 
+import base64
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator
 from inspect import cleandoc
@@ -29,6 +31,9 @@ def on_files(files: Files, config: Any) -> Files:
     pages |= {page: (ROOT / source).read_text for source, page in COPIED.items()}
     for path, write in pages.items():
         files.append(File.generated(config, path, content=write()))
+    for notebook in sorted((ROOT / "docs" / "notebooks").glob("*.ipynb")):
+        for path, content in notebook_pages(notebook):
+            files.append(File.generated(config, path, content=content))
     return files
 
 
@@ -218,6 +223,30 @@ Columns are NumPy files that any program can read: `numpy.load("log/user.npy")`.
 {sqlite_journal.TABLES.strip()}
 ```
 """
+
+
+def notebook_pages(path: Path) -> Iterator[tuple[str, str | bytes]]:
+    """A notebook as a page, with the output that is stored in it, and its pictures."""
+    text = [f"*The notebook `docs/notebooks/{path.name}`, executed.*\n"]
+    for number, cell in enumerate(json.loads(path.read_text())["cells"]):
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            text.append(source)
+            continue
+        text.append(f"```python\n{source}\n```")
+        for output in cell["outputs"]:
+            data = output.get("data", {})
+            if "image/png" in data:
+                picture = f"{path.stem}-{number}.png"
+                yield f"notebooks/{picture}", base64.b64decode(data["image/png"])
+                text.append(f"![output]({picture})")
+            elif "text/html" in data:
+                text.append(re.sub(r"<style.*?</style>", "", "".join(data["text/html"]), flags=re.S))
+            else:
+                shown = "".join(output.get("text") or data.get("text/plain", ""))
+                text.append(f"```text\n{shown.rstrip()}\n```")
+    title = text.index(next(part for part in text[1:] if part.startswith("# ")))
+    yield f"notebooks/{path.stem}.md", "\n\n".join([text[title], text[0], *text[title + 1 :]])
 
 
 def _table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:

