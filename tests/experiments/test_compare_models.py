@@ -92,7 +92,7 @@ def test_finished_runs_are_not_trained_again(cli_run, log, tmp_path):
     assert len(longer["toy"]["seeds"][0]["valid"]) == 3
     code, out, err = cli_run("compare", log, "--models", "toy", *SHORT)
     assert (code, out) == (2, "")
-    assert "was trained with training.epochs = 3, not 2: choose another --runs" in err
+    assert "was trained with training.epochs = 3, not 2: choose another folder" in err
 
 
 def test_a_run_trained_on_another_machine_is_accepted(cli_run, log, tmp_path):

@@ -15,7 +15,7 @@ from dynedge.experiments import paper, subprocess_training
 from dynedge.report.paper_page import tables
 
 SYSTEMS = {"dynamic graphs": (paper.EDGE,), "this package": ("popular",)}
-SHORT = replace(paper.QUICK, events=700, epochs=1, windows=4)
+SHORT = replace(paper.QUICK, events=700, epochs=1, edge_epochs=1, windows=4)
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ def paper(
         typer.Option(metavar="DIR", help="Folder for page, tables, figures and runs. [default: LOG-paper]"),
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Last 30,000 events, two epochs: the form, not the numbers.")
+        bool, typer.Option("--quick", help="Last 30,000 events, few epochs: the form, not the numbers.")
     ] = False,
     seeds: Annotated[int, typer.Option(metavar="N", help="Number of seeds.", min=1)] = 1,
     epochs: Annotated[
@@ -50,7 +50,7 @@ def paper(
     if not folder.absolute().parent.is_dir():
         raise typer.BadParameter(f"--out {folder}: the folder {folder.parent} does not exist.")
     extent = QUICK if quick else Extent()
-    extent = extent if epochs is None else replace(extent, epochs=epochs)
+    extent = extent if epochs is None else replace(extent, epochs=epochs, edge_epochs=epochs)
     opened = read_log(log)
     folder.mkdir(exist_ok=True)
     check_plot_path(folder / "figure1.svg")

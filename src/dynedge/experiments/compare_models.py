@@ -135,7 +135,7 @@ def check_reusable(run: BenchmarkRun, log: EventLog) -> None:
     if not run.folder.exists():
         return
     if not is_run_folder(run.folder):
-        raise DataError(f"{run.folder} exists and is not a run folder of dynedge; choose another --runs.")
+        raise DataError(f"{run.folder} exists and is not a run folder of dynedge; choose another folder.")
     check_version(run.folder)
     RunFolder(run.folder).check_log(log)
     existing, requested = flatten(read_config(run.folder)), flatten(run.config)
@@ -144,7 +144,7 @@ def check_reusable(run: BenchmarkRun, log: EventLog) -> None:
         if existing.get(key) != requested.get(key) and not resumable:
             raise UsageError(
                 f"{run.folder} was trained with {key} = {existing.get(key)}, not {requested.get(key)}: "
-                "choose another --runs, or delete that folder."
+                "choose another folder for the runs, or delete that one."
             )
 
 

@@ -260,9 +260,13 @@ def _page(results: Results, made: Mapping[int, Table], figures: Sequence[Path]) 
     numbers = results["statistics"]
     name = escape(results["name"] or Path(results["log"]).name)
     title = f"The EDGE paper on {name}"
-    last = (
-        f" This is a quick run on the log's last {results['last_events']:,} events." if results["last_events"] else ""
-    )
+    last = ""
+    if results["last_events"]:
+        epochs, edge_epochs = results["epochs"]
+        last = (
+            f" A quick run on the log's last {results['last_events']:,} events, with at most {epochs} epochs for "
+            f"each system and {edge_epochs} for EDGE: it shows the form, not what the systems can do."
+        )
     parts = [
         f"<h1>{title}</h1>",
         f"<p>{numbers['events']:,} events, {numbers['users']:,} users, {numbers['items']:,} items, split "
