@@ -162,7 +162,7 @@ def _train_epoch(
     train_state.model.train()
     metrics = _DeferredMetrics(train_state, epoch.steps, config, logger, saver.group)
     saver.before_saving = metrics.read
-    steps, averaged = len(epoch.steps), -(-config.average // config.segments)
+    steps, averaged = len(epoch.steps), -(-config.average // len(epoch.steps[0]))
     for step, loss, norm in epoch.run():
         metrics.add(step, loss, norm)
         train_state.window = step + 1
