@@ -120,7 +120,7 @@ def test_a_trial_that_is_worse_than_half_of_the_others_ends_early(tune, monkeypa
     registry.use_only({"toy": registry.Entry(toy.Toy, toy.ToyConfig, search={"model.dim": range(4, 14)})})
     trained = []
 
-    def train(title, config, run, log):
+    def train(title, config, run, log, *, quiet):
         """Writes the learning curve of a setting instead of training it."""
         trained.append((config.model.dim, config.training.epochs))
         run.mkdir(exist_ok=True)
@@ -193,3 +193,14 @@ def test_negatives_are_not_searched_with_a_full_softmax():
     entry, recipe = find_entry("recurrence"), recipe_config("recurrence")
     few, many = (search_space(entry, recipe, items).values for items in (4096, 4097))
     assert many.keys() - few.keys() == {"model.negatives"}
+
+
+def test_trials_that_run_at_the_same_time_have_different_settings():
+    from dynedge.experiments.tune import _proposals
+
+    def next_settings(trials):
+        return {"seen": [trial["valid_mrr"] for trial in trials]}
+
+    done = [{"settings": {}, "valid_mrr": mrr} for mrr in (0.3, 0.1)]
+    assert _proposals(next_settings, done, 3) == [{"seen": [0.3, 0.1, *[0.1] * k]} for k in range(3)]
+    assert _proposals(next_settings, [], 2) == [{"seen": []}, {"seen": [0.0]}]

@@ -39,6 +39,7 @@ def tune(
     from dynedge.experiments.tune import tune as search
     from dynedge.models.registry import default_model
     from dynedge.runs.run_config import recipe_config
+    from dynedge.utils.process_group import process_group
     from dynedge.utils.signals import StoppedBySignal
 
     name = model or default_model()
@@ -46,9 +47,12 @@ def tune(
     if epochs is not None:
         recipe = set_key(recipe, "training.epochs", epochs, "--epochs")
     try:
-        results = search(read_log(log), recipe, out, trials=trials, minutes=minutes)
+        with process_group() as group:
+            results = search(read_log(log), recipe, out, trials=trials, minutes=minutes, group=group)
     except StoppedBySignal as signal:
         raise stopped(signal, signal.exit_code, "run the same command again to continue") from None
+    if not group.is_first:
+        return
     config = out / "config.toml" if results[0]["valid_mrr"] is not None else None
     summary = {
         "model": name,

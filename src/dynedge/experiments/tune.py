@@ -11,8 +11,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -31,6 +31,7 @@ from dynedge.training.logging import METRICS
 from dynedge.utils.atomic_io import write_text
 from dynedge.utils.file_lock import LOCK, FileLock
 from dynedge.utils.jsonl import read_jsonl
+from dynedge.utils.process_group import ALONE, ProcessGroup
 from dynedge.utils.signals import StopSignal
 
 SEARCH, TRIALS, RUNS = "search.json", "trials.jsonl", "runs"
@@ -45,11 +46,12 @@ def tune(
     *,
     trials: int,
     minutes: float | None = None,
+    group: ProcessGroup = ALONE,
 ) -> list[Trial]:
     """Searches until there are `trials` trials or they took `minutes` minutes; returns all trials, the best first.
 
     The first trial, which is always run, is the recipe itself. Settings that were tried before are not trained again:
-    their result is copied.
+    their result is copied. The processes of a `group` train a trial each at a time.
     """
     entry = find_entry(recipe.name)
     space = search_space(entry, recipe, log.num_items)
@@ -59,36 +61,63 @@ def tune(
         split = recipe.training.resolve_split(log)
         raise DataError(f"{log.path}: split {split} leaves no validation events to tune on.")
     next_settings = tpe_sampler(space)
-    with _locked(out), StopSignal():
-        _check_same_search(out, log, space)
-        done = _read_trials(out)
-        while len(done) < trials and (not done or minutes is None or _spent(done) < 60 * minutes):
-            settings = next_settings(done)
-            title = f"trial {len(done) + 1} of {trials}: {_describe(space.changed(settings))}"
-            announce(title, _seconds_left(done, trials, minutes))
-            done.append(_run_trial(settings, done, space, log, out / RUNS / f"{len(done):03}"))
-            best = _sorted(done)[0]
-            if best["error"] is None:
-                write_text(out / CONFIG, to_toml(space.config(best["settings"])))
-            write_text(out / TRIALS, "".join(json.dumps(trial) + "\n" for trial in done))
-        shutil.rmtree(out / RUNS, ignore_errors=True)
+    with ExitStack() as stack:
+        with group.together():
+            if group.is_first:
+                stack.enter_context(_locked(out))
+                _check_same_search(out, log, space)
+        stack.enter_context(StopSignal())
+        done: list[Trial] = group.gather_json(_read_trials(out))[0]
+        while len(done) < trials and (not done or minutes is None or _spent(done) / group.size < 60 * minutes):
+            proposed = _proposals(next_settings, done, min(group.size, trials - len(done)))
+            trial = None
+            if group.rank < len(proposed):
+                settings, number = proposed[group.rank], len(done) + group.rank
+                if group.is_first:
+                    title = f"trial {number + 1} of {trials}: {_describe(space.changed(settings))}"
+                    announce(title, _seconds_left(done, trials, minutes))
+                run = out / RUNS / f"{number:03}"
+                trial = _run_trial(number, settings, done, space, log, run, quiet=not group.is_first)
+            done += [one for one in group.gather_json(trial) if one is not None]
+            if group.is_first:
+                _write(out, done, space)
+        if group.is_first:
+            shutil.rmtree(out / RUNS, ignore_errors=True)
     return _sorted(done)
 
 
-def _run_trial(settings: Settings, done: list[Trial], space: SearchSpace, log: EventLog, run: Path) -> Trial:
-    trial = {"trial": len(done), "settings": settings, "changed": space.changed(settings)}
+def _proposals(next_settings: Callable[[list[Trial]], Settings], done: list[Trial], count: int) -> list[Settings]:
+    """Settings of trials that run at the same time: to those after it, one that runs counts as the worst so far."""
+    worst = min((trial["valid_mrr"] or 0.0 for trial in done), default=0.0)
+    proposed: list[Settings] = []
+    for _ in range(count):
+        proposed.append(next_settings(done + [{"settings": one, "valid_mrr": worst} for one in proposed]))
+    return proposed
+
+
+def _write(out: Path, done: list[Trial], space: SearchSpace) -> None:
+    best = _sorted(done)[0]
+    if best["error"] is None:
+        write_text(out / CONFIG, to_toml(space.config(best["settings"])))
+    write_text(out / TRIALS, "".join(json.dumps(trial) + "\n" for trial in done))
+
+
+def _run_trial(
+    number: int, settings: Settings, done: list[Trial], space: SearchSpace, log: EventLog, run: Path, *, quiet: bool
+) -> Trial:
+    trial = {"trial": number, "settings": settings, "changed": space.changed(settings)}
     for earlier in done:
         if earlier["settings"] == settings:
             return {**earlier, **trial, "seconds": 0.0}
     run.parent.mkdir(exist_ok=True)
     assert log.path is not None
-    config, title = space.config(settings), f"trial {len(done) + 1}"
+    config, title = space.config(settings), f"trial {number + 1}"
     stages = [config]
     if config.training.epochs > EARLY and len(done) >= MIN_TRIALS and not _is_past_early(run):
         stages.insert(0, replace(config, training=replace(config.training, epochs=EARLY)))
     seconds, result = 0.0, TrainingResult(0.0, None)
     for stage in stages:
-        result = train_in_subprocess(title, stage, run, log.path)
+        result = train_in_subprocess(title, stage, run, log.path, quiet=quiet)
         seconds += result.seconds
         if result.error is not None or (stage is not config and _is_hopeless(_outcome(run), done)):
             break
