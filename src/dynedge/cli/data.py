@@ -118,10 +118,17 @@ def _statistics_text(log: Path, statistics: dict[str, Any]) -> str:
         "these keep the order of the file",
         "tie order": _tie_order(statistics["order_signal"]),
         "columns": f"{statistics['features']} features, {len(statistics['item_features'])} item features, "
-        f"{'a label' if statistics['label'] else 'no label'}",
+        f"{_label(statistics)}",
+        "not used": ", ".join(statistics["unused_columns"]),
         "split": statistics["split"],
     }
     return "\n".join(f"{name:12}{value}" for name, value in lines.items() if value != "")
+
+
+def _label(statistics: dict[str, Any]) -> str:
+    if statistics["positive"]:
+        return f"a label; {statistics['left_out']:,} rows without a label {statistics['positive']} were left out"
+    return "a label, which models do not use" if statistics["label"] else "no label"
 
 
 def _tie_order(signal: dict[str, Any] | None) -> str:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,12 +22,19 @@ if TYPE_CHECKING:
     from dynedge.data.ingest.schema import Schema
 
 _FILES = typer.Argument(
-    metavar="FILES", help="CSV, TSV, JSON lines or Parquet files, plain or compressed (gzip, zstd); or a glob."
+    metavar="FILES",
+    help="CSV, TSV, JSON lines or Parquet files, plain or compressed (gzip, zstd); a glob; - for stdin.",
 )
 UserColumn = Annotated[str, typer.Option(metavar="COLUMN", help="Column of the user ids.")]
 ItemColumn = Annotated[str, typer.Option(metavar="COLUMN", help="Column of the item ids.")]
 TimeColumn = Annotated[str, typer.Option(metavar="COLUMN", help="Column of the timestamps.")]
-LabelColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="Column of a numeric label.")]
+LabelColumn = Annotated[
+    str | None,
+    typer.Option(
+        metavar="COLUMN",
+        help="Column of a numeric label; models do not use it, except as --positive or --label-feature.",
+    ),
+]
 EventIdColumn = Annotated[
     str | None,
     typer.Option(metavar="COLUMN", help="Column of unique event ids; rows with a repeated id are dropped."),
@@ -91,6 +102,12 @@ def prepare(
             help="Users and items are the same entities, as in messages between people: one set of ids.",
         ),
     ] = False,
+    positive: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CONDITION", help="Keep only rows whose label fulfils it, such as '>=4'; needs --label-col."
+        ),
+    ] = None,
     columns: ColumnNames = None,
     delimiter: Delimiter = None,
     time_unit: TimeUnit = "auto",
@@ -140,7 +157,7 @@ def prepare(
             time_unit,
         )
     )
-    schema = replace(schema, one_population=one_population)
+    schema = replace(schema, one_population=one_population, positive=positive)
     if label_feature:
         if not schema.label:
             raise UsageError("--label-feature needs a label: name its column with --label-col.")
@@ -148,17 +165,18 @@ def prepare(
     if public and item_table is None and (item_table := public.item_table(inputs[0])):
         schema = replace(schema, item_features=(*schema.item_features, *public.item_table_features))
     published_split = public.split_of(inputs[0]) if public else DEFAULT_SPLIT
-    log = ingest.prepare(
-        inputs,
-        out,
-        schema,
-        item_table=item_table,
-        max_bad=max_bad_share,
-        split=Split.parse(split) if split else published_split,
-        source={"dataset": dataset} if dataset else {},
-        force=force,
-        quiet=False,
-    )
+    with _stdin_as_file(inputs) as sources:
+        log = ingest.prepare(
+            sources,
+            out,
+            schema,
+            item_table=item_table,
+            max_bad=max_bad_share,
+            split=Split.parse(split) if split else published_split,
+            source={"dataset": dataset} if dataset else {},
+            force=force,
+            quiet=False,
+        )
     if public and public.add_negatives:
         print(f"negatives {public.add_negatives(log, Path(inputs[0]))}", file=sys.stderr)
     metadata = log.metadata
@@ -171,6 +189,10 @@ def prepare(
     print(f"read      {metadata['rows_read']:,} rows, times in {ingest.UNIT_NAMES[metadata['time']['unit']]} ({how})")
     if metadata["rejected"]:
         print(_rejected_line(out, metadata["rejected"], metadata["rejected_why"]))
+    if schema.positive:
+        print(f"left out  {metadata['left_out']:,} rows: {schema.label} is not {schema.positive}")
+    if metadata["unused_columns"]:
+        print(f"not used  columns {', '.join(metadata['unused_columns'])}")
     print(log_line(out, metadata["events"], metadata["users"], metadata["items"]))
 
 
@@ -203,7 +225,8 @@ def append(
     schema = _schema(
         user_col, item_col, time_col, label_col, event_id_col, features, item_features, columns, delimiter, time_unit
     )
-    added = ingest.append(log, files, schema, late=late, max_bad=_parse_share(max_bad), quiet=False)
+    with _stdin_as_file(files) as sources:
+        added = ingest.append(log, sources, schema, late=late, max_bad=_parse_share(max_bad), quiet=False)
     metadata = added.log.metadata
     if as_json:
         counts = {key: value for key, value in vars(added).items() if key != "log"}
@@ -212,9 +235,28 @@ def append(
     print(f"read      {added.rows_read:,} rows, times in {UNIT_NAMES[added.time_unit]}")
     if added.rejected:
         print(_rejected_line(log, added.rejected, added.rejected_why))
+    if added.left_out:
+        print(f"left out  {added.left_out:,} rows: {schema.label} is not {metadata['positive']}")
     late_rows = f", {added.late:,} of them older than the log's end" if added.late else ""
     print(f"added     {added.events:,} events{late_rows}, {added.users:,} users, {added.items:,} items")
     print(log_line(log, metadata["events"], metadata["users"], metadata["items"]))
+
+
+@contextmanager
+def _stdin_as_file(files: Any) -> Iterator[Any]:
+    """Yields the files, with "-" replaced by a temporary file that holds stdin: its content tells its format."""
+    if not isinstance(files, list) or "-" not in files:
+        yield files
+        return
+    if sys.stdin.isatty() or files.count("-") > 1:
+        raise UsageError(
+            "- reads stdin, once: pipe a file into the command, as in: zcat events.gz | dynedge prepare -"
+        )
+    with tempfile.TemporaryDirectory(prefix="dynedge-") as folder:
+        path = Path(folder) / "stdin"
+        with open(path, "wb") as file:
+            shutil.copyfileobj(sys.stdin.buffer, file)
+        yield [str(path) if name == "-" else name for name in files]
 
 
 def _schema(

@@ -49,6 +49,7 @@ class Addition:
     rows_read: int
     rejected: int
     rejected_why: dict[str, int]
+    left_out: int  # rows whose label is not positive
     time_unit: str
 
 
@@ -116,6 +117,7 @@ def _append(base: EventLog, paths: list[Path], schema: Schema, late: str, max_ba
             rows_read=rows.rows_read,
             rejected=rejects.count,
             rejected_why=dict(rejects.reasons.most_common()),
+            left_out=rows.left_out,
             time_unit=rows.unit,
         )
         if not rows.rows_written:
@@ -152,6 +154,7 @@ def _schema_for(base: EventLog, schema: Schema) -> Schema:
     of_events = item_features[: len(item_features) - base.metadata.get("item_table_features", 0)]
     _check_names(base, "features", "--features", features, schema.features)
     _check_names(base, "item features", "--item-features", of_events, schema.item_features)
+    schema = replace(schema, positive=base.metadata.get("positive"))
     time = base.metadata["time"]
     if schema.time_unit == "auto" and not time.get("inferred"):
         return replace(schema, time_unit=time["unit"])
@@ -263,6 +266,7 @@ def _metadata(base: EventLog, addition: Addition, time: Array, paths: list[Path]
         "rows_read": old["rows_read"] + addition.rows_read,
         "rejected": old["rejected"] + addition.rejected,
         "rejected_why": dict(reasons.most_common()),
+        **({"left_out": old.get("left_out", 0) + addition.left_out} if "positive" in old else {}),
         "source": {**old["source"], "files": [*old["source"].get("files", []), *(path.name for path in paths)]},
     }
 

@@ -41,6 +41,13 @@ def table_blocks(frame: FrameInput, schema: Schema) -> Iterator[Block]:
         yield _block(str(frame), columns, start + 1, len(batch), frame.table.nbytes * stop // rows)
 
 
+def parquet_columns(path: Path) -> list[str]:
+    """The names of the columns of a Parquet file, which has been read."""
+    import pyarrow.parquet as pq
+
+    return list(pq.read_schema(path).names)
+
+
 def parquet_blocks(path: Path, schema: Schema) -> Iterator[Block]:
     """Yields the rows of a Parquet file in order, as blocks."""
     import pyarrow as pa

@@ -16,11 +16,11 @@ from dynedge.data.frames import as_arrow, is_frame
 from dynedge.data.ingest.id_encoder import IdEncoder
 from dynedge.data.ingest.item_file import feature_columns, read_item_table
 from dynedge.data.ingest.parquet_reader import FrameInput
-from dynedge.data.ingest.readers import expand_paths, input_bytes, read_blocks
+from dynedge.data.ingest.readers import expand_paths, input_bytes, read_blocks, unused_columns
 from dynedge.data.ingest.rejects import RejectsFile
 from dynedge.data.ingest.row_checks import LATE, REASONS, RowChecks
 from dynedge.data.ingest.row_writer import RowWriter
-from dynedge.data.ingest.schema import Block, Schema
+from dynedge.data.ingest.schema import Block, Schema, positive_rows
 from dynedge.data.ingest.text_reader import with_feature_columns
 from dynedge.data.ingest.time_parser import TIME_UNITS
 from dynedge.data.item_metadata import write_item_table
@@ -81,6 +81,9 @@ def prepare(
             rows_read=rows.rows_read,
             rejected=rejects.count,
             rejected_why=dict(rejects.reasons.most_common()),
+            **({"positive": schema.positive, "left_out": rows.left_out} if schema.positive else {}),
+            **({"label": schema.label} if schema.label else {}),
+            unused_columns=unused_columns(paths[0], schema),
             features=rows.feature_names,
             item_features=[*schema.item_features, *table_features],
             **({"item_table_features": len(table_features)} if table_features else {}),
@@ -111,6 +114,10 @@ def checked_schema(schema: Schema, paths: Sequence[Path | FrameInput]) -> Schema
         raise UsageError(
             f"--delimiter {schema.delimiter!r} should be one or two ASCII characters, without quotes and line ends."
         )
+    if schema.positive is not None:
+        if not schema.label:
+            raise UsageError("--positive is a condition on the label: name its column with --label-col.")
+        positive_rows(schema.positive, np.empty(0, np.float32))  # raises if it is no condition
     first = paths[0]
     return with_feature_columns(first, schema) if schema.rest_are_features and isinstance(first, Path) else schema
 
@@ -189,6 +196,8 @@ def _check_rejects(
     name = f"{paths[0]}" if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
     if not rows.rows_read:
         raise DataError(f"{name} is empty: there is no row to read.")
+    if rows.left_out and not rows.rows_written and not rows.base:
+        raise DataError(f"{name}: no row has a {rows.schema.label} {rows.schema.positive}; no log was written.")
     if (rows.rows_written or not rejects.bad) and rejects.bad <= max_bad * rows.rows_read:
         return
     share = f"{rejects.bad} of {rows.rows_read} rows are bad ({rejects.bad / rows.rows_read:.2%}"

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 
 from dynedge.data.ingest.block_columns import ColumnValues, NumberColumn
-from dynedge.data.ingest.parquet_reader import FrameInput, parquet_blocks, table_blocks
+from dynedge.data.ingest.parquet_reader import FrameInput, parquet_blocks, parquet_columns, table_blocks
 from dynedge.data.ingest.row_checks import RowChecks
 from dynedge.data.ingest.schema import Block, Schema
-from dynedge.data.ingest.text_reader import text_blocks
+from dynedge.data.ingest.text_reader import text_blocks, text_columns
 from dynedge.data.ingest.time_parser import is_iso_time
 from dynedge.data.ingest.value_parsers import number_or_none
 from dynedge.errors import DataError, UsageError
@@ -66,6 +66,18 @@ def read_blocks(path: Path | FrameInput, schema: Schema) -> Iterator[Block]:
     if magic == b"PAR1":
         return prefetch(parquet_blocks(path, schema))
     return prefetch(text_blocks(path, schema, magic))
+
+
+def unused_columns(path: Path | FrameInput, schema: Schema) -> list[str]:
+    """The names of the columns of an input that have no role; of JSON lines, of the keys of the first object."""
+    names: Sequence[str]
+    if isinstance(path, FrameInput):
+        names = path.table.column_names
+    else:
+        with open(path, "rb") as file:
+            magic = file.read(4)
+        names = parquet_columns(path) if magic == b"PAR1" else text_columns(path, schema, magic)
+    return [] if schema.rest_are_features else [name for name in names if name not in schema.columns]
 
 
 def infer_time_unit(column: ColumnValues, checks: RowChecks) -> str:

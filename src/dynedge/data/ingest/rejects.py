@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dynedge.data.ingest.row_checks import DUPLICATE_EVENT_ID, REASONS, WRONG_FIELD_COUNT
+from dynedge.data.ingest.row_checks import DUPLICATE_EVENT_ID, LEFT_OUT, REASONS, WRONG_FIELD_COUNT
 from dynedge.data.ingest.schema import Block, Schema
 
 MAX_VALUE_CHARS = 200  # of a rejected value in the file
@@ -43,7 +43,7 @@ class RejectsFile:
     def add(self, block: Block) -> None:
         """Writes the rejected rows of a block."""
         names, checks = self.schema.columns, block.checks
-        for row in np.flatnonzero(~checks.valid).tolist():
+        for row in np.flatnonzero(~checks.valid & (checks.status != LEFT_OUT)).tolist():
             code, bad_column, line = int(checks.status[row]), int(checks.bad_column[row]), int(block.line[row])
             reason = REASONS[code]
             self.reasons[reason] += 1

@@ -14,8 +14,8 @@ from dynedge.data.ingest.external_sort import CHUNK_ROWS, ColumnFile, sorted_chu
 from dynedge.data.ingest.id_encoder import IdEncoder
 from dynedge.data.ingest.item_file import categories_of_table
 from dynedge.data.ingest.readers import infer_time_unit
-from dynedge.data.ingest.row_checks import DUPLICATE_EVENT_ID, LATE, NOT_FINITE, RowChecks
-from dynedge.data.ingest.schema import Block, Schema
+from dynedge.data.ingest.row_checks import DUPLICATE_EVENT_ID, LATE, LEFT_OUT, NOT_FINITE, RowChecks
+from dynedge.data.ingest.schema import Block, Schema, positive_rows
 from dynedge.data.ingest.time_parser import TIME_UNITS
 from dynedge.data.log import HEADER_BYTES, EventLog
 from dynedge.data.log_writer import ColumnFiles, ColumnWriter
@@ -33,7 +33,7 @@ class RowWriter:
 
     def __init__(self, writer: ColumnFiles, scratch: Path, schema: Schema, base: EventLog | None = None) -> None:
         self.writer, self.scratch, self.schema, self.base = writer, scratch, schema, base
-        self.rows_read = self.rows_written = 0
+        self.rows_read = self.rows_written = self.left_out = 0
         self.unit = schema.time_unit
         self.list_length = -1  # of the packed feature column; -1: no row read yet, 0: the column is not packed
         self.event_ids = IdEncoder()  # of the rows written, not of the base
@@ -75,6 +75,8 @@ class RowWriter:
                 column = _words_as_digits(column, schema.label_codes)
             column.parse_numbers(checks, number, chunk["label"])
             _reject_float32_overflow(checks, number, chunk["label"][:, None])
+            if schema.positive:
+                checks.reject(~positive_rows(schema.positive, chunk["label"]), LEFT_OUT, number)
         if schema.features:
             chunk["features"] = self._features(block, columns)
         if schema.label_is_feature:
@@ -91,6 +93,7 @@ class RowWriter:
         self._encode(checks, columns, chunk)
         valid = checks.valid
         self.rows_read += rows
+        self.left_out += int((checks.status == LEFT_OUT).sum())
         self._append({name: values if valid.all() else values[valid] for name, values in chunk.items()})
 
     def _features(self, block: Block, columns: dict[str, tuple[int, Any]]) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -29,6 +30,7 @@ class Schema:
     delimiter: str | None = None  # None: detected
     time_unit: str = "auto"  # s, ms, us, ns, iso
     rest_are_features: bool = False  # skips a header line; the last of `names` is for all remaining columns
+    positive: str | None = None  # condition on the label, such as ">=4"; other rows are left out
     label_codes: tuple[str, ...] = ()  # words of a label column; a word's label is its index here
     label_is_feature: bool = False  # the label is the last event feature too
     one_population: bool = False  # users and items are the same kind of entity: one set of ids
@@ -44,6 +46,29 @@ class Schema:
         for name in self.columns:
             if self.columns.count(name) > 1:
                 raise UsageError(f"column '{name}' is given twice; every column can have only one role.")
+
+
+COMPARISONS: dict[str, Callable[[Array, float], Array]] = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    "==": operator.eq,
+    "!=": operator.ne,
+    ">": operator.gt,
+    "<": operator.lt,
+    "=": operator.eq,
+}
+
+
+def positive_rows(condition: str, label: Array) -> Array:
+    """bool[rows]: the labels that fulfil a condition: a comparison and a number, such as ">=4"."""
+    text = condition.strip()
+    for sign, compare in COMPARISONS.items():
+        if text.startswith(sign):
+            try:
+                return compare(label, float(text[len(sign) :]))
+            except ValueError:
+                break
+    raise UsageError(f"--positive {condition!r} should be a comparison with a number, for example '>=4'.")
 
 
 @dataclass

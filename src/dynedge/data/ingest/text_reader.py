@@ -54,6 +54,18 @@ def text_blocks(path: Path, schema: Schema, magic: bytes) -> Iterator[Block]:
         rest = rest[used:] + chunk
 
 
+def text_columns(path: Path, schema: Schema, magic: bytes) -> list[str]:
+    """The names of the columns of a text file, which has been read; of JSON lines, the keys of the first object."""
+    head = _ByteStream(path, magic).head(1)
+    tokenizer, first = _tokenizer(path, schema, head), _first_line(head)
+    if isinstance(tokenizer, _DelimitedTokenizer):
+        return list(tokenizer.names)
+    try:
+        return list(json.loads(first))
+    except (ValueError, TypeError):
+        return []
+
+
 def with_feature_columns(path: Path, schema: Schema) -> Schema:
     """Returns the schema of a file whose last columns are features, with as many as the file's first row has."""
     assert schema.names is not None and schema.delimiter is not None
@@ -135,7 +147,7 @@ class _DelimitedTokenizer:
             names = tuple(_split_line(path, first, delimiter))
         if schema.rest_are_features:
             names = (*names[:-1], *schema.features)
-        self.expected_fields = len(names)
+        self.names, self.expected_fields = names, len(names)
         self.delimiter = np.frombuffer(delimiter.encode(), np.uint8)
         self.slots = len(schema.columns)
         self.slot = np.full(len(names), -1, np.int32)
