@@ -21,11 +21,11 @@ from dynedge.errors import DataError
 if TYPE_CHECKING:
     from dynedge.data.log import EventLog
 
-DEFAULT_EVENTS = 50_000
 EPOCHS = "5"
 BASELINES = {"counts": ["--epochs", EPOCHS], "next": [], "recent": [], "popular": []}  # name -> options of `train`
 USERS = "Ada Abara", "Diego Garcia", "Zoe Demir", "A Stranger"
-PURCHASES, HOUSEHOLDS = 120_000, 3  # the last ones of the year, and whose recommendations are printed
+PLAYS, PURCHASES = 50_000, 120_000  # default numbers of events
+HOUSEHOLDS = 3  # whose recommendations are printed, those that bought last
 
 
 @app.command()
@@ -34,7 +34,10 @@ def demo(
         "demo"
     ),
     seed: Annotated[int, typer.Option(metavar="N", help="Random seed of the log.")] = 0,
-    events: Annotated[int, typer.Option(metavar="N", help="Number of events.", min=1000)] = DEFAULT_EVENTS,
+    events: Annotated[
+        int | None,
+        typer.Option(metavar="N", help=f"Number of events. [default: {PLAYS}, with --retail {PURCHASES}]", min=1000),
+    ] = None,
     retail: Annotated[
         bool,
         typer.Option(
@@ -50,22 +53,19 @@ def demo(
     """
     if out.exists() and not (force and out.is_dir()):
         raise DataError(f"{out} already exists; choose another --out or pass --force to write into it.")
-    purchases = _purchases(events if events != DEFAULT_EVENTS else PURCHASES) if retail else None
+    purchases = _purchases(events or PURCHASES) if retail else None
     out.mkdir(exist_ok=True)
     if purchases is None:
-        with _synthetic_log(seed, events) as log:
+        with _synthetic_log(seed, events or PLAYS) as log:
             _write_events(out / "events.csv", log)
-            print(f"{out / 'events.csv'}: {events:,} plays of songs by synthetic listeners.")
+            print(f"{out / 'events.csv'}: {len(log):,} plays of songs by synthetic listeners.")
             _run_steps(_steps(out))
     else:
         import pyarrow.parquet as pq
 
         pq.write_table(purchases, out / "events.parquet")
-        print(
-            f"{out / 'events.parquet'}: the last {len(purchases):,} grocery purchases of 2,469 households in a year."
-        )
+        print(f"{out / 'events.parquet'}: the last {len(purchases):,} grocery purchases of 2,469 households in 2017.")
         _run_steps(_retail_steps(out, purchases))
-    if purchases is not None:
         _print_last_baskets(purchases)
     plan = "" if retail else f"{out / 'plan.png'} (path length by d-nodes), "
     print(
