@@ -29,7 +29,9 @@ def main() -> None:
     parser.add_argument("--rates", default=",".join(f"{rate:g}" for rate in RATES))
     parser.add_argument("--window", type=int, default=WINDOW)
     parser.add_argument("--average", default=str(AVERAGED_WINDOWS), help="Windows of the moving average; 0: none.")
-    parser.add_argument("--validation", type=int, default=None, help="Only so many validation events, no test.")
+    parser.add_argument(
+        "--validation", type=int, default=None, help="Number of validation events ranked, without test events."
+    )
     arguments = parser.parse_args()
     print(describe_machine())
     for run in arguments.runs:
