@@ -65,6 +65,9 @@ def test_queries_follow_parameters_new_entities_and_a_replaced_state():
             parameter.mul_(0.7)
         model.grow(model.shape.users + 3, model.shape.items + 200, state)
     assert_equal_to_tensor_operations(model, state, now)
+    model.grow(model.shape.users + 100, model.shape.items + 2000, state)
+    assert len(model._query_step._current_weights().entities.psi_row[1]) == model.shape.items
+    assert_equal_to_tensor_operations(model, state, now)
     with torch.no_grad():
         model.observe(Window(log, range(1)), state)
     assert_equal_to_tensor_operations(model, state, now)
