@@ -3,6 +3,7 @@
 #   make demo-retail  the same on real grocery purchases: about three minutes
 #   make test       all tests
 #   make test-fast  tests not marked slow: about a minute on two cores, once the kernels are compiled
+#   make test-pythons  the fast tests under each of Python 3.11 to 3.13 that is installed
 #   make check      linter, formatter, type checker
 #   make format     fixes what the linter and the formatter can fix
 #   make bench      benchmarks of every stage on this machine
@@ -11,11 +12,13 @@
 #   make dist       wheel and source archive in dist/, checked
 #   make clean      removes .venv and the demos
 PYTHON ?= python3
-BIN := .venv/bin
-SETUP := .venv/.ready
+PYTHONS := python3.11 python3.12 python3.13
+VENV := .venv
+BIN := $(VENV)/bin
+SETUP := $(VENV)/.ready
 EXTRAS := dev,docs,mlflow,plots,tensorboard,tune,datasets
 
-.PHONY: demo demo-retail test test-fast check format bench mutants docs docs-serve dist clean
+.PHONY: demo demo-retail test test-fast test-pythons check format bench mutants docs docs-serve dist clean
 
 demo: $(SETUP)
 	$(BIN)/dynedge demo --out demo --force
@@ -28,6 +31,12 @@ test: $(SETUP)
 
 test-fast: $(SETUP)
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"
+
+test-pythons:
+	@for python in $(PYTHONS); do \
+		$$python -c "" 2>/dev/null || { echo "$$python is not installed: skipped"; continue; }; \
+		echo "$$python:"; $(MAKE) --no-print-directory test-fast PYTHON=$$python VENV=.venv-$$python || exit 1; \
+	done
 
 check: $(SETUP)
 	$(BIN)/ruff check .
@@ -63,12 +72,12 @@ dist: $(SETUP)
 	$(BIN)/python -m twine check --strict dist/*
 
 clean:
-	rm -rf .venv demo demo-retail site dist
+	rm -rf .venv .venv-* demo demo-retail site dist
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 $(SETUP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "dynedge needs Python 3.11 or later; try: make PYTHON=python3.11"; exit 1; }
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
 	@touch $@

@@ -39,6 +39,8 @@ def on_files(files: Files, config: Any) -> Files:
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
     """Adapts links that leave docs/: to the copied pages, else the text alone; called by mkdocs."""
+    if "/" in page.file.src_uri:
+        return markdown
 
     def adapted(link: re.Match[str]) -> str:
         text, target = link[1], link[2].removeprefix("../")

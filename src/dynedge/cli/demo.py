@@ -21,7 +21,7 @@ from dynedge.errors import DataError
 if TYPE_CHECKING:
     from dynedge.data.log import EventLog
 
-EPOCHS = "5"
+EPOCHS = "3"
 BASELINES = {"counts": ["--epochs", EPOCHS], "next": [], "recent": [], "popular": []}  # name -> options of `train`
 USERS = "Ada Abara", "Diego Garcia", "Zoe Demir", "A Stranger"
 PLAYS, PURCHASES = 50_000, 120_000  # default numbers of events
