@@ -2,6 +2,10 @@
 
     python benchmarks/ingest.py                       # 1 M, 10 M and 100 M rows
     python benchmarks/ingest.py --sizes 1e7 --peers   # compared with DuckDB, doing as much of the same work as it can
+    python benchmarks/ingest.py --sizes 1e6 --readers # the readers alone, beside pyarrow and Polars, in turns
+
+--readers reads a CSV and a JSON-lines file of the same rows into columns: user and item as text, time as a number, in
+one process, every reader once per round; ours checks every value too, and keeps the line of each row.
 
 The file has three columns: the events of a synthetic taobao-like log, ordered by `time` (already sorted) or by `user`
 (one user after another, as MovieLens and Taobao are published, so that all rows must be sorted). The file is in the
@@ -20,8 +24,12 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
+import pyarrow.json
 from machine_info import describe_machine
 
+from dynedge.data.ingest.readers import read_blocks
+from dynedge.data.ingest.schema import Schema
+from dynedge.data.ingest.time_parser import TIME_UNITS
 from dynedge.data.log import EventLog
 from dynedge.data.synthetic import synthesize
 
@@ -34,7 +42,12 @@ def main() -> None:
     parser.add_argument("--orders", default="time,user", help="Orders of the rows, separated by commas.")
     parser.add_argument("--folder", default=None, help="Folder for temporary files.")
     parser.add_argument("--peers", action="store_true", help="Comparison with DuckDB (extra `peers`).")
+    parser.add_argument("--readers", action="store_true", help="Our readers beside pyarrow and Polars, reading only.")
+    parser.add_argument("--rounds", type=int, default=7, help="Rounds of --readers.")
     args = parser.parse_args()
+    if args.readers:
+        compare_readers(int(float(args.sizes.split(",")[0])), args.rounds, args.folder)
+        return
     print(f"{describe_machine()}; three-column CSV to a log: read, validated, sorted, ids encoded, hashed, synced")
     print(f"{'rows':>12} {'order':>6} {'MB':>6} {'system':>8} {'seconds':>8} {'M rows/s':>9} {'peak MiB':>9}")
     with tempfile.TemporaryDirectory(prefix="ingest-", dir=args.folder) as name:
@@ -57,6 +70,73 @@ def main() -> None:
                         f"{len(source):12,} {order:>6} {mb:6.0f} {system:>8} {seconds:8.1f} {rate:9.2f} {peak:9,}",
                         flush=True,
                     )
+
+
+def compare_readers(rows: int, rounds: int, folder: str | None) -> None:
+    """Prints the median time of every reader on a CSV file and on a JSON-lines file, and its ratio to ours."""
+    with tempfile.TemporaryDirectory(prefix="ingest-", dir=folder) as name:
+        csv, jsonl = Path(name) / "events.csv", Path(name) / "events.jsonl"
+        write_csv(synthesize("taobao-like", Path(name) / "source", events=rows), "time", csv)
+        with open(jsonl, "w") as file:
+            for line in csv.read_text().splitlines()[1:]:
+                user, item, moment = line.split(",")
+                file.write(f'{{"user_id": "{user}", "item_id": "{item}", "timestamp": {moment}}}\n')
+        readers = {
+            "CSV": {"dynedge": read_ours, "pyarrow": read_pyarrow_csv, "polars": read_polars_csv},
+            "JSON lines": {"dynedge": read_ours, "pyarrow": read_pyarrow_json, "polars": read_polars_json},
+        }
+        print(f"{describe_machine()}; {rows:,} rows, three columns, median of {rounds} rounds in turns")
+        print(f"{'format':>10} {'reader':>8} {'seconds':>8} {'M rows/s':>9} {'times ours':>10}")
+        for kind, path in (("CSV", csv), ("JSON lines", jsonl)):
+            seconds: dict[str, list[float]] = {reader: [] for reader in readers[kind]}
+            for number in range(rounds + 1):
+                for reader, read in readers[kind].items():
+                    start = time.perf_counter()
+                    assert read(path) == rows
+                    if number:  # the first round compiles and fills caches
+                        seconds[reader].append(time.perf_counter() - start)
+            ours = np.array(seconds["dynedge"])
+            for reader, values in seconds.items():
+                ratio, median = float(np.median(np.array(values) / ours)), float(np.median(values))
+                print(f"{kind:>10} {reader:>8} {median:8.2f} {rows / median / 1e6:9.2f} {ratio:10.2f}", flush=True)
+
+
+def read_ours(path: Path) -> int:
+    rows = 0
+    for block in read_blocks(path, Schema()):
+        user, item, moment = block.columns
+        user.check_ids(block.checks, 0, True)
+        item.check_ids(block.checks, 1, True)
+        moment.parse_times(block.checks, 2, TIME_UNITS["s"], np.empty(len(block)))
+        rows += int(block.checks.valid.sum())
+    return rows
+
+
+TYPES = {"user_id": pa.string(), "item_id": pa.string(), "timestamp": pa.float64()}
+
+
+def read_pyarrow_csv(path: Path) -> int:
+    return pa.csv.read_csv(path, convert_options=pa.csv.ConvertOptions(column_types=TYPES)).num_rows
+
+
+def read_pyarrow_json(path: Path) -> int:
+    options = pa.json.ParseOptions(explicit_schema=pa.schema(list(TYPES.items())))
+    return pa.json.read_json(path, parse_options=options).num_rows
+
+
+def read_polars_csv(path: Path) -> int:
+    import polars
+
+    schema = {"user_id": polars.String, "item_id": polars.String, "timestamp": polars.Float64}
+    return polars.read_csv(path, schema_overrides=schema).height
+
+
+def read_polars_json(path: Path) -> int:
+    import polars
+
+    return polars.read_ndjson(
+        path, schema=dict.fromkeys(("user_id", "item_id"), polars.String) | {"timestamp": polars.Float64}
+    ).height
 
 
 def prepare_command(file: Path, out: Path) -> list[str]:

@@ -12,8 +12,9 @@ import torch
 from safetensors.torch import load_file
 from training import toy_model as toy
 
+from dynedge.data.log import read_log
 from dynedge.errors import DataError
-from dynedge.runs.folder import RunFolder, load_run
+from dynedge.runs.folder import RunFolder, load_run, read_coverage
 
 PROGRAM = str(Path(toy.__file__))
 FAST = ["--epochs", "2", "--lr", "0.02", "--patience", "0"]
@@ -273,3 +274,18 @@ def test_resuming_with_another_number_of_threads_is_reported(cli_run, tmp_path, 
 
 def test_one_epoch_is_singular(cli_run, tmp_path, log):
     assert "toy, 1 epoch in" in cli_run("train", log, "--out", tmp_path / "run", "--epochs", "1")[1]
+
+
+def test_final_trains_on_all_events_and_keeps_the_last_epoch(cli_run, tmp_path, log):
+    code, out, err = cli_run("train", log, "--out", tmp_path / "final", *FAST, "--final", "--json")
+    assert code == 0, err
+    summary = json.loads(out)
+    assert (summary["epochs"], summary["best_epoch"], summary["valid_mrr"]) == (2, 2, None)
+    events = len(read_log(log))
+    assert read_coverage(tmp_path / "final", read_log(log).num_items).events == events
+    same = cli_run("train", log, "--out", tmp_path / "split", *FAST, "--split", "1,0,0")
+    assert same[0] == 0
+    files = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("final", "split")]
+    assert files[0] == files[1]
+    code, _, err = cli_run("train", log, "--out", tmp_path / "x", *FAST, "--final", "--split", "0.8,0.1,0.1")
+    assert (code, "--final trains on all events: leave out --split" in err) == (2, True)

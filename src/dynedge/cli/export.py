@@ -1,4 +1,4 @@
-"""The command `export`: exports the events that a service received."""
+"""The command `export`: exports the events that a service received, or an index of a run's items."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from dynedge.cli import app
-from dynedge.cli.options import Json
+from dynedge.cli.options import Force, Json
 from dynedge.cli.serve import JournalUrl, ServiceFolder, open_redis_journal, service_folder
 from dynedge.errors import DataError
 
@@ -18,7 +18,16 @@ from dynedge.errors import DataError
 @app.command()
 def export(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder that is or was served.")],
-    out: Annotated[Path, typer.Option(metavar="FILE", help="Parquet file to write.")],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Parquet file to write; with --index, a folder.")],
+    index: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Export an approximate nearest-neighbour index of the items instead: faiss or hnsw (extra ann).",
+        ),
+    ] = None,
+    k: Annotated[int, typer.Option("--k", metavar="K", help="Length of the lists of --index's recall.", min=1)] = 10,
+    force: Force = False,
     data: ServiceFolder = None,
     journal: JournalUrl = None,
     user_col: Annotated[str, typer.Option(metavar="COLUMN", help="Name of the user column.")] = "user_id",
@@ -27,12 +36,19 @@ def export(
     event_id_col: Annotated[str, typer.Option(metavar="COLUMN", help="Name of the event id column.")] = "event_id",
     as_json: Json = False,
 ) -> None:
-    """Export the events that a service received to a Parquet file.
+    """Export the events that a service received to a Parquet file, or an index of items.
 
     The order is that of arrival. To retrain on them, `dynedge prepare OLD.csv FILE.parquet --out LOG` makes a log of
     the original file and the new events. FILE has a column for each event feature of the run, and an empty one for
     each item feature: item features come from the original file. The service may keep running.
+
+    With --index, writes a folder with an index of the run's item vectors, the vectors of items and users in Parquet
+    files, and prints the recall of its lists against the exact search. It is for models whose scores are inner
+    products, such as edge-paper-small.
     """
+    if index is not None:
+        _export_index(run, index, out, k, force, as_json)
+        return
     from dynedge.inference.session import Session
     from dynedge.inference.table_files import check_target
     from dynedge.runs.folder import check_finished
@@ -54,3 +70,13 @@ def export(
         opened.close()
     summary = {"out": str(out), "events": count}
     print(json.dumps(summary) if as_json else f"{out}: {count:,} events received by {run}")
+
+
+def _export_index(run: Path, kind: str, out: Path, k: int, force: bool, as_json: bool) -> None:
+    from dynedge.inference.ann_index import write_index
+    from dynedge.inference.session import Session
+
+    summary = write_index(Session.open(run), kind, out, k, force=force)
+    recall = next(f"{name} {value:.4f}" for name, value in summary.items() if name.startswith("recall@"))
+    text = f"{out}: {kind} index of {summary['items']:,} items, {recall} of the exact search"
+    print(json.dumps({"out": str(out), **summary}) if as_json else f"{text} ({summary['measured_users']:,} users)")

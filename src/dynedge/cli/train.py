@@ -14,6 +14,7 @@ from dynedge.cli import app, stopped
 from dynedge.cli.config_flags import with_config_flags
 from dynedge.cli.help_format import SectionedCommand
 from dynedge.cli.options import Json, LogFolder, ModelName
+from dynedge.errors import UsageError
 
 if TYPE_CHECKING:
     from dynedge.runs.folder import RunFolder
@@ -38,6 +39,12 @@ def train(
     start_from: Annotated[
         Path | None, typer.Option("--from", metavar="RUN", help="Run from whose vectors of users and items to start.")
     ] = None,
+    final: Annotated[
+        bool,
+        typer.Option(
+            "--final", help="Train on all events, without validation; the last epoch is kept. Same as --split 1,0,0."
+        ),
+    ] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run, if RUN exists.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing run.")] = False,
     track: Annotated[
@@ -70,6 +77,10 @@ def train(
     from dynedge.utils.process_group import is_restarted, process_group
     from dynedge.utils.signals import StoppedBySignal, StopSignal
 
+    if final:
+        if "split" in flags:
+            raise UsageError("--final trains on all events: leave out --split.")
+        flags = flags | {"split": "1,0,0"}
     if is_restarted():  # torchrun --max-restarts
         resume, force = True, False
     is_first = True
