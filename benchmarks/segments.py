@@ -6,8 +6,8 @@
 
 `speed` trains `edge` for --epochs epochs on a log like ml-25m, one thread per process, and reports the fastest epoch
 after the first. The traffic that was counted stands beside the prediction of plan/scaling.py. `accuracy` trains for
-the same number of epochs with 1, 2, ... segments: with the same windows, and from four segments on also with windows
-times segments, so that an epoch has as many steps; one thread per run, --jobs runs at once.
+the same number of epochs with 1, 2, ... segments: with the same windows, and some also with windows times segments,
+so that an epoch has as many steps; one thread per run, --jobs runs at once.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from dynedge.models.base import Loss, State, Step
 from dynedge.models.edge.model_size import model_size
 from dynedge.plan.cost_model import CostModel
 from dynedge.plan.scaling import INFINIBAND, ModelSize, predict, step_bytes
+from dynedge.runs.folder import is_finished
 from dynedge.runs.run_config import build_model, recipe_config, resolve_config
 from dynedge.training import loop
 from dynedge.training.logging import TrainingLogger
@@ -58,6 +59,8 @@ def main() -> None:
     accuracy = commands.add_parser("accuracy")
     accuracy.add_argument("logs", type=Path, nargs="+")
     accuracy.add_argument("--segments", default="1,2,4,8,16")
+    accuracy.add_argument("--same-steps", default="4,8,16", help="Those also trained with windows times segments.")
+    accuracy.add_argument("--runs", type=Path, help="Folder of the runs, of which finished ones are used again.")
     accuracy.add_argument("--seeds", type=int, default=3)
     accuracy.add_argument("--epochs", type=int, default=8)
     accuracy.add_argument("--windows", type=int, default=304)
@@ -196,15 +199,16 @@ def train_timed(args: argparse.Namespace) -> None:
 
 def measure_accuracy(args: argparse.Namespace) -> None:
     counts = [int(count) for count in args.segments.split(",")]
+    same_steps = [int(count) for count in args.same_steps.split(",") if count]
     print(
         f"{describe_machine()}; torch {torch.__version__}; edge, {args.epochs} epochs, {args.seeds} seeds, "
         f"{args.device}"
     )
     with tempfile.TemporaryDirectory(prefix="segments-") as folder, ThreadPoolExecutor(args.jobs) as pool:
-        settings = [(s, args.windows) for s in counts] + [(s, args.windows * s) for s in counts if s > 2]
+        settings = [(s, args.windows) for s in counts] + [(s, args.windows * s) for s in counts if s in same_steps]
         for log in args.logs:
             runs = list(itertools.product(settings, range(args.seeds)))
-            names = (Path(folder) / f"{log.name}-{s}-{windows}-{seed}" for (s, windows), seed in runs)
+            names = ((args.runs or Path(folder)) / f"{log.name}-{s}-{windows}-{seed}" for (s, windows), seed in runs)
             jobs = [pool.submit(train_one, log, run, *one, args) for run, one in zip(names, runs, strict=True)]
             found: dict[tuple[int, int], list[float]] = {}
             for (setting, _), job in zip(runs, jobs, strict=True):
@@ -227,7 +231,8 @@ def train_one(log: Path, run: Path, setting: tuple[int, int], seed: int, args: a
     environment = os.environ | {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
     dynedge = [sys.executable, "-m", "dynedge"]
     train = [*dynedge, "train", str(log), "--out", str(run), "--json", *flags.split()]
-    subprocess.run(train, env=environment, check=True, capture_output=True)
+    if not is_finished(run):
+        subprocess.run(train, env=environment, check=True, capture_output=True)
     evaluate = [*dynedge, "evaluate", str(run), str(log), "--json"]
     done = subprocess.run(evaluate, env=environment, check=True, capture_output=True, text=True)
     return float(json.loads(done.stdout)["test"]["mrr"])
