@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -85,6 +86,10 @@ def compare_readers(rows: int, rounds: int, folder: str | None) -> None:
             "CSV": {"dynedge": read_ours, "pyarrow": read_pyarrow_csv, "polars": read_polars_csv},
             "JSON lines": {"dynedge": read_ours, "pyarrow": read_pyarrow_json, "polars": read_polars_json},
         }
+        if find_spec("polars") is None:
+            readers = {
+                kind: {name: read for name, read in by.items() if name != "polars"} for kind, by in readers.items()
+            }
         print(f"{describe_machine()}; {rows:,} rows, three columns, median of {rounds} rounds in turns")
         print(f"{'format':>10} {'reader':>8} {'seconds':>8} {'M rows/s':>9} {'times ours':>10}")
         for kind, path in (("CSV", csv), ("JSON lines", jsonl)):

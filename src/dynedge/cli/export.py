@@ -36,7 +36,7 @@ def export(
     event_id_col: Annotated[str, typer.Option(metavar="COLUMN", help="Name of the event id column.")] = "event_id",
     as_json: Json = False,
 ) -> None:
-    """Export the events that a service received to a Parquet file, or an index of items.
+    """Export a service's events, or an index of items.
 
     The order is that of arrival. To retrain on them, `dynedge prepare OLD.csv FILE.parquet --out LOG` makes a log of
     the original file and the new events. FILE has a column for each event feature of the run, and an empty one for
