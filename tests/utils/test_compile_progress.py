@@ -38,6 +38,17 @@ def test_a_first_run_says_how_long_compiling_takes_and_how_far_it_is(compile_ker
     assert progress.kernels_compiled == 5
 
 
+def test_modules_that_are_imported_later_have_kernels_too(compile_kernel, monkeypatch, capsys):
+    monkeypatch.setattr(progress, "show_compiling", True)
+    for seconds, missing in ((2, 100), (10, 80), (10, 150), (10, 130)):
+        compile_kernel(seconds, missing)
+    assert capsys.readouterr().err.splitlines()[1:] == [
+        "compiling kernels: 20 of about 65, 27 s left",
+        "compiling kernels: 20 of about 110, 1:39 min left",
+        "compiling kernels: 40 of about 110, 56 s left",
+    ]
+
+
 def test_programs_other_than_the_command_line_compile_silently(compile_kernel, capsys):
     compile_kernel(60, 90)
     assert capsys.readouterr().err == ""

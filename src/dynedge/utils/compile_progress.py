@@ -23,7 +23,7 @@ class CompileProgress(Listener):  # type: ignore[misc]
     """Listens to numba, which compiles one kernel at a time; prints on stderr if progress.show_compiling is set."""
 
     def __init__(self, count_missing: Callable[[], int]) -> None:
-        self._count_missing, self._missing = count_missing, 0
+        self._count_missing, self._missing, self._done = count_missing, 0, 0
         self._depth, self._seconds, self._since = 0, 0.0, 0.0
         self._last_line = -INTERVAL_S
 
@@ -46,7 +46,8 @@ class CompileProgress(Listener):  # type: ignore[misc]
     def _print(self, seconds: float) -> None:
         missing, first = self._count_missing(), not self._missing
         self._missing = self._missing or missing
-        done = self._missing - missing  # in all processes
+        self._done = done = max(self._missing - missing, self._done)  # in all processes
+        self._missing = missing + done  # more when modules were imported in the meantime
         total = max(round(CALLED * self._missing), done + 1)
         if first or not done:
             line = f"compiling kernels (once, about {progress.clock(max(SECONDS_EACH * total, 5))})"
