@@ -127,10 +127,16 @@ class TimedStep(SegmentedStep):
         self._spent = [0.0, 0.0]
         result = super().run(batches, states, positions)
         total, (wait, exchange) = time.perf_counter() - start, self._spent
-        compute = self._before_sum - start
+        compute = self._before_sum - start - self._fetching
+        exchange += self._fetching
         self.seconds.append([compute, wait, exchange, total - compute - wait - exchange])
         self.sent.append(self.group.bytes_sent - sent)
         return result
+
+    def _fetch_rows(self, batches: list[Any], states: list[State]) -> None:
+        start = time.perf_counter()
+        super()._fetch_rows(batches, states)
+        self._fetching = time.perf_counter() - start
 
     def _sum(self, losses: list[Loss | None], gradients: list[dict[str, Tensor]]) -> Tensor:
         self._before_sum = time.perf_counter()
