@@ -316,6 +316,26 @@ def assert_graph_capturable(model, log):
     assert torch.equal(*losses)
 
 
+def assert_trains_segments(model, log):
+    """A sweep advances what batches read: those of later windows, given its state, are those of the whole epoch."""
+    windows = model.training_windows(len(log) * 3 // 4)
+    first = len(windows) // 2
+    model.prepare_segments(log, windows, [range(len(windows))])
+    state = model.start()
+    with torch.no_grad():
+        model.sweep(log, windows, range(first), state)
+    later = list(model.segment_batches(log, windows, range(first, len(windows)), state))
+    whole = list(model.batches(log, windows))[first:]
+    assert len(later) == len(whole) > 0
+    rows, none = model.rows_read(later[0], state), model.rows_read(None, state)
+    assert rows.keys() == none.keys() and not any(len(part) for part in none.values())
+    parameters = dict(model.named_parameters())
+    for name, numbers in rows.items():
+        assert bool(((numbers >= 0) & (numbers < len(parameters[name]))).all())
+    for name, starts in model.window_rows().items():
+        assert list(starts) == sorted(starts) and starts[-1] == len(model.state_dict()[name])
+
+
 CHECKS = {
     capabilities.Growable: assert_growable,
     capabilities.Searchable: assert_searchable,
@@ -323,6 +343,7 @@ CHECKS = {
     capabilities.Undoable: assert_undoable,
     capabilities.GraphCapturable: assert_graph_capturable,
     capabilities.SharesGraph: assert_shares_graph,
+    capabilities.TrainsSegments: assert_trains_segments,
     capabilities.Calibrated: assert_calibrated,
     capabilities.HasVectors: assert_has_vectors,
     capabilities.HasStates: assert_has_states,

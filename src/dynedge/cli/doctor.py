@@ -28,7 +28,7 @@ def doctor(
     test: Annotated[bool, typer.Option("--test/--no-test", help="Run a small test: 10 s once compiled.")] = True,
     as_json: Json = False,
 ) -> None:
-    """Check the installation: versions, devices, folders, extras, and a small test.
+    """Check the installation, with a small test.
 
     The test trains a small model and asks it for recommendations. Exit code 1 if it fails.
     """
