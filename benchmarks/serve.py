@@ -79,10 +79,10 @@ def main() -> None:
             benchmark_replicas(root, log, run, args.replicas, args.readers, min(args.seconds, 20.0))
             return
         with Service(run, root / "data") as service:
-            run(load(service, log, min(5.0, args.seconds), args.rate, args.connections))  # warm-up
+            answers(load(service, log, min(5.0, args.seconds), args.rate, args.connections))  # warm-up
             for factor, seconds in ((1, args.seconds), (4, max(args.seconds / 5, 5.0))):
                 before = service.mib()
-                responses = run(load(service, log, seconds, factor * args.rate, args.connections))
+                responses = answers(load(service, log, seconds, factor * args.rate, args.connections))
                 report(f"{factor * args.rate:,.0f} requests/s for {seconds:,.0f} s", responses, before, service.mib())
 
 
@@ -125,7 +125,7 @@ class Service:
         return int(match[1]) / 1024 if match else 0.0
 
 
-def run(requests: Coroutine[Any, Any, Responses]) -> Responses:
+def answers(requests: Coroutine[Any, Any, Responses]) -> Responses:
     """In an event loop whose timers are not rounded up to milliseconds, as those of epoll are."""
     with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(selectors.SelectSelector())) as runner:
         return runner.run(requests)

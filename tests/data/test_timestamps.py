@@ -29,10 +29,16 @@ def test_every_form_of_a_timestamp_is_parsed(value, unit):
     assert parse_timestamp(value, unit) == NOON
 
 
-@pytest.mark.parametrize("value", ["", "soon", "nan", float("inf"), "2024-13-01", None])
+@pytest.mark.parametrize("value", ["", "soon", "nan", float("inf"), "2024-13-01", None, "1_000", "١٢", "1e", "."])
 def test_other_values_are_usage_errors(value):
     with pytest.raises(UsageError, match=r"--time .* should be a number in ms, or an ISO 8601 time such as"):
         parse_timestamp(value, "ms", "--time")
+
+
+@pytest.mark.parametrize("value", [1e300, "1e300", "9999-12-31", NOON * 10**6])
+def test_times_after_2200_are_in_another_unit(value):
+    with pytest.raises(UsageError, match=r"time .* is after the year 2200; is its unit s\?"):
+        parse_timestamp(value)
 
 
 def test_seconds_are_formatted_as_dates_unless_the_clock_starts_at_zero():

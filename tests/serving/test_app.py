@@ -141,6 +141,7 @@ def expected_metadata(client, item):
         ({"min_score": "high"}, "min_score"),
         ({"diversity": 2}, "diversity"),
         ({"diversity": 0.5, "k": 1000, "user_ids": ["a"] * 11}, "10,000 items"),
+        ({"k": 1000, "user_ids": ["a"] * 101}, "100,000 items"),
         ({"rules": {}}, "rules"),
     ],
 )
@@ -244,6 +245,16 @@ def test_users_items_history_drift_and_search(client, known, monkeypatch):
         problem(client.get(missing), 404)
 
 
+def test_line_breaks_in_ids_are_part_of_the_id(client, known):
+    user, item = known
+    events = [{"user_id": "line\nbreak", "item_id": item, "timestamp": 1709300000}]
+    assert client.post("/events", json={"events": events}).json()["accepted"] == 1
+    assert client.get("/users/line%0Abreak/recommendations").json()["known"]
+    assert client.get("/users/line%0Abreak").json()["user_id"] == "line\nbreak"
+    problem(client.get(f"/users/{user}%0A"), 404)
+    assert not client.get(f"/users/{user}%0A/recommendations").json()["known"]
+
+
 def test_run_info_has_learning_curve_and_metrics(runs_folder, tmp_path):
     run = shutil.copytree(make_run(runs_folder, "edge"), tmp_path / "run")
     with serving(run, tmp_path / "data") as client:
@@ -296,7 +307,9 @@ def test_invalid_events_are_refused_and_nothing_is_stored(client, case):
 def test_limits_on_parameters_bodies_hosts_and_origins(client, known):
     user, _ = known
     problem(client.get(f"/users/{user}/recommendations", params={"k": 1001}), 422)
-    problem(client.get(f"/users/{user}/recommendations", params={"time": "tomorrow"}), 422)
+    for moment in ("tomorrow", "1e300", "9999-12-31"):
+        problem(client.get(f"/users/{user}/recommendations", params={"time": moment, "explain": True}), 422)
+        problem(client.post(f"/users/{user}/what-if", json={"item_id": "i", "timestamp": moment}), 422)
     long = b" " * (middleware.MAX_BODY_BYTES + 1)
     problem(client.post("/events", content=long, headers={"content-type": "application/json"}), 413)
     problem(client.post("/events", content=(long[:999] for _ in range(2000))), 413)  # without a length

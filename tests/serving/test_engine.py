@@ -203,6 +203,19 @@ def test_a_failed_snapshot_does_not_stop_the_service(start, runs_folder, monkeyp
     assert send(engine, make_events(runs_folder, 5))[0].accepted == 5
 
 
+def test_a_state_that_cannot_be_copied_does_not_stop_the_writer(start, runs_folder, monkeypatch):
+    def no_memory(self):
+        raise MemoryError
+
+    monkeypatch.setattr(engines, "SNAPSHOT_EVENTS", 1)
+    engine, events = start(), make_events(runs_folder, 10)
+    monkeypatch.setattr(Engine, "_copy_state", no_memory)
+    for event in events:
+        assert engine.submit([event]).result(20).accepted == 1
+    assert engine.snapshot_error == "MemoryError"
+    monkeypatch.undo()
+
+
 def test_a_full_disk_refuses_events_and_still_answers_queries(start, runs_folder, run):
     engine = start()
     events = make_events(runs_folder, 1000)

@@ -15,7 +15,7 @@ from dynedge.inference.session import Session
 from dynedge.serving import engine as engines
 from dynedge.serving import route_context
 from dynedge.serving.app import make_app
-from dynedge.serving.engine import Engine
+from dynedge.serving.engine import Engine, EngineFailedError
 from dynedge.serving.journal import JournalUnavailableError, entries_after
 
 redis_journal = pytest.importorskip("dynedge.serving.redis_journal", exc_type=ImportError)
@@ -268,7 +268,77 @@ def test_a_journal_that_cannot_be_used_is_one_sentence_without_the_password(url,
     assert "secret" not in str(error.value)
 
 
-def test_a_redis_without_memory_is_a_full_disk(redis_server):
-    journal = RedisJournal(redis_server.url("memory"))
-    with pytest.raises(redis_journal.DiskFullError), journal._translated():
-        raise redis_journal.redis.ResponseError("OOM command not allowed when used memory > 'maxmemory'.")
+def test_a_redis_without_memory_is_a_full_disk(start, redis_server, runs_folder):
+    engine, events = start(), make_events(runs_folder, 2)
+    redis_server.client.config_set("maxmemory", "1")
+    try:
+        with pytest.raises(redis_journal.DiskFullError, match="no space left"):
+            engine.submit(events[:1]).result()
+    finally:
+        redis_server.client.config_set("maxmemory", "0")
+    assert engine.submit(events).result().accepted == 2
+
+
+NOW = 1_709_300_000
+FROM_OUTSIDE = {"user_id": "u", "item_id": "i", "timestamp": str(NOW)}
+POISON = {
+    "deep JSON": {"event": "[" * 100_000},
+    "a time of 401 digits": {"event": f'["u", "i", {"9" * 401}, [], null]'},
+    "a feature of 401 digits": {"event": f'["u", "i", {NOW}, [{"9" * 401}], null]'},
+    "not a number": {"event": '["u", "i", NaN, [], null]'},
+    "a late time": {"event": '["u", "i", 1e300, [], null]'},
+    "an early time": {"event": '["u", "i", -1e300, [], null]'},
+    "a zero byte": {"event": f'["a\\u0000b", "i", {NOW}, [], null]'},
+    "no id": {"event": f'["", "i", {NOW}, [], null]'},
+    "an id that is no text": {"event": f'[7, "i", {NOW}, [], null]'},
+    "a lone surrogate": {"event": f'["\\ud800", "i", {NOW}, [], null]'},
+    "features that are no list": {"event": f'["u", "i", {NOW}, "12", null]'},
+    "deep features": FROM_OUTSIDE | {"features": "[" * 100_000},
+    "infinite features": FROM_OUTSIDE | {"features": "[1e39]"},
+    "many fields": {f"field {k}": "x" for k in range(5000)},
+}
+
+
+def test_no_entry_stops_a_replica_now_or_at_its_next_start(start, redis_server, runs_folder):
+    engine, (event,) = start(), make_events(runs_folder, 1)
+    for fields in POISON.values():
+        redis_server.client.xadd(engine.journal.stream, fields)
+    assert engine.submit([event]).result().accepted == 1
+    assert engine.applied == 1
+    assert engine.dead_lettered == len(POISON)
+    assert not engine.failure
+    stop(engine)
+    again = start()
+    assert again.session.coverage.events == engine.session.coverage.events
+    assert redis_server.client.xlen(f"{{{again.journal.stream}}}:dead") == len(POISON)
+
+
+def test_an_invalid_entry_does_not_take_its_event_id(start, redis_server):
+    one, other = start(), start()
+    for timestamp in ("yesterday", NOW, NOW + 1):  # corrected, then sent again
+        redis_server.client.xadd(one.journal.stream, FROM_OUTSIDE | {"timestamp": timestamp, "event_id": "a"})
+    wait_for(lambda: one.applied + one.dead_lettered == other.applied + other.dead_lettered == 2)
+    assert same_state(one, other)
+    assert one.session.coverage.last_time == NOW
+
+
+@pytest.mark.parametrize("key", ["ids", "runs", "trimmed"])
+def test_keys_that_others_have_changed_give_a_sentence(start, redis_server, runs_folder, key):
+    engine = start()
+    engine.submit(make_events(runs_folder, 1)).result()
+    name, client = f"{{{engine.journal.stream}}}:{key}", redis_server.client
+    client.hset(name, mapping=dict.fromkeys([*client.hkeys(name), "position", "time", "a"], "x"))
+    client.xadd(engine.journal.stream, FROM_OUTSIDE | {"event_id": "a"})
+    stop(engine)
+    with pytest.raises(DataError, match="has keys that dynedge did not write"):
+        start()
+
+
+def test_a_stream_that_was_deleted_is_noticed(start, redis_server, runs_folder):
+    engine, events = start(), make_events(runs_folder, 3)
+    engine.submit(events[:2]).result()
+    redis_server.client.delete(engine.journal.stream)
+    wait_for(lambda: engine.failure)
+    assert "Redis lost events" in engine.failure
+    with pytest.raises(EngineFailedError):
+        engine.submit(events[2:])

@@ -1,9 +1,10 @@
-"""Clients that are slow or stop in the middle of a request hold up nobody, and are told or disconnected."""
+"""Clients that send or read slowly, too much or only half hold up nobody, and are told or disconnected."""
 
 import json
 import socket
 import threading
 import time
+from contextlib import suppress
 
 import pytest
 import uvicorn
@@ -20,8 +21,7 @@ BODY = json.dumps({"events": [{"user_id": "u", "item_id": "i", "timestamp": 1709
 def port(runs_folder, tmp_path_factory):
     engine = Engine(make_run(runs_folder, "edge"), tmp_path_factory.mktemp("slow") / "data")
     with socket.create_server(("127.0.0.1", 0)) as opened:
-        config = uvicorn.Config(make_app(engine), http=server_process.TimedHttpProtocol, log_level="critical")
-        server = uvicorn.Server(config)
+        server = uvicorn.Server(server_process.server_config(make_app(engine)))
         serving = threading.Thread(target=server.run, args=([opened],))
         serving.start()
         yield opened.getsockname()[1]
@@ -105,7 +105,80 @@ def test_a_client_that_leaves_in_the_middle_of_a_body_is_forgotten(connect):
     assert answer(connect(post(len(BODY), BODY))) == 200
 
 
-def test_a_client_that_reads_nothing_holds_up_nobody(connect):
-    for _ in range(5):
-        connect(b"GET /openapi.json HTTP/1.1\r\nhost: x\r\n\r\n" * 200)
+LARGE = b"GET /openapi.json HTTP/1.1\r\nhost: x\r\n\r\n"
+UNREAD = 300  # answers of it that fit in no buffer
+
+
+@pytest.fixture
+def deaf(connect, port):
+    """Opens a connection that asks for much and reads nothing."""
+
+    def connection():
+        client = connect()
+        client.setblocking(False)
+        with suppress(BlockingIOError):
+            client.sendall(LARGE * UNREAD)
+        return client
+
+    return connection
+
+
+def test_clients_that_read_nothing_hold_up_nobody(connect, deaf):
+    for _ in range(middleware.MAX_CONCURRENT_REQUESTS + 3):
+        deaf()
+    time.sleep(0.5)
     assert answer(connect(post(len(BODY), BODY))) == 200
+
+
+def test_a_client_that_reads_nothing_is_disconnected(deaf, monkeypatch):
+    monkeypatch.setattr(server_process, "READ_SECONDS", 0.2)
+    client = deaf()
+    time.sleep(2.0)
+    client.settimeout(20)
+    answers = 0
+    with suppress(ConnectionResetError):
+        while part := client.recv(1 << 20):
+            answers += part.count(b"HTTP/1.1 200")
+    assert 0 < answers < UNREAD
+
+
+def test_a_client_that_reads_slowly_gets_everything(connect, monkeypatch):
+    monkeypatch.setattr(server_process, "READ_SECONDS", 0.2)
+    client, answers = connect(LARGE * UNREAD), 0
+    while answers < UNREAD:
+        part = client.recv(1 << 17)
+        assert part
+        answers += part.count(b"HTTP/1.1 200")
+        time.sleep(0.001)
+
+
+@pytest.mark.parametrize(
+    "head", [b"GET /health HTTP/1.1\r\nx: ", b"GET /", b"GET /health HTTP/1.1\r\n" + b"a: b\r\n" * 20000]
+)
+def test_large_headers_are_refused(connect, head):
+    client = connect(head)
+    with suppress(OSError):  # closed while it sends
+        for _ in range(40):
+            client.sendall(b"y" * 10_000)
+            time.sleep(0.002)
+    with suppress(ConnectionResetError):
+        assert answer(client) in (400, 431, 0)
+    assert answer(connect(post(len(BODY), BODY))) == 200
+
+
+def test_headers_after_a_body_are_limited_too(connect):
+    client = connect(b"POST /events HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n")
+    with pytest.raises(OSError):
+        for _ in range(100):
+            client.sendall(b"x: " + b"y" * 10_000 + b"\r\n")
+            time.sleep(0.002)
+
+
+def test_a_client_that_closes_its_sending_side_is_answered(connect):
+    client = connect(post(len(BODY), BODY))
+    client.shutdown(socket.SHUT_WR)
+    assert answer(client) == 200
+    assert client.recv(100) == b""
+    unfinished = connect(post(len(BODY), BODY[:5]))
+    unfinished.shutdown(socket.SHUT_WR)
+    assert answer(unfinished) == 0

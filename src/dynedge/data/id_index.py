@@ -20,6 +20,22 @@ ExternalId = int | str
 PLAIN_INTEGER = re.compile(r"0|-?[1-9][0-9]{0,18}")
 
 
+def is_id(value: Any) -> bool:
+    """Whether a value may be an id, by one rule everywhere: an integer, or text that `prepare` can read."""
+    if isinstance(value, str):
+        return bool(value) and "\0" not in value and (value.isascii() or _is_unicode(value))
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether text has no lone surrogates, which no encoding can write."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 class IdIndex:
     """Immutable external ids, stored in arrays so that they can be memory-mapped.
 

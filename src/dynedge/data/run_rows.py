@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dynedge.data.id_index import GrowableIdIndex
+from dynedge.data.id_index import GrowableIdIndex, is_id
 from dynedge.data.log import EventLog
 from dynedge.errors import DataError
 from dynedge.utils.array_type import Array
@@ -52,15 +52,8 @@ def rows_of(ids: RunIds, of_side: GrowableIdIndex, external_ids: Iterable[Any], 
             "cannot add any; train again with it."
         )
     for k in new.tolist():
-        if not _is_id(values[k]):
+        if not is_id(values[k]):
             raise DataError(f"the {side} {values[k]!r} of event {k} is not an id: ids are texts or integers.")
     for k in new.tolist():
         rows[k] = of_side.add(values[k])
     return rows
-
-
-def _is_id(value: Any) -> bool:
-    """Whether a value may become a new id, as in `prepare` and in the service."""
-    if isinstance(value, str):
-        return bool(value) and "\0" not in value and not any("\ud800" <= letter <= "\udfff" for letter in value)
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from datetime import UTC, datetime
 
 from dynedge.errors import UsageError
@@ -11,6 +12,7 @@ Timestamp = float | int | str | datetime
 PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 YEAR = 86400 * 365
 LATEST_TIME = 7_258_118_400.0  # 2200-01-01: what is later is in another unit, or damaged
+NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?\s*", re.ASCII | re.IGNORECASE)
 MAX_SHOWN = 40  # characters of a wrong value in a message
 
 
@@ -20,11 +22,12 @@ def parse_timestamp(value: Timestamp, unit: str = "s", name: str = "time") -> fl
     Where a log's times are ISO 8601 (`unit` "iso"), a number is in seconds. `name` is the value's name in messages.
     """
     try:
-        if isinstance(value, str) and not _is_number(value):
+        if isinstance(value, str) and not NUMBER.fullmatch(value):
             value = datetime.fromisoformat(value.strip())
         if isinstance(value, datetime):
-            return (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp()
-        seconds = float(value) / PER_SECOND.get(unit, 1)
+            seconds = (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp()
+        else:
+            seconds = float(value) / PER_SECOND.get(unit, 1)
     except (ValueError, TypeError, OverflowError):
         seconds = math.nan
     if not math.isfinite(seconds):
@@ -32,6 +35,8 @@ def parse_timestamp(value: Timestamp, unit: str = "s", name: str = "time") -> fl
             f"{name} {_shortened(value)!r} should be a number in {unit if unit in PER_SECOND else 's'}, "
             "or an ISO 8601 time such as 2024-01-31T12:00:00Z."
         )
+    if seconds > LATEST_TIME:
+        raise UsageError(f"{name} {_shortened(value)!r} is after the year 2200; is its unit {unit}?")
     return seconds
 
 
@@ -50,11 +55,3 @@ def _shortened(value: Timestamp) -> str:
     except ValueError:  # an integer of thousands of digits
         return "with too many digits"
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True

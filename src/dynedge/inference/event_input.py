@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -31,8 +30,8 @@ class Event(NamedTuple):
 
     @property
     def is_finite(self) -> bool:
-        """Whether its time and features are finite numbers, also in float32."""
-        return math.isfinite(self.time) and all(abs(value) <= MAX_FEATURE for value in self.features)
+        """Whether its features are finite numbers, also in float32."""
+        return all(abs(value) <= MAX_FEATURE for value in self.features)
 
 
 def encode_events(ids: RunIds, events: Any, columns: tuple[str, str, str] = COLUMNS, unit: str = "s") -> EventLog:

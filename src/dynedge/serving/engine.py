@@ -218,20 +218,17 @@ class Engine:
         self, session: Session, registration: _Registration, entries: Sequence[Entry]
     ) -> list[tuple[int, Event]]:
         """Returns the entries that a run applies; one that cannot be applied becomes a dead letter."""
-        events = list[tuple[int, Event]]()
+        valid = list[tuple[Entry, Event]]()
         for entry in entries:
-            if entry.repeated:
-                continue
             try:
-                event = entry_event(session, entry)
+                valid.append((entry, entry_event(session, entry)))
             except DynedgeError as error:
                 self.journal.dead_letter(entry, str(error))
                 self.dead_lettered += 1
                 print(f"dynedge: {self.journal.text(entry.position)} is not applied: {error}", file=sys.stderr)
-                continue
-            if registration.applies(entry.position, event):
-                events.append((entry.position, event))
-        return events
+        repeated = self.journal.repeated([entry for entry, _ in valid])
+        new = [(entry.position, event) for entry, event in valid if entry.position not in repeated]
+        return [pair for pair in new if registration.applies(*pair)]
 
     def reload(self) -> int:
         """Opens the run folder again, replays the journal and replaces the session; returns the journal position.
@@ -363,7 +360,7 @@ class Engine:
             except JournalUnavailableError as error:
                 self.journal_error = str(error)
                 self._stopping.wait(FOLLOW_SECONDS)
-            except DataError as error:
+            except Exception as error:  # without this thread the state would fall behind unnoticed
                 self.failure = str(error)
                 return
 
@@ -387,13 +384,18 @@ class Engine:
     def _snapshot_if_due(self) -> None:
         since = self.session.coverage.events - self._snapshot_events
         overdue = time.monotonic() >= self._snapshot_due and self.position > self.snapshot_position
-        due = (since >= SNAPSHOT_EVENTS or overdue) and not self._other_replica_has_one()
-        if due and not (self._snapshot_thread and self._snapshot_thread.is_alive()):
-            arguments = self._copy_state()
-            self._snapshot_thread = threading.Thread(
-                target=self._write_snapshot, args=arguments, name="dynedge-snapshot"
-            )
-            self._snapshot_thread.start()
+        busy = self._snapshot_thread is not None and self._snapshot_thread.is_alive()
+        if busy or not (since >= SNAPSHOT_EVENTS or overdue):
+            return
+        try:
+            if not self._other_replica_has_one():
+                arguments = self._copy_state()
+                self._snapshot_thread = threading.Thread(
+                    target=self._write_snapshot, args=arguments, name="dynedge-snapshot"
+                )
+                self._snapshot_thread.start()
+        except Exception as error:  # no memory for the copy, for example; the writer goes on
+            self._report_failed_snapshot(error)
 
     def _other_replica_has_one(self) -> bool:
         """Whether another replica has written a snapshot lately; it counts as this one's."""
@@ -418,17 +420,24 @@ class Engine:
             return info, dict(State(tensors).clone())
 
     def _write_snapshot(self, info: SnapshotInfo, tensors: Tensors) -> None:
-        jitter = random.uniform(1.0, 1.2)  # so that not all replicas write one at the same time
-        self._snapshot_due = time.monotonic() + SNAPSHOT_SECONDS * jitter
+        self._postpone_snapshot()
         try:
             self.snapshots.write(info, tensors)
             self.journal.trim(self.snapshots.oldest_position)
             self.snapshot_error = ""
             if info.fingerprint == self._registration.fingerprint:  # else the run was replaced meanwhile
                 self.snapshot_position, self._snapshot_events = info.position, info.events
-        except (OSError, DataError, JournalUnavailableError) as error:  # nothing is lost: the journal has every event
-            self.snapshot_error = str(error)
-            print(f"dynedge: the snapshot could not be written: {error}", file=sys.stderr)
+        except Exception as error:  # nothing is lost: the journal has every event
+            self._report_failed_snapshot(error)
+
+    def _postpone_snapshot(self) -> None:
+        jitter = random.uniform(1.0, 1.2)  # so that not all replicas write one at the same time
+        self._snapshot_due = time.monotonic() + SNAPSHOT_SECONDS * jitter
+
+    def _report_failed_snapshot(self, error: Exception) -> None:
+        self._postpone_snapshot()
+        self.snapshot_error = str(error) or type(error).__name__
+        print(f"dynedge: the snapshot could not be written: {self.snapshot_error}", file=sys.stderr)
 
 
 def _warm_up(session: Session) -> None:

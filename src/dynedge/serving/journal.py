@@ -9,15 +9,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+from dynedge.errors import DynedgeError
 from dynedge.inference.event_input import Event
 
 
-class DiskFullError(Exception):
+class DiskFullError(DynedgeError):
     """The journal has no space left; nothing of the request was stored."""
 
+    exit_code = 3
 
-class JournalUnavailableError(Exception):
+
+class JournalUnavailableError(DynedgeError):
     """The journal cannot be reached; a request that failed with this may or may not be stored."""
+
+    exit_code = 3
 
 
 class Entry(NamedTuple):
@@ -27,7 +32,6 @@ class Entry(NamedTuple):
     event: Event | None  # None: written by another program, not validated yet
     fields: Mapping[str, str] = {}  # of an entry without an event
     arrived: float = 0.0  # seconds since 1970, of an entry without an event
-    repeated: bool = False  # an earlier entry has the same event id
 
 
 class Appended(NamedTuple):
@@ -59,6 +63,12 @@ class Journal(Protocol):
 
     def read(self, after: int) -> list[Entry]:
         """Returns the next entries after a position, a few thousand at most; empty at the end."""
+
+    def repeated(self, entries: Sequence[Entry]) -> set[int]:
+        """Returns the positions of those entries whose event id an earlier valid entry has.
+
+        `entries` are valid: those that another program wrote take their event id now, if it is free.
+        """
 
     def wait(self, after: int, seconds: float) -> bool:
         """Waits until there is an entry after a position; False if there is none in that time."""

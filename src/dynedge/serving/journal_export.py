@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any
@@ -18,13 +18,18 @@ from dynedge.utils.array_type import Array
 from dynedge.utils.progress import Progress
 
 
+def stored_events(entries: Iterable[Entry]) -> list[tuple[Entry, Event]]:
+    """Returns the entries that a service wrote, with their events."""
+    return [(entry, entry.event) for entry in entries if entry.event is not None]
+
+
 def write_events(
     journal: Journal,
     path: Path,
     names: tuple[str, str, str, str],
     metadata: Mapping[str, Any],
     *,
-    events_of: Callable[[list[Entry]], list[Event]] | None = None,
+    events_of: Callable[[list[Entry]], list[tuple[Entry, Event]]] = stored_events,
     quiet: bool = True,
 ) -> int:
     """Writes all events of a journal, in its order; returns their number.
@@ -51,8 +56,9 @@ def write_events(
         with Progress("exporting", journal.count, "events", quiet=quiet) as progress:
             entries = takewhile(lambda entry: entry.position <= end, entries_after(journal))
             while some := list(islice(entries, BATCH_ROWS)):
-                named = [_named(journal, entry) for entry in some if not entry.repeated]
-                batch = events_of(named) if events_of else [entry.event for entry in named if entry.event]
+                valid = events_of(some)
+                repeated = journal.repeated([entry for entry, _ in valid])
+                batch = [_named(journal, *pair) for pair in valid if pair[0].position not in repeated]
                 values = _features(journal, batch, len(features))
                 data = {
                     user: [event.user for event in batch],
@@ -70,12 +76,9 @@ def write_events(
     return written
 
 
-def _named(journal: Journal, entry: Entry) -> Entry:
-    """Returns an entry with an event id."""
-    name = f"journal {journal.text(entry.position)}"
-    if entry.event is None:
-        return entry._replace(fields={"event_id": name, **entry.fields})
-    return entry._replace(event=entry.event._replace(event_id=entry.event.event_id or name))
+def _named(journal: Journal, entry: Entry, event: Event) -> Event:
+    """Returns an event with an event id."""
+    return event if event.event_id else event._replace(event_id=f"journal {journal.text(entry.position)}")
 
 
 def _features(journal: Journal, events: Sequence[Event], width: int) -> Array:

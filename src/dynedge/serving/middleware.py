@@ -1,7 +1,8 @@
 """Access control as ASGI middleware: concurrency limit, host and origin, bearer token, size and time of the body.
 
 It runs before everything else and refuses a request, where it can, before reading its body. A request counts towards
-the concurrency limit once its body is complete, so that slow clients hold no places of others.
+the concurrency limit from when its body is complete until its answer begins, so that clients that send or read slowly
+hold no places of others.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class AccessMiddleware:
     ) -> None:
         self.app, self.hosts, self.record = app, hosts, record
         self._token = token.encode() if token else None
-        self._active = 0  # requests whose body is complete
+        self._active = 0  # requests whose body is complete and whose answer has not begun
         self._buffered = 0  # bytes of the bodies that are not
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -73,11 +74,23 @@ class AccessMiddleware:
         if isinstance(body, Response):
             await body(scope, receive, send)
         elif body is not None:
-            self._active += 1
-            try:
-                await self.app(scope, _CompleteBody(bytes(body), receive), send)
-            finally:
-                self._active -= 1
+            await self._answer(scope, _CompleteBody(bytes(body), receive), send)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Calls the application; the request is active until its answer begins, however slowly that is read."""
+        active = 1
+        self._active += active
+
+        async def send_and_release(message: Message) -> None:
+            nonlocal active
+            self._active -= active
+            active = 0
+            await send(message)
+
+        try:
+            await self.app(scope, receive, send_and_release)
+        finally:
+            self._active -= active
 
     async def _read_body(self, receive: Receive) -> Response | bytearray | None:
         """Returns the whole body, a refusal, or None if the client has left."""

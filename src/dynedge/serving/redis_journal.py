@@ -11,7 +11,7 @@ Keys, for a stream named `events`:
     {events}:trimmed      hash: position up to which entries were removed, and the time of the newest of them
 
 A script appends all events of a batch, or none. It looks event ids up in the hash, so that two replicas cannot append
-the same event; an entry of another program takes its event id when the first replica reads it.
+the same event; a valid entry of another program takes its event id when the first replica applies it.
 """
 
 from __future__ import annotations
@@ -35,12 +35,14 @@ from dynedge.inference.event_input import Event
 from dynedge.serving.journal import Appended, DiskFullError, Entry, JournalUnavailableError
 
 READ_ENTRIES = 2048  # entries read together
+DEAD_FIELDS = 64  # fields of an entry that a dead letter has
 HISTORY_ENTRIES = 20_000  # newest entries in which a user's events are looked for
 TIMEOUT = 5.0  # seconds until a silent Redis counts as unavailable
 MIN_VERSION = 7  # of Redis: counts of entries
 MAX_AHEAD = 86400.0  # seconds by which an entry of another program may be newer than its arrival
 POSITION = re.compile(r"([0-9]{1,19})-([0-9]{1,19})")
 SEQUENCE_BITS = 64
+NO_SPACE = "'maxmemory'", "MISCONF"  # in errors: out of memory, or of disk
 SETTINGS = "appendonly", "appendfsync", "maxmemory-policy"
 
 APPEND = """
@@ -162,9 +164,16 @@ class RedisJournal:
                     self._counts.append((position, count))
 
     def _refresh(self) -> None:
+        """Asks for the end of the stream; raises DataError if it has lost entries since it was asked last."""
+        end, count = self._end, self._count
         if self._redis.exists(self.stream):
             info = self._redis.xinfo_stream(self.stream)
-            self._reached(_position(info["last-generated-id"]), int(info["entries-added"]))
+            last, added = _position(info["last-generated-id"]), int(info["entries-added"])
+        else:
+            last = added = 0
+        if last < end or added < count:
+            raise self._lost(end)
+        self._reached(last, added)
 
     # ---- entries
 
@@ -172,7 +181,7 @@ class RedisJournal:
         arguments = [text for event in events for text in (event.event_id or "", json.dumps(event))]
         with self._translated():
             answers = self._append(keys=[self.stream, self._key("ids")], args=arguments)
-        positions = [_position(answer.lstrip(b"=")) for answer in answers]
+            positions = [_position(answer.lstrip(b"=")) for answer in answers]
         self._reached(max(positions, default=0))
         return Appended(positions, [not answer.startswith(b"=") for answer in answers])
 
@@ -180,19 +189,19 @@ class RedisJournal:
         with self._translated():
             rows = self._redis.xrange(self.stream, f"({self.text(after)}", "+", count=READ_ENTRIES)
             entries = [_entry(*row) for row in rows]
-            named = [entry for entry in entries if entry.event is None and "event_id" in entry.fields]
-            if named:
-                entries = self._without_repeated(entries, named)
         if entries:
             self._reached(entries[-1].position)
         return entries
 
-    def _without_repeated(self, entries: list[Entry], named: list[Entry]) -> list[Entry]:
-        """Marks entries of other programs whose event id an earlier entry has."""
+    def repeated(self, entries: Sequence[Entry]) -> set[int]:
+        named = [entry for entry in entries if entry.event is None and "event_id" in entry.fields]
+        if not named:
+            return set()
         texts = [text for entry in named for text in (entry.fields["event_id"], self.text(entry.position))]
-        first = self._claim(keys=[self._key("ids")], args=[_bytes(text) for text in texts])
-        repeated = {entry.position for entry, at in zip(named, first, strict=True) if _position(at) != entry.position}
-        return [entry._replace(repeated=entry.position in repeated) for entry in entries]
+        with self._translated():
+            first = self._claim(keys=[self._key("ids")], args=[_bytes(text) for text in texts])
+            pairs = zip(named, first, strict=True)
+            return {entry.position for entry, at in pairs if _position(at) != entry.position}
 
     def wait(self, after: int, seconds: float) -> bool:
         with self._translated():
@@ -206,12 +215,15 @@ class RedisJournal:
             self._refresh()
             there = not position or self._redis.xrange(self.stream, self.text(position), self.text(position))
         if not there:
-            raise DataError(
-                f"{self.name} does not have the entry {self.text(position)} any more, which a state of this replica "
-                "contains: Redis lost events, or they were trimmed. Restart the replica; if this message comes "
-                "again, restore the data of Redis, or move the folder of snapshots away to go on without the missing "
-                "events."
-            )
+            raise self._lost(position)
+
+    def _lost(self, position: int) -> DataError:
+        return DataError(
+            f"{self.name} does not have the entry {self.text(position)} any more, which a state of this replica "
+            "contains: Redis lost events, or they were trimmed. Restart the replica; if this message comes "
+            "again, restore the data of Redis, or move the folder of snapshots away to go on without the missing "
+            "events."
+        )
 
     def of_user(self, user: str, limit: int) -> list[Entry]:
         """Returns a user's latest events, of the newest entries of the stream only."""
@@ -232,11 +244,11 @@ class RedisJournal:
             values = self.text(self._end), trained_until if self._end else -np.inf
             self._redis.hsetnx(self._key("runs"), fingerprint, json.dumps(values))
             position, time = json.loads(self._redis.hget(self._key("runs"), fingerprint))
-        return _position(position), float(time)
+            return _position(position), float(time)
 
     def dead_letter(self, entry: Entry, reason: str) -> None:
         fields = {"event": json.dumps(entry.event)} if entry.event else entry.fields
-        texts = [text for pair in fields.items() for text in pair]
+        texts = [text for pair in list(fields.items())[:DEAD_FIELDS] for text in pair]
         arguments = [_bytes(text) for text in (self.text(entry.position), "reason", reason, *texts)]
         with self._translated():
             self._dead_letter(keys=[self._key("dead"), self._key("dead-ids")], args=arguments)
@@ -247,7 +259,7 @@ class RedisJournal:
     def trimmed(self) -> tuple[int, float]:
         with self._translated():
             position, time = self._redis.hmget(self._key("trimmed"), "position", "time")
-        return (0, -np.inf) if position is None else (_position(position), float(time))
+            return (0, -np.inf) if position is None else (_position(position), float(time))
 
     def trim(self, before: int) -> None:
         if self.keep_seconds is None or not before:
@@ -279,12 +291,22 @@ class RedisJournal:
         """Translates errors of Redis: what was asked may or may not have happened."""
         try:
             yield
-        except (redis.ConnectionError, redis.TimeoutError, redis.ReadOnlyError, OSError) as error:
+        except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
             raise JournalUnavailableError(f"the journal {self.name} cannot be reached ({error})") from None
         except redis.ResponseError as error:
-            if str(error).startswith(("OOM", "MISCONF")) or "OOM" in str(error):
+            if any(word in str(error) for word in NO_SPACE):
                 raise DiskFullError(f"the journal {self.name} has no space left") from None
-            raise
+            if "WRONGTYPE" in str(error):
+                raise self._damaged(str(error)) from None
+            raise JournalUnavailableError(f"the journal {self.name} refuses a command ({error})") from None
+        except (ValueError, TypeError) as error:
+            raise self._damaged(str(error)) from None
+
+    def _damaged(self, reason: str) -> DataError:
+        return DataError(
+            f"{self.name} has keys that dynedge did not write ({reason}): restore the data of Redis, or choose "
+            "another stream."
+        )
 
 
 def _position(text: str | bytes) -> int:
@@ -294,15 +316,23 @@ def _position(text: str | bytes) -> int:
 
 def _entry(name: bytes, values: dict[bytes, bytes]) -> Entry:
     position = _position(name)
-    if len(values) == 1 and b"event" in values:
-        try:
-            user, item, time, features, event_id = json.loads(values[b"event"])
-            if all(isinstance(text, str) for text in (user, item, event_id or "")):
-                return Entry(position, Event(user, item, float(time), tuple(map(float, features)), event_id))
-        except (ValueError, TypeError):
-            pass
+    event = _stored_event(values[b"event"]) if len(values) == 1 and b"event" in values else None
+    if event is not None:
+        return Entry(position, event)
     fields = {_text(key): _text(value) for key, value in values.items()}
     return Entry(position, None, fields, (position >> SEQUENCE_BITS) / 1000)
+
+
+def _stored_event(text: bytes) -> Event | None:
+    """Returns the event that a replica has stored; None for anything else."""
+    try:
+        user, item, time, features, event_id = json.loads(text)
+        texts = all(isinstance(text, str) for text in (user, item, event_id or ""))
+        if texts and isinstance(features, list):
+            return Event(user, item, float(time), tuple(map(float, features)), event_id)
+    except (ValueError, TypeError, OverflowError, RecursionError):
+        pass
+    return None
 
 
 def _user(entry: Entry) -> str | None:

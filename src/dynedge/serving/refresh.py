@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -103,9 +103,9 @@ def _append_journal(session: Session, journal: Journal, log: EventLog, data: Pat
     """
     by_id, last_time = log.event_ids is not None, float(log.time[-1])
 
-    def newer(entries: Sequence[Entry]) -> list[Event]:
-        events = applicable_events(session, list(entries))
-        return [event for event in events if event.time > last_time or (by_id and event.time == last_time)]
+    def newer(entries: Iterable[Entry]) -> list[tuple[Entry, Event]]:
+        valid = applicable_events(session, entries)
+        return [pair for pair in valid if pair[1].time > last_time or (by_id and pair[1].time == last_time)]
 
     file = data / "refresh.parquet"
     try:

@@ -130,7 +130,7 @@ class Snapshots:
 
     def _paths(self) -> list[Path]:
         """Descriptions of all snapshots, newest first."""
-        paths = [path for path in self.folder.glob("*.json") if path.stem.partition("-")[0].isdigit()]
+        paths = [path for path in self.folder.glob("*.json") if path.stem.partition("-")[0].isdecimal()]
         return sorted(paths, key=_position, reverse=True)
 
 
@@ -154,7 +154,8 @@ def _read_info(path: Path) -> SnapshotInfo:
     try:
         info = SnapshotInfo(**values)
         ids = [*info.added_users, *info.added_items]
-        if type(info.position) is int and all(type(external_id) in (int, str) for external_id in ids):
+        numbers = type(info.position) is int and type(info.events) is int
+        if numbers and all(type(external_id) in (int, str) for external_id in ids):
             return info
     except TypeError:
         pass

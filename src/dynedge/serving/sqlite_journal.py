@@ -113,6 +113,9 @@ class SqliteJournal:
         rows = self._rows("position > ? ORDER BY position LIMIT ?", after, READ_EVENTS)
         return [self._entry(row) for row in rows]
 
+    def repeated(self, entries: Sequence[Entry]) -> set[int]:
+        return set()  # event ids are unique in the table
+
     def wait(self, after: int, seconds: float) -> bool:
         return self.end > after
 

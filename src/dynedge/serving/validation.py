@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from dynedge.data.id_index import is_id
 from dynedge.data.timestamps import LATEST_TIME, parse_timestamp
 from dynedge.errors import UsageError
 from dynedge.inference.event_input import Event
@@ -24,7 +25,7 @@ MAX_AHEAD = 300.0  # seconds that an event may be ahead of this machine's clock:
 def validate_event(session: Session, event: EventBody, now: float | None = None) -> Event:
     """Returns a valid event with its time in seconds, or raises UsageError; `now` is by default the clock's time."""
     time = parse_timestamp(event.timestamp, session.time_unit, "timestamp")
-    if not 0 <= time <= min(LATEST_TIME, (clock.time() if now is None else now) + MAX_AHEAD):
+    if not 0 <= time <= (clock.time() if now is None else now) + MAX_AHEAD:
         shown = str(event.timestamp)[:40]
         raise UsageError(f"timestamp {shown!r} is before 1970 or in the future; is its unit {session.time_unit}?")
     valid = Event(str(event.user_id), str(event.item_id), time, tuple(event.features or ()), event.event_id)
@@ -43,12 +44,12 @@ def entry_event(session: Session, entry: Entry) -> Event:
     return entry.event
 
 
-def applicable_events(session: Session, entries: Iterable[Entry]) -> list[Event]:
-    """Returns the events of those entries that the session can apply."""
-    events = list[Event]()
+def applicable_events(session: Session, entries: Iterable[Entry]) -> list[tuple[Entry, Event]]:
+    """Returns those entries that the session can apply, with their events."""
+    events = list[tuple[Entry, Event]]()
     for entry in entries:
         with suppress(UsageError):
-            events.append(entry_event(session, entry))
+            events.append((entry, entry_event(session, entry)))
     return events
 
 
@@ -62,14 +63,21 @@ def _body(entry: Entry) -> EventBody:
     except ValidationError as error:
         first = error.errors()[0]
         raise UsageError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}.") from None
-    except (ValueError, TypeError) as error:
-        raise UsageError(f"{error}.") from None
+    except (ValueError, TypeError, RecursionError):
+        raise UsageError("features: not a JSON list of numbers.") from None
 
 
 def _check_applicable(session: Session, event: Event, *, has_features: bool) -> None:
-    """Raises UsageError for infinite numbers, features of another width, and new ids if the model cannot add them."""
+    """Raises UsageError for numbers out of range, ids that are none, features of another width, and new ids.
+
+    New ids only if the model cannot add them.
+    """
     if not event.is_finite:
-        raise UsageError("the time or a feature is not a finite number.")
+        raise UsageError("a feature is not a finite number.")
+    if not 0 <= event.time <= LATEST_TIME:
+        raise UsageError("the time is before 1970 or after the year 2200.")
+    if not (is_id(event.user) and is_id(event.item)):
+        raise UsageError("an id is empty, has a zero byte or is not valid Unicode.")
     width = session.run_log.features.shape[1]
     if has_features and len(event.features) != width:
         raise UsageError(f"features: got {len(event.features)}, but the run was trained with {width}.")

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from fastapi import Depends, Path, Query
 from pydantic import StringConstraints
+from starlette.convertors import PathConvertor, register_url_convertor
 
 from dynedge.inference.rule_texts import parse_rules
 from dynedge.inference.rules import Rules
@@ -13,6 +14,14 @@ from dynedge.serving import problem_details, schemas
 
 MAX_LISTED = 200
 
+
+class _IdConvertor(PathConvertor):
+    """Any text: the convertor `path` ends at a line break, and would take "ann\\n" for "ann"."""
+
+    regex = "(?s:.*)"
+
+
+register_url_convertor("id", _IdConvertor())
 PathId = Annotated[str, Path(min_length=1, max_length=256, pattern=schemas.ID_PATTERN)]
 ItemCount = Annotated[int, Query(ge=1, le=schemas.MAX_ITEMS, description="Number of items.")]
 Limit = Annotated[int, Query(ge=1, le=MAX_LISTED, description="Maximum number of entries.")]

@@ -20,7 +20,7 @@ from dynedge.serving.validation import applicable_events
 router = APIRouter(responses=ERRORS)
 
 
-@router.get("/users/{id:path}/history")
+@router.get("/users/{id:id}/history")
 async def get_user_history(request: Request, id: PathId, limit: Limit = 50) -> Response:
     """Returns the user's latest events in the journal, newest first."""
     service = service_of(request)
@@ -33,20 +33,20 @@ async def get_user_history(request: Request, id: PathId, limit: Limit = 50) -> R
 
 async def _latest(service: Service, session: Session, user: str, limit: int) -> list[Event]:
     entries = await service.background(service.engine.journal.of_user, user, limit)
-    return applicable_events(session, entries)
+    return [event for _, event in applicable_events(session, entries)]
 
 
 def _history_entry(session: Session, event: Event) -> Record:
     return {"item_id": session.items.canonical(event.item), "time": event.time}
 
 
-@router.get("/users/{id:path}/drift")
+@router.get("/users/{id:id}/drift")
 async def get_user_drift(request: Request, id: PathId) -> Response:
     """Returns the user's recent states since the service started, oldest first, projected to two dimensions."""
     return await _drift(service_of(request), 0, id)
 
 
-@router.get("/items/{id:path}/drift")
+@router.get("/items/{id:id}/drift")
 async def get_item_drift(request: Request, id: PathId) -> Response:
     """Returns the item's recent states since the service started, oldest first, projected to two dimensions."""
     return await _drift(service_of(request), 1, id)
@@ -61,7 +61,7 @@ async def _drift(service: Service, side: int, external_id: str) -> Response:
     return JSONResponse({"id": (session.users, session.items)[side][row], "points": points})
 
 
-@router.get("/users/{id:path}")
+@router.get("/users/{id:id}")
 async def get_user(request: Request, id: PathId) -> Response:
     """Returns whether the user was in the training log, and their last event in the journal."""
     service = service_of(request)
@@ -73,7 +73,7 @@ async def get_user(request: Request, id: PathId) -> Response:
     return JSONResponse({"user_id": session.users[row], "in_training_log": trained, "last_event": last_event})
 
 
-@router.get("/items/{id:path}")
+@router.get("/items/{id:id}")
 async def get_item(request: Request, id: PathId, min_position: MinPosition = None) -> Response:
     """Returns whether the item was in the training log, its number of events, and the columns that describe it."""
     service = service_of(request)

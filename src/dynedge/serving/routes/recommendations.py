@@ -19,13 +19,14 @@ from dynedge.serving.route_context import service_of
 from dynedge.serving.routes.common import BODY_ERRORS, ERRORS, ItemCount, MinPosition, PathId, QueryRules, QueryTime
 from dynedge.serving.service_queries import Record, query_time
 
-MAX_DIVERSE = 10_000  # items of a request with diversity, which is computed one by one
+MAX_TOTAL = 100_000  # items of a request, users times k: others wait meanwhile
+MAX_DIVERSE = 10_000  # the same with diversity, which is computed one by one
 
 router = APIRouter(responses=ERRORS)
 Explain = Annotated[bool, Query(description="Add the reasons for each item's score.")]
 
 
-@router.get("/users/{id:path}/recommendations", response_model=schemas.PositionedRecommendations)
+@router.get("/users/{id:id}/recommendations", response_model=schemas.PositionedRecommendations)
 async def get_recommendations(
     request: Request,
     id: PathId,
@@ -54,8 +55,10 @@ async def post_recommendations(
     at = service.parse_time(body.time)
     await service.reach(min_position)
     rules = body.rules()
-    if rules.diversity and len(body.user_ids) * body.k > MAX_DIVERSE:
-        raise UsageError(f"with diversity, a request may have {MAX_DIVERSE:,} items: users times k.")
+    most = MAX_DIVERSE if rules.diversity else MAX_TOTAL
+    if len(body.user_ids) * body.k > most:
+        limited = "a request with diversity" if rules.diversity else "a request"
+        raise UsageError(f"{limited} may have {most:,} items: users times k.")
     return await service.answer(_recommend, body.user_ids, body.k, at, rules)
 
 
@@ -63,7 +66,7 @@ def _recommend(session: Session, users: list[ExternalId], k: int, time: float | 
     return {"users": recommend(session, users, k, query_time(session, time), rules).to_records()}
 
 
-@router.post("/users/{id:path}/what-if", responses=BODY_ERRORS)
+@router.post("/users/{id:id}/what-if", responses=BODY_ERRORS)
 async def post_what_if(
     request: Request, id: PathId, body: schemas.WhatIfBody, min_position: MinPosition = None
 ) -> Response:
@@ -79,7 +82,7 @@ def _what_if(session: Session, user: str, body: schemas.WhatIfBody, time: float 
     return service_queries.what_if(session, event, body.k, body.rules())
 
 
-@router.get("/items/{id:path}/similar", response_model=schemas.SimilarItems)
+@router.get("/items/{id:id}/similar", response_model=schemas.SimilarItems)
 async def get_similar_items(
     request: Request, id: PathId, k: ItemCount = 10, min_position: MinPosition = None
 ) -> Response:
