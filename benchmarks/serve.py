@@ -236,6 +236,9 @@ def benchmark_replicas(root: Path, log: EventLog, run: Path, most: int, readers:
     users = [str(user) for user in log.user_ids.take(range(min(log.num_users, 5000)))]
     items, timestamp = log.item_ids.take(range(min(log.num_items, 5000))), float(log.time[-1])
     counts = [count for count in (2**k for k in range(10)) if count < most] + [most]
+    cores = len(os.sched_getaffinity(0))
+    shared = f"too few for more than {cores // 2} replicas to scale" if cores < 2 * most else "enough for all"
+    print(f"{seconds:g} s each; replicas, their clients and Redis have {cores} cores, {shared}")
     with RedisServer(root / "redis") as redis:
         options = "--journal", redis.url("events")
         one = 0.0
@@ -258,9 +261,10 @@ def benchmark_replicas(root: Path, log: EventLog, run: Path, most: int, readers:
                     reading.wait(0.05)
                 rate = sum(reading.get()) / seconds
                 one = one or rate
+                events = sent / (time.perf_counter() - started)
                 print(
-                    f"{count} replicas: {rate:8,.0f} reads/s, {rate / one:.2f} times one replica; "
-                    f"{sent / (time.perf_counter() - started):.0f} events/s"
+                    f"{count} replicas: {rate:8,.0f} reads/s, {rate / one:.2f} times one; {events:.0f} events/s",
+                    flush=True,
                 )
 
 

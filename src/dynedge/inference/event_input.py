@@ -87,7 +87,7 @@ def _features(run_log: EventLog, events: Any) -> Array | None:
     try:
         with np.errstate(over="ignore"):
             features = np.stack([np.asarray(events[name], np.float32) for name in names], 1)
-    except (KeyError, TypeError, IndexError, ValueError):
+    except (KeyError, TypeError, IndexError, ValueError, OverflowError):
         features = np.empty((0, 0), np.float32)
     if features.shape[1] != run_log.features.shape[1]:
         raise DataError(

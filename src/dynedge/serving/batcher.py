@@ -33,7 +33,7 @@ class Answer(NamedTuple):
 
 
 Request = tuple[str, Future[Answer]]
-SHORT_SECONDS = 0.001  # of a query that may be answered in the event loop
+SHORT_SECONDS = 0.002  # of CPU time of a query that may be answered in the event loop
 
 
 class RequestBatcher:
@@ -44,7 +44,7 @@ class RequestBatcher:
         self._pending: list[tuple[QueryOptions, Request]] = []
         self._lock = threading.Lock()
         self._arrived = 0  # requests that have not been answered
-        self._seconds = float("inf")  # that the last answers took
+        self._seconds = float("inf")  # of CPU time that the last answer to a single request took
 
     async def answer(self, user: str, options: QueryOptions) -> Answer:
         """Returns the user's recommendations."""
@@ -92,8 +92,9 @@ class RequestBatcher:
                 future.set_result(answer)
 
     def _recommend(self, users: list[str], options: QueryOptions) -> list[Answer]:
-        session, started = self._engine.session, time.perf_counter()
+        session, started = self._engine.session, time.thread_time()
         at = query_time(session, options.time)
         answers = recommend(session, users, options.k, at, options.rules)
-        self._seconds = time.perf_counter() - started
+        if len(users) == 1:
+            self._seconds = time.thread_time() - started
         return [Answer(answer, self._engine.position) for answer in answers]

@@ -47,7 +47,7 @@ BoostTexts = Annotated[list[RuleText] | None, _rule_texts("Added to scores: genr
 MaxPer = Annotated[list[RuleText] | None, _rule_texts("Most items with the same value: artist=2.")]
 
 
-def query_rules(
+async def query_rules(
     filter_seen: FilterSeen = False,
     allow: Allow = None,
     deny: Deny = None,
@@ -58,7 +58,7 @@ def query_rules(
         float, Query(ge=0, le=1, description="Weight of being unlike the items above (maximal marginal relevance).")
     ] = 0.0,
 ) -> Rules:
-    """The business rules of a request, from its query parameters."""
+    """The business rules of a request, from its query parameters; not `async`, it would be called in another thread."""
     return parse_rules(
         filter_seen=filter_seen,
         allow=allow,
