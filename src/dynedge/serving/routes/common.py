@@ -58,7 +58,7 @@ async def query_rules(
         float, Query(ge=0, le=1, description="Weight of being unlike the items above (maximal marginal relevance).")
     ] = 0.0,
 ) -> Rules:
-    """The business rules of a request, from its query parameters; not `async`, it would be called in another thread."""
+    """The business rules of a request; `async`, because FastAPI calls other functions in another thread."""
     return parse_rules(
         filter_seen=filter_seen,
         allow=allow,
