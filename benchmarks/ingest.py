@@ -2,19 +2,26 @@
 
     python benchmarks/ingest.py                       # 1 M, 10 M and 100 M rows
     python benchmarks/ingest.py --sizes 1e7 --peers   # compared with DuckDB, doing as much of the same work as it can
-    python benchmarks/ingest.py --sizes 1e6 --readers # the readers alone, beside pyarrow and Polars, in turns
+    python benchmarks/ingest.py --sizes 1e7 --formats csv,jsonl       # JSON lines too
+    python benchmarks/ingest.py --sizes 1e7 --tokenizers --rounds 3   # with other tokenizers of CSV in our place
+    python benchmarks/ingest.py --sizes 1e6 --readers                 # the readers alone, beside pyarrow and Polars
+
+--tokenizers runs the whole command with its own tokenizer, with pyarrow.csv and with Python's csv module in turns
+(benchmarks/csv_tokenizers.py). Of several rounds the smallest times are printed, and the largest memory.
 
 --readers reads a CSV and a JSON-lines file of the same rows into columns: user and item as text, time as a number, in
 one process, every reader once per round; ours checks every value too, and keeps the line of each row.
 
 The file has three columns: the events of a synthetic taobao-like log, ordered by `time` (already sorted) or by `user`
 (one user after another, as MovieLens and Taobao are published, so that all rows must be sorted). The file is in the
-page cache. Each measurement runs in a subprocess, so that time and memory are those of the whole command.
+page cache. Each measurement runs in a subprocess, so that time and memory are those of the whole command; CPU seconds
+are those of all its threads.
 """
 
 from __future__ import annotations
 
 import argparse
+import resource
 import subprocess
 import sys
 import tempfile
@@ -41,36 +48,58 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", default="1e6,1e7,1e8", help="Numbers of rows, separated by commas.")
     parser.add_argument("--orders", default="time,user", help="Orders of the rows, separated by commas.")
+    parser.add_argument("--formats", default="csv", help="csv, jsonl or both, separated by commas.")
     parser.add_argument("--folder", default=None, help="Folder for temporary files.")
     parser.add_argument("--peers", action="store_true", help="Comparison with DuckDB (extra `peers`).")
     parser.add_argument("--readers", action="store_true", help="Our readers beside pyarrow and Polars, reading only.")
-    parser.add_argument("--rounds", type=int, default=7, help="Rounds of --readers.")
+    parser.add_argument("--tokenizers", action="store_true", help="Other tokenizers in the place of our own.")
+    parser.add_argument("--rounds", type=int, default=None, help="Runs of each, in turns; 1, or 7 with --readers.")
     args = parser.parse_args()
     if args.readers:
-        compare_readers(int(float(args.sizes.split(",")[0])), args.rounds, args.folder)
+        compare_readers(int(float(args.sizes.split(",")[0])), args.rounds or 7, args.folder)
         return
-    print(f"{describe_machine()}; three-column CSV to a log: read, validated, sorted, ids encoded, hashed, synced")
-    print(f"{'rows':>12} {'order':>6} {'MB':>6} {'system':>8} {'seconds':>8} {'M rows/s':>9} {'peak MiB':>9}")
+    print(f"{describe_machine()}; three columns to a log: read, validated, sorted, ids encoded, hashed, synced")
+    start = f"{'rows':>12} {'order':>6} {'format':>6} {'MB':>6} {'system':>8}"
+    print(f"{start} {'seconds':>8} {'CPU s':>6} {'M rows/s':>9} {'MiB':>6}")
     with tempfile.TemporaryDirectory(prefix="ingest-", dir=args.folder) as name:
         folder = Path(name)
         write_csv(synthesize("taobao-like", folder / "warm", events=1000), "user", folder / "warm.csv")
-        run(prepare_command(folder / "warm.csv", folder / "warm-log"))  # compiles the kernels
+        write_jsonl(folder / "warm.csv", folder / "warm.jsonl")
+        for kind in args.formats.split(","):
+            for command in commands(folder / f"warm.{kind}", folder, args).values():
+                run(command)  # compiles the kernels
         for size in args.sizes.split(","):
             source = synthesize("taobao-like", folder / "source", events=int(float(size)), force=True)
             for order in args.orders.split(","):
-                file = folder / "events.csv"
-                write_csv(source, order, file)
-                commands = {"dynedge": prepare_command(file, folder / "log")}
-                if args.peers:
-                    commands["duckdb"] = [sys.executable, "-c", DUCKDB, str(file), str(folder)]
-                for system, command in commands.items():
-                    seconds, peak = run(command)
-                    rate = len(source) / seconds / 1e6
-                    mb = file.stat().st_size / 1e6
-                    print(
-                        f"{len(source):12,} {order:>6} {mb:6.0f} {system:>8} {seconds:8.1f} {rate:9.2f} {peak:9,}",
-                        flush=True,
-                    )
+                write_csv(source, order, folder / "events.csv")
+                for kind in args.formats.split(","):
+                    file = folder / f"events.{kind}"
+                    if kind == "jsonl":
+                        write_jsonl(folder / "events.csv", file)
+                    measure(file, len(source), order, commands(file, folder, args), args.rounds or 1)
+
+
+def commands(file: Path, folder: Path, args: argparse.Namespace) -> dict[str, list[str]]:
+    """The commands to compare on a file, by system."""
+    ours = ["prepare", str(file), "--out", str(folder / "log"), "--force"]
+    compared = {"dynedge": [sys.executable, "-c", DYNEDGE, *ours]}
+    if args.tokenizers and file.suffix == ".csv":
+        compared |= {name: [sys.executable, "csv_tokenizers.py", name, *ours] for name in ("pyarrow", "python")}
+    if args.peers and file.suffix == ".csv":
+        compared["duckdb"] = [sys.executable, "-c", DUCKDB, str(file), str(folder)]
+    return compared
+
+
+def measure(file: Path, rows: int, order: str, compared: dict[str, list[str]], rounds: int) -> None:
+    """Runs the commands in turns and prints the smallest times and the largest memory of each."""
+    results: dict[str, list[tuple[float, float, int]]] = {system: [] for system in compared}
+    for _ in range(rounds):
+        for system, command in compared.items():
+            results[system].append(run(command))
+    for system, values in results.items():
+        seconds, cpu, peak = min(v[0] for v in values), min(v[1] for v in values), max(v[2] for v in values)
+        start = f"{rows:12,} {order:>6} {file.suffix[1:]:>6} {file.stat().st_size / 1e6:6.0f} {system:>8}"
+        print(f"{start} {seconds:8.1f} {cpu:6.1f} {rows / seconds / 1e6:9.2f} {peak:6,}", flush=True)
 
 
 def compare_readers(rows: int, rounds: int, folder: str | None) -> None:
@@ -78,10 +107,7 @@ def compare_readers(rows: int, rounds: int, folder: str | None) -> None:
     with tempfile.TemporaryDirectory(prefix="ingest-", dir=folder) as name:
         csv, jsonl = Path(name) / "events.csv", Path(name) / "events.jsonl"
         write_csv(synthesize("taobao-like", Path(name) / "source", events=rows), "time", csv)
-        with open(jsonl, "w") as file:
-            for line in csv.read_text().splitlines()[1:]:
-                user, item, moment = line.split(",")
-                file.write(f'{{"user_id": "{user}", "item_id": "{item}", "timestamp": {moment}}}\n')
+        write_jsonl(csv, jsonl)
         readers = {
             "CSV": {"dynedge": read_ours, "pyarrow": read_pyarrow_csv, "polars": read_polars_csv},
             "JSON lines": {"dynedge": read_ours, "pyarrow": read_pyarrow_json, "polars": read_polars_json},
@@ -144,10 +170,6 @@ def read_polars_json(path: Path) -> int:
     ).height
 
 
-def prepare_command(file: Path, out: Path) -> list[str]:
-    return [sys.executable, "-c", DYNEDGE, "prepare", str(file), "--out", str(out), "--force"]
-
-
 def write_csv(log: EventLog, order: str, path: Path) -> None:
     """Writes the events with their external ids, ordered by time or by user."""
     rows = np.arange(len(log)) if order == "time" else np.argsort(log.user, kind="stable")
@@ -164,13 +186,27 @@ def write_csv(log: EventLog, order: str, path: Path) -> None:
             file.write(pa.table(columns, names=["user_id", "item_id", "timestamp"]))
 
 
-def run(command: list[str]) -> tuple[float, int]:
-    """Returns (seconds, peak MiB) of a command that prints its peak memory last."""
-    start = time.monotonic()
+def write_jsonl(csv: Path, path: Path) -> None:
+    """Writes the rows of a CSV file as JSON lines, ids as strings."""
+    with open(csv) as lines, open(path, "w") as file:
+        next(lines)
+        for line in lines:
+            user, item, moment = line.rstrip("\n").split(",")
+            file.write(f'{{"user_id": "{user}", "item_id": "{item}", "timestamp": {moment}}}\n')
+
+
+def run(command: list[str]) -> tuple[float, float, int]:
+    """Returns (seconds, CPU seconds, peak MiB) of a command that prints its peak memory last."""
+    start, cpu = time.monotonic(), children_cpu_seconds()
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parent)
     if done.returncode:
         sys.exit(f"{command[3:]} failed: {done.stderr}")
-    return time.monotonic() - start, int(done.stdout.split()[-1])
+    return time.monotonic() - start, children_cpu_seconds() - cpu, int(done.stdout.split()[-1])
+
+
+def children_cpu_seconds() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 # The command with its peak memory printed at the end: what wait4 reports would include that of this process.

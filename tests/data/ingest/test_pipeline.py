@@ -1,11 +1,13 @@
 """From files to a log: every format, every kind of rejected row, and messy files against a plain reference reader."""
 
 import csv
+import gc
 import gzip
 import json
 import os
 import random
 import resource
+import threading
 
 import numpy as np
 import pyarrow as pa
@@ -121,6 +123,17 @@ def test_parquet_columns_of_every_type(tmp_path):
     assert log.label.tolist() == [1, 0, 1]
 
 
+def test_a_column_of_numbers_is_not_a_column_of_lists(tmp_path):
+    """The second file has one number for each of two features: its rows have no second one."""
+    same = {"user_id": ["u", "v"], "item_id": ["i", "i"], "timestamp": [1, 2]}
+    pq.write_table(pa.table(same | {"v": [[1.0, 2.0], [3.0, 4.0]]}), tmp_path / "a.parquet")
+    pq.write_table(pa.table(same | {"v": [5.0, None]}), tmp_path / "b.parquet")
+    files = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
+    log = prepare(files, tmp_path / "log", Schema(features=("v",)), max_bad=1)
+    assert log.features.tolist() == [[1, 2], [3, 4]]
+    assert [row[3] for row in rejects(log.path)] == ["wrong number of values in the list", "missing value"]
+
+
 def test_bad_parquet_rows_are_rejected(tmp_path):
     columns = {
         "user_id": pa.array(["a", None, "c", "d", "e", "f"]),
@@ -157,6 +170,16 @@ def test_a_delimiter_of_two_characters(tmp_path):
     text = table("::").replace("u1", "u:1")
     log = read(tmp_path, text, Schema(delimiter="::"))
     assert events(log) == [(user.replace("u1", "u:1"), item, time) for user, item, time in IN_ORDER]
+
+
+@pytest.mark.parametrize("block", [*range(26, 45), 1 << 20])
+def test_a_closing_quote_is_followed_by_the_whole_delimiter(tmp_path, monkeypatch, block):
+    monkeypatch.setattr(text_reader, "BLOCK_BYTES", block)
+    text = 'user_id::item_id::timestamp\n"u":x::i::1\n"a::b"::"i"::2\n"u"::"i"::3\n"c":'
+    log = read(tmp_path, text, Schema(delimiter="::"))
+    assert events(log) == [("a::b", "i", 2), ("u", "i", 3)]
+    bad = [(2, "", '"u":x::i::1', "text after a closing quote"), (5, "", '"c":', "text after a closing quote")]
+    assert rejects(log.path) == bad
 
 
 def test_several_files_and_globs_are_read_in_order(tmp_path):
@@ -560,6 +583,18 @@ def test_sorting_with_many_buckets_is_stable(tmp_path, monkeypatch):
     assert events(log) == sorted(rows, key=lambda row: row[2])
     first = list(dict.fromkeys(log.user.tolist()))
     assert first == list(range(log.num_users))
+
+
+def test_a_stream_that_is_not_read_to_its_end_ends_its_thread(tmp_path, monkeypatch):
+    monkeypatch.setattr(text_reader, "BLOCK_BYTES", 100)
+    (tmp_path / "a.csv").write_text(table() * 100)
+    before = set(threading.enumerate())
+    gc.disable()  # not by the garbage collector, which may run in any thread
+    try:
+        assert text_reader.text_columns(tmp_path / "a.csv", Schema(), b"") == ["user_id", "item_id", "timestamp"]
+        assert not set(threading.enumerate()) - before
+    finally:
+        gc.enable()
 
 
 def test_reading_stops_early_when_no_row_is_valid(tmp_path, monkeypatch):

@@ -5,6 +5,7 @@ Every method records errors in `checks`, under the column's number, and skips ro
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -75,11 +76,12 @@ class TextColumn:
 
 
 def to_seconds(values: Array, unit: int) -> Array:
-    """Converts units of 10^-unit seconds to seconds. Integers are split first: float64 cannot hold nanoseconds."""
+    """Converts units of 10^-unit seconds to seconds. Integers that float64 cannot hold, nanoseconds, are split."""
     per_second = 10**unit
-    if values.dtype == np.int64:
-        return values // per_second + (values % per_second) / per_second
-    return values / per_second
+    seconds = values / per_second
+    if values.dtype == np.int64 and (large := np.abs(values) >= 2**53).any():
+        seconds[large] = values[large] // per_second + (values[large] % per_second) / per_second
+    return seconds
 
 
 @dataclass
@@ -89,6 +91,7 @@ class NumberColumn:
     values: Array
     missing: Array  # bool[rows]
     in_seconds: bool = False
+    source_text: Callable[[int], str] | None = None  # a row's value as the file has it
 
     def check_ids(self, checks: RowChecks, column: int, required: bool) -> None:
         if self.values.dtype == np.float64:  # integers stored as floats, or not ids at all
@@ -118,11 +121,14 @@ class NumberColumn:
             out[valid] = self.values[valid]
 
     def parse_lists(self, checks: RowChecks, column: int, out: Array) -> None:
+        checks.reject(self.missing, MISSING, column)
+        checks.reject(np.full(len(out), out.shape[1] != 1), WRONG_LIST_LENGTH, column)
         self.parse_numbers(checks, column, out[:, 0])
 
     def parse_times(self, checks: RowChecks, column: int, unit: int, out: Array) -> None:
-        seconds = self.values if self.in_seconds or unit == ISO else to_seconds(self.values, unit)
         checks.reject(self.missing, MISSING, column)
+        checks.reject(np.full(len(out), unit == ISO and not self.in_seconds), NOT_A_NUMBER, column)
+        seconds = self.values if self.in_seconds else to_seconds(self.values, max(unit, 0))
         checks.reject(~np.isfinite(seconds), NOT_FINITE, column)
         checks.reject(seconds < 0, NEGATIVE_TIME, column)
         checks.reject(seconds > LATEST_TIME, TIME_TOO_LATE, column)
@@ -130,6 +136,8 @@ class NumberColumn:
         out[valid] = seconds[valid]
 
     def text(self, row: int) -> str:
+        if self.source_text:
+            return self.source_text(row)
         return "" if self.missing[row] else str(self.values[row].item())
 
     def list_length(self, row: int) -> int | None:
@@ -143,6 +151,7 @@ class ListColumn:
     flat: Array  # float64
     offset: Array  # int64[rows + 1]
     missing: Array  # bool[rows]
+    source_text: Callable[[int], str] | None = None  # a row's value as the file has it
 
     def check_ids(self, checks: RowChecks, column: int, required: bool) -> None:
         checks.reject(np.ones(len(self.missing), bool), NOT_AN_ID, column)
@@ -151,6 +160,7 @@ class ListColumn:
         assert not checks.valid.any(), "check_ids rejects every row of a list column"
 
     def parse_numbers(self, checks: RowChecks, column: int, out: Array) -> None:
+        checks.reject(self.missing, MISSING, column)
         checks.reject(np.ones(len(self.missing), bool), NOT_A_NUMBER, column)
 
     def parse_lists(self, checks: RowChecks, column: int, out: Array) -> None:
@@ -168,6 +178,8 @@ class ListColumn:
         checks.reject(np.ones(len(self.missing), bool), NOT_A_NUMBER, column)
 
     def text(self, row: int) -> str:
+        if self.source_text:
+            return self.source_text(row)
         return str(self.flat[self.offset[row] : self.offset[row + 1]].tolist())
 
     def list_length(self, row: int) -> int | None:

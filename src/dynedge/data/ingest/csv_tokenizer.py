@@ -88,7 +88,10 @@ def tokenize_delimited(
                 here += 1
                 if not (
                     here >= end
-                    or data[here] == mark
+                    or (
+                        data[here] == mark
+                        and (not wide or (data[here + 1] == mark2 if here + 1 < end else not final))
+                    )
                     or data[here] == _NEWLINE
                     or (data[here] == _RETURN and (here + 1 >= end or data[here + 1] == _NEWLINE))
                 ):

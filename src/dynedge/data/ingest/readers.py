@@ -82,14 +82,15 @@ def unused_columns(path: Path | FrameInput, schema: Schema) -> list[str]:
 
 def infer_time_unit(column: ColumnValues, checks: RowChecks) -> str:
     """Returns the unit of a time column: "iso" if most values are ISO 8601, else by the size of the median value."""
-    if isinstance(column, NumberColumn):
-        return "s" if column.in_seconds else _unit_of(column.values[~column.missing].astype(np.float64))
     rows = np.flatnonzero(checks.valid)[:UNIT_SAMPLE]
+    if isinstance(column, NumberColumn):
+        numbers = column.values[rows][~column.missing[rows]]
+        return "s" if column.in_seconds else _unit_of(numbers[np.isfinite(numbers)].astype(np.float64))
     texts = [column.text(int(row)).encode() for row in rows]
-    numbers = [number for text in texts if (number := number_or_none(text)) is not None]
-    if sum(is_iso_time(text) for text in texts) > len(numbers):
+    parsed = [number for text in texts if (number := number_or_none(text)) is not None]
+    if sum(is_iso_time(text) for text in texts) > len(parsed):
         return "iso"
-    return _unit_of(np.array(numbers))
+    return _unit_of(np.array(parsed))
 
 
 def _unit_of(numbers: Array) -> str:

@@ -150,10 +150,11 @@ class RowWriter:
 
     def _append(self, chunk: dict[str, Array]) -> None:
         time = chunk["time"]
-        if len(time):
-            self.is_sorted = self.is_sorted and time[0] >= self._last_time and bool((time[1:] >= time[:-1]).all())
-            self._last_time = time[-1]
-            self.rows_written += len(time)
+        if not len(time):  # nor is the number of features known before there is a valid row
+            return
+        self.is_sorted = self.is_sorted and time[0] >= self._last_time and bool((time[1:] >= time[:-1]).all())
+        self._last_time = time[-1]
+        self.rows_written += len(time)
         if "category" in chunk:
             if self._category_writer is None:
                 width = chunk["category"].shape[1]
@@ -174,7 +175,7 @@ class RowWriter:
         if self.base:
             self.item_categories[: self.base.num_items] = self.base.item_categories
         category = self._category_file()
-        if self.is_sorted and not self.schema.one_population:
+        if not self.rows_written or (self.is_sorted and not self.schema.one_population):
             for a in range(0, self.rows_written if category else 0, CHUNK_ROWS):
                 b = min(a + CHUNK_ROWS, self.rows_written)
                 item = np.fromfile(self.writer.folder / "item.npy", np.int32, b - a, offset=HEADER_BYTES + 4 * a)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import os
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,11 +12,10 @@ import numpy as np
 
 from dynedge.data.ingest.block_columns import ColumnValues, TextColumn
 from dynedge.data.ingest.csv_tokenizer import tokenize_delimited
-from dynedge.data.ingest.json_tokenizer import tokenize_json
+from dynedge.data.ingest.json_lines import JsonLines
 from dynedge.data.ingest.row_checks import RowChecks
 from dynedge.data.ingest.schema import Block, Schema, column_index
 from dynedge.errors import DataError
-from dynedge.utils.array_type import Array
 from dynedge.utils.prefetch import prefetch
 
 BLOCK_BYTES = 8 << 20
@@ -36,18 +34,17 @@ def text_blocks(path: Path, schema: Schema, magic: bytes) -> Iterator[Block]:
     if not head:
         return
     _check_text(path, head)
-    tokenizer = _tokenizer(path, schema, head)
-    rest, line = head[tokenizer.skip :], tokenizer.first_line
+    reader = _reader(path, schema, head)
+    rest, line = head[reader.skip :], reader.first_line
     while True:
         chunk = stream.next()
-        data = np.frombuffer(rest, np.uint8).copy()  # a copy: fields are unescaped in place
-        block, used, line = tokenizer.tokenize(data, not chunk, line)
-        block.bytes_read = stream.bytes_read
-        if len(block):
+        blocks, used, line = reader.blocks(rest, not chunk, line)
+        for block in blocks:
+            block.bytes_read = stream.bytes_read
             yield block
         if not chunk:
             return
-        if used == 0 and len(data) > MAX_LINE_BYTES:
+        if used == 0 and len(rest) > MAX_LINE_BYTES:
             raise DataError(
                 f"{path}: line {line} is longer than 64 MiB; check that this is a text file with one row per line."
             )
@@ -56,14 +53,7 @@ def text_blocks(path: Path, schema: Schema, magic: bytes) -> Iterator[Block]:
 
 def text_columns(path: Path, schema: Schema, magic: bytes) -> list[str]:
     """The names of the columns of a text file, which has been read; of JSON lines, the keys of the first object."""
-    head = _ByteStream(path, magic).head(1)
-    tokenizer, first = _tokenizer(path, schema, head), _first_line(head)
-    if isinstance(tokenizer, _DelimitedTokenizer):
-        return list(tokenizer.names)
-    try:
-        return list(json.loads(first))
-    except (ValueError, TypeError):
-        return []
+    return list(_reader(path, schema, _ByteStream(path, magic).head(1)).names or ())
 
 
 def with_feature_columns(path: Path, schema: Schema) -> Schema:
@@ -81,29 +71,8 @@ class _ByteStream:
     """The bytes of a text file, decompressed, without a byte-order mark, read ahead in a thread."""
 
     def __init__(self, path: Path, magic: bytes) -> None:
-        self.path, self._magic = path, magic
-        self._chunks = prefetch(self._read(), depth=4)
+        self._chunks = prefetch(_read_chunks(path, magic), depth=4)
         self.bytes_read = 0  # of the file itself, before decompression
-
-    def _read(self) -> Iterator[tuple[bytes, int]]:
-        import pyarrow as pa
-
-        compression = next((name for magic, name in COMPRESSIONS.items() if self._magic.startswith(magic)), None)
-        raw = pa.OSFile(os.fspath(self.path))
-        source = pa.CompressedInputStream(raw, compression) if compression else raw
-        first = True
-        while True:
-            try:
-                chunk = source.read(BLOCK_BYTES)
-            except (OSError, pa.ArrowException):
-                raise DataError(f"{self.path} is damaged or truncated: its {compression} data is invalid.") from None
-            if first:
-                if chunk[:2] in (b"\xff\xfe", b"\xfe\xff"):
-                    raise DataError(f"{self.path} is UTF-16 text; save it as UTF-8.")
-                chunk, first = chunk.removeprefix(b"\xef\xbb\xbf"), False
-            elif not chunk:
-                return
-            yield chunk, raw.tell()
 
     def head(self, lines: int) -> bytes:
         """Returns the first bytes, with at least `lines` complete lines if the file has as many."""
@@ -121,19 +90,44 @@ class _ByteStream:
         return b""
 
 
-def _tokenizer(path: Path, schema: Schema, head: bytes) -> _JsonTokenizer | _DelimitedTokenizer:
+def _read_chunks(path: Path, magic: bytes) -> Iterator[tuple[bytes, int]]:
+    """Yields (bytes, bytes read of the file itself).
+
+    Not a method of the stream: the stream would be part of a reference cycle, and its thread would live until the
+    garbage collector ends it, perhaps in a thread whose start it then blocks.
+    """
+    import pyarrow as pa
+
+    compression = next((name for first, name in COMPRESSIONS.items() if magic.startswith(first)), None)
+    raw = pa.OSFile(os.fspath(path))
+    source = pa.CompressedInputStream(raw, compression) if compression else raw
+    first = True
+    while True:
+        try:
+            chunk = source.read(BLOCK_BYTES)
+        except (OSError, pa.ArrowException):
+            raise DataError(f"{path} is damaged or truncated: its {compression} data is invalid.") from None
+        if first:
+            if chunk[:2] in (b"\xff\xfe", b"\xfe\xff"):
+                raise DataError(f"{path} is UTF-16 text; save it as UTF-8.")
+            chunk, first = chunk.removeprefix(b"\xef\xbb\xbf"), False
+        elif not chunk:
+            return
+        yield chunk, raw.tell()
+
+
+def _reader(path: Path, schema: Schema, head: bytes) -> JsonLines | DelimitedText:
     suffixes = {suffix.lower() for suffix in path.suffixes}
     is_json = bool(suffixes & {".json", ".jsonl", ".ndjson"}) or (
         not suffixes & {".csv", ".tsv", ".txt"} and schema.names is None and head.lstrip()[:1] in (b"{", b"[")
     )
-    tokenizer: _JsonTokenizer | _DelimitedTokenizer
-    tokenizer = _JsonTokenizer(path, schema, head) if is_json else _DelimitedTokenizer(path, schema, head)
+    reader = JsonLines(path, schema, head) if is_json else DelimitedText(path, schema, head)
     schema.check_roles()
-    return tokenizer
+    return reader
 
 
-class _DelimitedTokenizer:
-    """Tokenizes blocks of delimited text."""
+class DelimitedText:
+    """Reads the columns of a schema from blocks of delimited text."""
 
     def __init__(self, path: Path, schema: Schema, head: bytes) -> None:
         self.path = path
@@ -147,15 +141,16 @@ class _DelimitedTokenizer:
             names = tuple(_split_line(path, first, delimiter))
         if schema.rest_are_features:
             names = (*names[:-1], *schema.features)
-        self.names, self.expected_fields = names, len(names)
+        self.names = names
         self.delimiter = np.frombuffer(delimiter.encode(), np.uint8)
         self.slots = len(schema.columns)
         self.slot = np.full(len(names), -1, np.int32)
         for slot, name in enumerate(schema.columns):
             self.slot[column_index(path, names, name, given=schema.names is not None)] = slot
 
-    def tokenize(self, data: Array, final: bool, line: int) -> tuple[Block, int, int]:
-        """Returns (block, bytes consumed, next line number)."""
+    def blocks(self, text: bytes, final: bool, line: int) -> tuple[list[Block], int, int]:
+        """Returns (blocks, bytes consumed, next line number). An incomplete record is left for the next call."""
+        data = np.frombuffer(text, np.uint8).copy()  # a copy: fields are unescaped in place
         capacity = int(np.count_nonzero(data == 10)) + 1
         start, stop = np.empty((capacity, self.slots), np.int32), np.empty((capacity, self.slots), np.int32)
         record, lines = np.empty((capacity, 2), np.int64), np.empty(capacity, np.int64)
@@ -163,57 +158,16 @@ class _DelimitedTokenizer:
         rows, used, line = tokenize_delimited(
             data, len(data), final, self.delimiter, True, self.slot, line, start, stop, record, lines, status, fields
         )
-        block = _text_block(self.path, data, start[:rows], stop[:rows], record, lines[:rows], status[:rows])
-        return replace(block, field_count=fields[:rows], expected_fields=self.expected_fields), used, line
+        columns: list[ColumnValues] = [TextColumn(data, start[:rows, k], stop[:rows, k]) for k in range(self.slots)]
 
+        def record_text(row: int) -> str:
+            return bytes(data[record[row, 0] : record[row, 1]]).decode(errors="backslashreplace").rstrip("\r")
 
-class _JsonTokenizer:
-    """Tokenizes blocks of JSON lines."""
-
-    skip, first_line = 0, 1
-
-    def __init__(self, path: Path, schema: Schema, head: bytes) -> None:
-        if head.lstrip()[:1] == b"[":
-            advice = f"write one object per line, for example with: jq -c '.[]' {path} > {path.stem}.jsonl"
-            raise DataError(f"{path} is one JSON array; {advice}")
-        self.path = path
-        keys = [name.encode() for name in schema.columns]
-        self.keys = np.frombuffer(b"".join(keys), np.uint8)
-        self.key_at = np.cumsum([0, *map(len, keys)]).astype(np.int64)
-        self.may_nest = np.array([name in schema.features for name in schema.columns])
-        self._check_names(schema, _first_line(head))
-
-    def _check_names(self, schema: Schema, first: bytes) -> None:
-        """Raises DataError if the first object lacks a required key: more often a wrong flag than a missing value."""
-        try:
-            names = list(json.loads(first))
-        except (ValueError, TypeError):
-            return  # rejected later, as any bad row
-        for name in (schema.user, schema.item, schema.time):
-            column_index(self.path, names, name)
-
-    def tokenize(self, data: Array, final: bool, line: int) -> tuple[Block, int, int]:
-        """Returns (block, bytes consumed, next line number)."""
-        capacity, slots = int(np.count_nonzero(data == 10)) + 1, len(self.key_at) - 1
-        start, stop = np.empty((capacity, slots), np.int32), np.empty((capacity, slots), np.int32)
-        record, lines = np.empty((capacity, 2), np.int64), np.empty(capacity, np.int64)
-        status = np.empty(capacity, np.uint8)
-        rows, used, line = tokenize_json(
-            data, len(data), final, self.keys, self.key_at, self.may_nest, line, start, stop, record, lines, status
+        checks = RowChecks.from_status(status[:rows])
+        block = Block(
+            os.fspath(self.path), columns, lines[:rows], checks, record_text, fields[:rows], len(self.names), 0
         )
-        block = _text_block(self.path, data, start[:rows], stop[:rows], record, lines[:rows], status[:rows])
-        return block, used, line
-
-
-def _text_block(
-    path: Path, data: Array, start: Array, stop: Array, record: Array, line: Array, status: Array
-) -> Block:
-    columns: list[ColumnValues] = [TextColumn(data, start[:, slot], stop[:, slot]) for slot in range(start.shape[1])]
-
-    def text(row: int) -> str:
-        return bytes(data[record[row, 0] : record[row, 1]]).decode(errors="backslashreplace").rstrip("\r")
-
-    return Block(os.fspath(path), columns, line, RowChecks.from_status(status), text, None, 0, 0)
+        return [block] if rows else [], used, line
 
 
 def _check_text(path: Path, head: bytes) -> None:
