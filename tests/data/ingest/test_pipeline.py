@@ -666,6 +666,18 @@ def test_a_column_with_two_roles_is_refused(tmp_path, name):
         prepare(tmp_path / name, tmp_path / "log", Schema(item_features=("item_id",)))
 
 
+def test_a_position_names_a_column_of_delimited_text_only(tmp_path):
+    (tmp_path / "a.csv").write_text("user_id,item_id,timestamp\na,b,1\n")
+    (tmp_path / "a.jsonl").write_text('{"user_id": "a", "item_id": "b", "timestamp": 1}\n')
+    pq.write_table(pa.table({"user_id": ["a"], "item_id": ["b"], "timestamp": [1]}), tmp_path / "a.parquet")
+    assert events(prepare(tmp_path / "a.csv", tmp_path / "log", Schema(item="#1"))) == [("a", "b", 1)]
+    with pytest.raises(UsageError, match="column 'user_id' is given twice"):
+        prepare(tmp_path / "a.csv", tmp_path / "log", Schema(item="#0"), force=True)
+    for name in ("a.jsonl", "a.parquet"):
+        with pytest.raises(DataError, match="has no column '#1'; its columns are: user_id, item_id, timestamp"):
+            prepare(tmp_path / name, tmp_path / "log", Schema(item="#1"), force=True)
+
+
 @pytest.mark.parametrize("delimiter", ["", "abc", "é", "→", '"', "\n", "\r", ",\n"])
 def test_delimiters_that_cannot_work_are_refused(tmp_path, delimiter):
     (tmp_path / "a.csv").write_text("user_id,item_id,timestamp\na,b,1\n")

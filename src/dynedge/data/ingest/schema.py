@@ -45,7 +45,11 @@ class Schema:
         """Raises UsageError if a column has two roles."""
         for name in self.columns:
             if self.columns.count(name) > 1:
-                raise UsageError(f"column '{name}' is given twice; every column can have only one role.")
+                raise second_role(name)
+
+
+def second_role(name: str) -> UsageError:
+    return UsageError(f"column '{name}' is given twice; every column can have only one role.")
 
 
 COMPARISONS: dict[str, Callable[[Array, float], Array]] = {
@@ -88,14 +92,16 @@ class Block:
         return len(self.line)
 
 
-def column_index(path: object, names: Sequence[str], name: str, *, given: bool = False) -> int:
+def column_index(
+    path: object, names: Sequence[str], name: str, *, given: bool = False, by_position: bool = False
+) -> int:
     """Returns the index of a column; DataError unless there is exactly one.
 
-    `path` is the file as messages name it; `given`: the names are from --columns.
+    `path` is the file as messages name it; `given`: the names are from --columns; `by_position`: "#2" is the third.
     """
     if names.count(name) == 1:
         return list(names).index(name)
-    if name.startswith("#") and name[1:].isdecimal() and int(name[1:]) < len(names):
+    if by_position and name.startswith("#") and name[1:].isdecimal() and int(name[1:]) < len(names):
         return int(name[1:])
     if name in names:
         raise DataError(f"{path} has {names.count(name)} columns named '{name}'; rename all but one.")

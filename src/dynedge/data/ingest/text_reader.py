@@ -14,7 +14,7 @@ from dynedge.data.ingest.block_columns import ColumnValues, TextColumn
 from dynedge.data.ingest.csv_tokenizer import tokenize_delimited
 from dynedge.data.ingest.json_lines import JsonLines
 from dynedge.data.ingest.row_checks import RowChecks
-from dynedge.data.ingest.schema import Block, Schema, column_index
+from dynedge.data.ingest.schema import Block, Schema, column_index, second_role
 from dynedge.errors import DataError
 from dynedge.utils.prefetch import prefetch
 
@@ -146,7 +146,10 @@ class DelimitedText:
         self.slots = len(schema.columns)
         self.slot = np.full(len(names), -1, np.int32)
         for slot, name in enumerate(schema.columns):
-            self.slot[column_index(path, names, name, given=schema.names is not None)] = slot
+            column = column_index(path, names, name, given=schema.names is not None, by_position=True)
+            if self.slot[column] >= 0:
+                raise second_role(names[column])
+            self.slot[column] = slot
 
     def blocks(self, text: bytes, final: bool, line: int) -> tuple[list[Block], int, int]:
         """Returns (blocks, bytes consumed, next line number). An incomplete record is left for the next call."""
