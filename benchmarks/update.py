@@ -5,7 +5,7 @@
 The first five sixths of each log's events are a log of their own, on which the parent is trained. Then a model is
 trained on the whole log from nothing, and the parent is updated. All are ranked on the test events of the whole log;
 the frozen row is the parent, whose states go on and whose parameters do not. An option is epochs/replay/rate of
-`dynedge update`.
+`dynedge update`. Times are CPU seconds, which depend little on what else the machine does.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ def first_events(log: EventLog, count: int, out: Path) -> EventLog:
 
 
 def timed_run(out: Path, work: Callable[[RunFolder], object]) -> float:
-    """Seconds of `work(run)`, which makes a run folder; those of an earlier call if the folder exists."""
+    """CPU seconds of `work(run)`, which makes a run folder; those of an earlier call if the folder exists."""
     stored = out.parent / f"{out.name}.seconds"
     if not stored.exists():
-        start = time.perf_counter()
+        start = time.process_time()
         with RunFolder(out, force=True) as run:
             work(run)
-        stored.write_text(str(time.perf_counter() - start))
+        stored.write_text(str(time.process_time() - start))
     return float(stored.read_text())
 
 
@@ -80,8 +80,8 @@ def compare(name: str, arguments: argparse.Namespace, config: RunConfig) -> None
     log, at = read_log(arguments.logs / name), f"{arguments.work / arguments.model}-{name}"
     old = first_events(log, len(log) * 5 // 6, arguments.work / f"{name}-first")
     parent, full = Path(f"{at}-parent"), Path(f"{at}-full")
-    timed_run(parent, lambda run: train_run(run, config, old, quiet=True))
     whole = timed_run(full, lambda run: train_run(run, config, log, quiet=True))
+    timed_run(parent, lambda run: train_run(run, config, old, quiet=True))
     test = config.training.resolve_split(log).ranges(len(log))["test"]
     best, users = ranks_without_training(full, log, test), np.asarray(log.user[test.start : test.stop])
 
@@ -91,7 +91,7 @@ def compare(name: str, arguments: argparse.Namespace, config: RunConfig) -> None
         validated = "" if valid is None else f", validation MRR {valid:.4f}"
         print(
             f"{name:20} {option:10} test MRR {mrr:.4f}, {change:+.2f} % of full [{low:+.4f}, {high:+.4f}], "
-            f"{seconds:.0f} s, {100 * seconds / whole:.1f} % of its time{validated}",
+            f"{seconds:.0f} s of CPU, {100 * seconds / whole:.1f} % of its time{validated}",
             flush=True,
         )
 

@@ -11,8 +11,9 @@ from training import toy_model as toy
 from dynedge.data.id_index import IdIndex
 from dynedge.data.log import read_log
 from dynedge.data.log_writer import LogWriter
+from dynedge.errors import UsageError
 from dynedge.experiments import backtest as module
-from dynedge.experiments.backtest import backtest, backtest_config, cut_log
+from dynedge.experiments.backtest import backtest, backtest_config, cut_every, cut_log
 from dynedge.experiments.subprocess_training import TrainingResult
 from dynedge.models import registry
 from dynedge.runs.evaluate_run import evaluate_run
@@ -55,6 +56,19 @@ def test_cuts_cover_the_rest_of_the_log():
     for cut in cuts:
         assert cut.train_end == cut.events.start - cut.events.start // 10
         assert cut.split(1003) == f"{cut.train_end}/1003,{cut.events.start // 10}/1003,{1003 - cut.events.start}/1003"
+
+
+def test_cuts_after_every_period():
+    time = np.array([0, 1, 2, 3, 4, 5, 6, 7, 30, 31, 50, 90], float) * 3600
+    assert [cut.events for cut in cut_every(time, "5", 0.5)] == [range(6, 11), range(11, 12)]
+    # Days begin at hours 6, 30, 54 and 78; nothing happens on the third.
+    assert [cut.events for cut in cut_every(time, "1d", 0.5)] == [range(6, 8), range(8, 11), range(11, 12)]
+    assert [cut.events for cut in cut_every(time, "2w", 0.5)] == [range(6, 12)]
+    for every in ("", "0", "2.5", "1y", "-1d", "d"):
+        with pytest.raises(UsageError, match="a number of events"):
+            cut_every(time, every, 0.5)
+    with pytest.raises(UsageError, match="would cut the log 5,041 times"):
+        cut_every(time, "1m", 0.5)
 
 
 def test_policies_of_popularity_equal_counting(tmp_path):
@@ -160,6 +174,8 @@ def test_the_command(toy_models, finished, cli_run, tmp_path):
         (["--policies", ","], 2, "--policies '' is not one of"),
         (["--cuts", "400"], 2, "some cut has no events, of 600 in the log"),
         (["--start", "1.5"], 2, "--start 1.5 should be a share"),
+        (["--every", "1y"], 2, "--every '1y' should be a number of events"),
+        (["--every", "1d", "--cuts", "3"], 2, "pass one of them"),
         (["--set", "training.split=0.8,0.1,0.1"], 2, "the cuts decide"),
         (["--model", "absent.toml"], 3, "absent.toml"),
         (["--protocol", "online"], 2, "--protocol 'online' must be one of: full, "),

@@ -26,8 +26,9 @@ from dynedge.models.base import Step
 from dynedge.models.count_memory.model import CountMemory
 from dynedge.models.edge.model import Edge
 from dynedge.models.registry import BUILT_IN, models_with
+from dynedge.training import online
 from dynedge.training.config import TrainingConfig
-from dynedge.training.online import OnlineLearner, rank_online
+from dynedge.training.online import OnlineLearner, online_window, rank_online
 from dynedge.training.optimizer import Adam
 
 RECIPES = {recipe: entry for name, entry in BUILT_IN.items() for recipe in entry.names(name)}
@@ -108,6 +109,24 @@ def test_online_learning_changes_parameters_and_leaks_nothing(recipe):
     changed, _ = ranked_online(recipe, other_future, events)
     assert np.array_equal(changed[:26], expected[:26])
     assert not np.array_equal(changed[26:], expected[26:])
+
+
+def test_online_learning_replays_the_latest_windows(monkeypatch):
+    events = range(len(LOGS["short"]) * 3 // 4, len(LOGS["short"]))
+
+    def ranks():
+        return {
+            name: ranked_online(name, LOGS["short"], events, average=0)[0] for name in ("edge", "memory", "jodie")
+        }
+
+    replayed = ranks()
+    monkeypatch.setattr(online, "REPLAYED_WINDOWS", 0)
+    same = {name: np.array_equal(once, replayed[name]) for name, once in ranks().items()}
+    assert same == {"edge": False, "memory": False, "jodie": True}  # jodie's loss depends on the state
+
+
+def test_windows_of_online_learning_are_so_small_that_validation_has_several():
+    assert [online_window(range(count)) for count in (0, 10, 150, 6000, 10**6)] == [1, 1, 7, 300, 300]
 
 
 def test_online_learning_ranks_by_averaged_parameters():

@@ -93,6 +93,9 @@ def test_mistakes_are_one_sentence_and_change_nothing(cli_run, run, logs, tmp_pa
         code, out, err = cli_run("update", run, log, "--out", tmp_path / "new")
         assert (code, out, words in err, err.count("\n")) == (expected, "", True, 1), err
         assert not (tmp_path / "new").exists()
+    for flag in ("--replay", "--rate"):
+        code, _, err = cli_run("update", run, logs[1], "--out", tmp_path / "new", flag, "inf")
+        assert (code, flag in err, (tmp_path / "new").exists()) == (2, True, False)
     assert cli_run("update", run, logs[1], "--out", run)[0] == 3
     code, _, err = cli_run("update", run, logs[1], "--out", run, "--force")
     assert (code, "is the run to update" in err) == (2, True)

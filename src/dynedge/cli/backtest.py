@@ -13,6 +13,7 @@ from dynedge.cli import app, stopped
 from dynedge.cli.config_flags import config_flag
 from dynedge.cli.options import Json, LogFolder, Protocol
 from dynedge.cli.tables import LEGEND, duration, mark_best, metric_cell, table
+from dynedge.errors import UsageError
 
 
 @app.command()
@@ -30,7 +31,13 @@ def backtest(
             "retrain (trained from nothing at each cut).",
         ),
     ] = "frozen,state,update,retrain",
-    cuts: Annotated[int, typer.Option(metavar="N", help="Number of cuts.", min=1)] = 5,
+    cuts: Annotated[
+        int | None, typer.Option(metavar="N", help="Number of cuts, at equal numbers of events. [default: 5]", min=1)
+    ] = None,
+    every: Annotated[
+        str | None,
+        typer.Option(metavar="PERIOD", help="Cut after every PERIOD instead: 50000 events, or 6h, 1d, 1w of time."),
+    ] = None,
     start: Annotated[float, typer.Option(metavar="SHARE", help="Share of the events before the first cut.")] = 0.5,
     epochs: Annotated[int | None, config_flag("epochs", default=False, min=0, rich_help_panel=None)] = None,
     assignments: Annotated[
@@ -62,11 +69,14 @@ def backtest(
     from dynedge.experiments.backtest import backtest_config
     from dynedge.utils.signals import StoppedBySignal
 
+    if every is not None and cuts is not None:
+        raise UsageError("--every and --cuts both say where to cut the log; pass one of them.")
     names = [name.strip() for name in policies.split(",") if name.strip()]
     folder = runs or log.resolve().with_name(f"{log.resolve().name}-backtest")
     try:
         config = backtest_config(model, epochs, assignments or [])
-        results = run_backtest(read_log(log), config, names, folder, cuts=cuts, start=start, protocol=protocol)
+        where: dict[str, Any] = {"cuts": cuts or 5, "every": every, "start": start}
+        results = run_backtest(read_log(log), config, names, folder, **where, protocol=protocol)
     except StoppedBySignal as signal:
         raise stopped(signal, signal.exit_code, "run the same command again to continue") from None
     print(json.dumps(results) if as_json else _text(results))

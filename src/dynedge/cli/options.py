@@ -30,5 +30,10 @@ NewerEvents = Annotated[
     Path | None,
     typer.Option(metavar="LOG", help="Log whose newer events update the states before the answer."),
 ]
+UpdateEpochs = Annotated[int, typer.Option(min=1, help="Number of passes over the new training events.")]
+Replay = Annotated[
+    float, typer.Option(min=0, max=1e6, help="Old training events trained on again, as a share of the new ones.")
+]
+UpdateRate = Annotated[float, typer.Option(min=0, max=1e6, help="Factor of the run's learning rates.")]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite existing output.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]

@@ -5,12 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from dynedge.cli import app, stopped
-from dynedge.cli.options import Json, RunFolder
+from dynedge.cli.options import Json, Replay, RunFolder, UpdateEpochs, UpdateRate
 from dynedge.cli.serve import JournalUrl, ServiceFolder, open_redis_journal, service_folder
 from dynedge.errors import DataError
 
@@ -20,11 +17,9 @@ def refresh(
     run: RunFolder,
     data: ServiceFolder = None,
     journal: JournalUrl = None,
-    epochs: Annotated[int, typer.Option(min=1, help="Number of passes over the new training events.")] = 2,
-    replay: Annotated[
-        float, typer.Option(min=0, help="Old training events trained on again, as a share of the new ones.")
-    ] = 1.0,
-    rate: Annotated[float, typer.Option(min=0, help="Factor of the run's learning rates.")] = 0.5,
+    epochs: UpdateEpochs = 2,
+    replay: Replay = 1.0,
+    rate: UpdateRate = 0.5,
     as_json: Json = False,
 ) -> None:
     """Train a served run on the events that its service received.

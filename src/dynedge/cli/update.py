@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from dynedge.cli import app, stopped
-from dynedge.cli.options import Json, LogFolder, RunFolder
+from dynedge.cli.options import Json, LogFolder, Replay, RunFolder, UpdateEpochs, UpdateRate
 
 
 @app.command()
@@ -17,11 +17,9 @@ def update(
     run: RunFolder,
     log: LogFolder,
     out: Annotated[Path, typer.Option("--out", metavar="RUN2", help="Run folder to create.")],
-    epochs: Annotated[int, typer.Option(min=1, help="Number of passes over the new training events.")] = 2,
-    replay: Annotated[
-        float, typer.Option(min=0, help="Old training events trained on again, as a share of the new ones.")
-    ] = 1.0,
-    rate: Annotated[float, typer.Option(min=0, help="Factor of the run's learning rates.")] = 0.5,
+    epochs: UpdateEpochs = 2,
+    replay: Replay = 1.0,
+    rate: UpdateRate = 0.5,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted update, if RUN2 exists.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing run.")] = False,
     as_json: Json = False,

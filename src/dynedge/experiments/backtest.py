@@ -11,6 +11,7 @@ is not computed again, so an interrupted backtest resumes.
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -47,11 +48,13 @@ from dynedge.utils.signals import StopSignal
 POLICIES = {
     "frozen": "the model and the states of the first cut",
     "state": "the parameters of the first cut; states follow the events",
-    "online": "the run of the first cut, which learns from each 1,000 events after ranking them",
+    "online": "the run of the first cut, which learns from each 300 events after ranking them",
     "update": "at each cut the run of the cut before goes on with the new events; states follow the events",
     "retrain": "trained from nothing at each cut; states follow the events",
 }
 VALID_SHARE = 10  # one in so many of the events before a cut is for validation: the last ones
+UNITS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}  # seconds
+MAX_CUTS = 200
 OBSERVED = 5000  # validation events that states follow at once
 SHOWN = "mrr", "recall@10"
 
@@ -80,12 +83,43 @@ class Judged:
 
 def cut_log(events: int, count: int, start: float) -> list[Cut]:
     """Returns `count` cuts of a log: the first after a share `start` of the events, the others at equal distances."""
+    first = _first_cut(events, start)
+    bounds = [first + (events - first) * k // count for k in range(count + 1)]
+    if min(np.diff(bounds)) < 1:
+        raise UsageError(f"--cuts {count} with --start {start:g}: some cut has no events, of {events} in the log.")
+    return _cuts(bounds)
+
+
+def cut_every(time: Array, every: str, start: float) -> list[Cut]:
+    """Returns cuts after a share `start` of the events at these times, and then after each period with events.
+
+    `every` is a number of events, such as "50000", or a time, such as "6h" or "1d".
+    """
+    parsed = re.fullmatch(r"(\d+(?:\.\d+)?)([mhdw]?)", every)
+    length, unit = (float(parsed[1]), parsed[2]) if parsed else (0.0, "")
+    if length <= 0 or (not unit and length != int(length)):
+        raise UsageError(f"--every {every!r} should be a number of events (50000) or a time (30m, 6h, 1d, 1w).")
+    first = _first_cut(len(time), start)
+    if unit:
+        period = length * UNITS[unit]
+        count = int((time[-1] - time[first]) // period) + 1
+        bounds = np.searchsorted(time, time[first] + period * np.arange(1, count)) if count <= MAX_CUTS else []
+    else:
+        count, bounds = -(-(len(time) - first) // int(length)), np.arange(first + int(length), len(time), int(length))
+    if count > MAX_CUTS:
+        raise UsageError(f"--every {every} would cut the log {count:,} times; at most {MAX_CUTS} times, please.")
+    return _cuts(np.unique([first, *bounds, len(time)]).tolist())
+
+
+def _first_cut(events: int, start: float) -> int:
     if not 0 < start < 1:
         raise UsageError(f"--start {start:g} should be a share of the events, for example 0.5.")
-    first = int(events * start)
-    bounds = [first + (events - first) * k // count for k in range(count + 1)]
-    if first < 2 or min(np.diff(bounds)) < 1:
-        raise UsageError(f"--cuts {count} with --start {start:g}: some cut has no events, of {events} in the log.")
+    if int(events * start) < 2:
+        raise UsageError(f"--start {start:g}: fewer than two events before the first cut, of {events} in the log.")
+    return int(events * start)
+
+
+def _cuts(bounds: Sequence[int]) -> list[Cut]:
     return [Cut(k + 1, a - max(a // VALID_SHARE, 1), range(a, b)) for k, (a, b) in enumerate(pairwise(bounds))]
 
 
@@ -107,10 +141,14 @@ def backtest(
     folder: Path,
     *,
     cuts: int = 5,
+    every: str | None = None,
     start: float = 0.5,
     protocol: str = "full",
 ) -> dict[str, Any]:
-    """Trains and ranks what is missing in `folder`; returns the results as plain values, as `--json` prints."""
+    """Trains and ranks what is missing in `folder`; returns the results as plain values, as `--json` prints.
+
+    With `every` the log is cut after every such period (`cut_every`), not into `cuts` parts.
+    """
     if protocol not in PROTOCOLS:
         raise UsageError(f"--protocol {protocol!r} must be one of: {', '.join(PROTOCOLS)}.")
     if "online" in policies and protocol != "full":
@@ -120,7 +158,8 @@ def backtest(
             raise UsageError(f"--policies {policy!r} is not one of {', '.join(POLICIES)}.")
     if config.training.split:
         raise UsageError("training.split cannot be set here: the cuts decide what is trained on.")
-    work = _Backtest(log, config, policies, folder, cut_log(len(log), cuts, start), protocol)
+    cut = cut_log(len(log), cuts, start) if every is None else cut_every(np.asarray(log.time), every, start)
+    work = _Backtest(log, config, policies, folder, cut, protocol)
     folder.mkdir(parents=True, exist_ok=True)
     with StopSignal() as work.stop:
         judged = {policy: work.judge(policy) for policy in policies}

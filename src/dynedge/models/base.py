@@ -194,6 +194,10 @@ class Model(nn.Module, ABC):
         """
         return self.prepare(window)
 
+    def with_replay(self, batch: Any, earlier: Sequence[Any]) -> Any:
+        """A continued batch that also trains on earlier ones, as far as their loss does not depend on the state."""
+        return batch
+
     @abstractmethod
     def loss(self, batch: Any, state: State, step: Step) -> Loss:
         """The loss of a training batch; advances the state past it, without gradient."""

@@ -14,11 +14,15 @@ from dynedge.runs.folder import load_optimizer, load_run, newest_checkpoint, rea
 from dynedge.runs.run_config import usable_device
 from dynedge.training.online import (
     AVERAGED_WINDOWS,
+    BUFFERED_WINDOWS,
     CALIBRATION_EVENTS,
+    LEAST_WINDOWS,
     RATES,
+    REPEATED_WINDOWS,
     REPLAYED_WINDOWS,
     WINDOW,
     OnlineLearner,
+    online_window,
     rank_online,
 )
 from dynedge.utils.array_type import Array
@@ -36,18 +40,19 @@ def rank_run_online(folder: Path, log: EventLog, *, quiet: bool = False) -> Onli
     training = read_config(folder).training
     parts = training.resolve_split(log).ranges(len(log))
     valid, test = parts["valid"], parts["test"]
+    window = online_window(valid)
     best: tuple[float, Array, OnlineLearner] | None = None
     total = len(valid) * len(RATES) + len(test)
     with Progress(f"ranking {folder.name}, learning online", total=total, quiet=quiet) as progress:
         for rate in RATES:
             learner = open_learner(folder, rate)
-            ranks = rank_online(learner, log, valid, window=WINDOW, on_progress=progress.advance)
+            ranks = rank_online(learner, log, valid, window=window, on_progress=progress.advance)
             mrr = mean("mrr", ranks) or 0.0
             if best is None or mrr > best[0]:
                 best = mrr, ranks, learner
         assert best is not None
         _, ranks, learner = best
-        later = rank_online(learner, log, test, window=WINDOW, on_progress=progress.advance)
+        later = rank_online(learner, log, test, window=window, on_progress=progress.advance)
         return OnlineRanks(np.concatenate([ranks, later]), learner.rate)
 
 
@@ -63,8 +68,8 @@ def online_key(folder: Path) -> dict[str, Any]:
     """What ranks depend on under this protocol, beyond the others."""
     settings = {
         "rates": list(RATES),
-        "window": WINDOW,
-        "replay": REPLAYED_WINDOWS,
+        "window": [WINDOW, LEAST_WINDOWS],
+        "replay": [REPEATED_WINDOWS, REPLAYED_WINDOWS, BUFFERED_WINDOWS],
         "average": AVERAGED_WINDOWS,
         "calibration": CALIBRATION_EVENTS,
     }

@@ -100,6 +100,21 @@ def test_candidates_score_as_among_all_items(threads, config, monkeypatch):
     assert_same(one, everything)
 
 
+@pytest.mark.parametrize("given", [False, True])
+def test_threads_answer_queries_alike(given, monkeypatch):
+    log = make_log(events=300)
+    model, users = make_memory(log), torch.from_numpy(log.user.astype(np.int64))
+    candidates = torch.randint(13, (300, 7), generator=torch.manual_seed(0)) if given else None
+    state = model.start()
+    model.observe(Window(log, range(300)), state)
+    arguments = torch.from_numpy(log.time + log.time[-1]), candidates, state
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    scores = model.score_query(users, *arguments)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    assert torch.equal(model.score_query(users, *arguments), scores)
+    assert len(model._scratch) == 3
+
+
 @pytest.mark.parametrize("half_lives", [HALF_LIVES, (1e12, 300.0, 50.0, 20.0, 7.0)])
 @pytest.mark.parametrize("items", [13, 2000])
 def test_many_items(items, half_lives):

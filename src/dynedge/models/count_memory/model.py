@@ -47,6 +47,7 @@ from dynedge.ops.thread_pool import run_side_by_side
 from dynedge.utils.array_type import Array
 
 MIN_PART = 4  # events for which another thread pays: scoring one takes some 100 µs, waking a thread 100 to 300
+MIN_QUERIES = 32  # the same for queries, of which a service answers few at once while it applies events
 MANY_EVENTS = 1000  # for which the popularity lists its items
 MAX_COPIED = 2 << 30  # bytes of copies of the popularity for threads that collect examples
 MIN_EXAMPLES = 300  # examples of a window that is learned from after training: fewer, and their noise is learned
@@ -164,6 +165,10 @@ class CountMemory(Model, Growable, Explainable, Undoable, RemembersSeen):
             del self._continued[next(iter(self._continued))]
         return self._continued[window.events]
 
+    def with_replay(self, batch: WindowExamples, earlier: Sequence[WindowExamples]) -> WindowExamples:
+        parts = zip(*(one.examples for one in (batch, *earlier)), strict=True)
+        return replace(batch, examples=Examples(*map(torch.cat, parts)))
+
     def _collect(self, window: Window, number: int, count: int, state: State) -> Examples:
         """Returns up to `count` examples of a window and appends its events.
 
@@ -203,20 +208,27 @@ class CountMemory(Model, Growable, Explainable, Undoable, RemembersSeen):
                 return [own, *self._copies[1:]]
         return [own, *(copy_popularity(own) for _ in range(threads - 1))]
 
-    def _in_parts(
+    def _score_in_parts(
         self, work: Callable[[int, int, Popularity, CandidateBuffer], None], count: int, index: EventIndex
     ) -> None:
         """Calls work(start, stop, ...) for parts of range(count) on several threads, each with its own popularity."""
-        threads = torch.get_num_threads()
         copied = 1 + sum(array.nbytes for array in popularity_of(index)) // COPIED_PER_EVENT
-        parts = max(1, min(2 * threads if threads > 1 else 1, count // max(MIN_PART, copied)))
+
+        def with_copy(start: int, stop: int, buffer: CandidateBuffer) -> None:
+            work(start, stop, copy_popularity(popularity_of(index)), buffer)
+
+        self._in_parts(with_copy, count, max(MIN_PART, copied))
+
+    def _in_parts(self, work: Callable[[int, int, CandidateBuffer], None], count: int, least: int) -> None:
+        """Calls work(start, stop, buffer) for parts of range(count), of at least so many, on several threads."""
+        threads = torch.get_num_threads()
+        parts = max(1, min(2 * threads if threads > 1 else 1, count // least))
         remaining = iter(range(parts))
         buffers = [self._buffer(thread) for thread in range(min(threads, parts))]
 
         def run(thread: int) -> None:
             for part in remaining:
-                start, stop = count * part // parts, count * (part + 1) // parts
-                work(start, stop, copy_popularity(popularity_of(index)), buffers[thread])
+                work(count * part // parts, count * (part + 1) // parts, buffers[thread])
 
         run_side_by_side(run, len(buffers))
 
@@ -252,7 +264,7 @@ class CountMemory(Model, Growable, Explainable, Undoable, RemembersSeen):
             scoring.score_events(index, popularity, self.settings, weights, *parts)
 
         if out.shape[1]:
-            self._in_parts(work, len(out), index)
+            self._score_in_parts(work, len(out), index)
         self._finish(events, state)
         return out[:: self._step]
 
@@ -277,16 +289,21 @@ class CountMemory(Model, Growable, Explainable, Undoable, RemembersSeen):
             parts = events, start, stop, buffer, added, np.float32(weight), out.numpy()
             scoring.rank_events(index, popularity, self.settings, weights, *parts)
 
-        self._in_parts(work, len(out), index)
+        self._score_in_parts(work, len(out), index)
         self._finish(events, state)
         return out[:: self._step]
 
     def score_query(self, users: Tensor, times: Tensor, candidates: Tensor | None, state: State) -> Tensor:
         out = torch.empty((len(users), self.shape.items) if candidates is None else candidates.shape)
         some = np.empty((0, 0), np.int64) if candidates is None else candidates.cpu().numpy()
-        index, columns = self._index(state), (users.cpu().numpy(), times.cpu().double().numpy())
-        arguments = index, popularity_of(index), self.settings, self.mixture.weights(), *columns
-        scoring.score_queries(*arguments, self._buffer(), some, out.numpy())
+        index, user, time = self._index(state), users.cpu().numpy(), times.cpu().double().numpy()
+        arguments, rows = (index, popularity_of(index), self.settings, self.mixture.weights()), out.numpy()
+
+        def work(start: int, stop: int, buffer: CandidateBuffer) -> None:
+            part = slice(start, stop)
+            scoring.score_queries(*arguments, user[part], time[part], buffer, some[part], rows[part])
+
+        self._in_parts(work, len(users), MIN_QUERIES)
         return out
 
     def seen_items(self, users: Tensor, state: State) -> Tensor:

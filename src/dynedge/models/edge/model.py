@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Self
 
@@ -144,6 +144,9 @@ class Edge(
         with _parts(state) as (counts, states):
             memory = self.memory.continued_batch(window, counts)
             return ExpertBatches(self.recurrence.continued_batch(window, states), memory)
+
+    def with_replay(self, batch: ExpertBatches, earlier: Sequence[ExpertBatches]) -> ExpertBatches:
+        return replace(batch, memory=self.memory.with_replay(batch.memory, [one.memory for one in earlier]))
 
     def start(self) -> State:
         return _join(self.memory.start(), self.recurrence.start())
