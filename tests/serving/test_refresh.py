@@ -99,10 +99,12 @@ def test_an_interrupted_refresh_ends_like_an_uninterrupted_one(served, tmp_path,
         patched.setattr(refreshing, step, killed)
         refreshing.refresh(run, data, journal)
     assert load_run(run)
-    if step == "exchange":  # it had replaced the run already
+    if step == "exchange":  # it had replaced the run already, and is finished
         assert json.loads((run / "run_info.json").read_bytes())["update"]["new_events"] == 240
-        return
-    assert refreshing.refresh(run, data, journal).accepted
+    refreshed = refreshing.refresh(run, data, journal)
+    assert (refreshed.accepted, refreshed.accepted_total) == (True, 1)
+    assert json.loads((data / "refresh.json").read_bytes())["accepted_total"] == 1
+    assert [path.name for path in sorted(tmp_path.glob("run*"))] == ["run", "run.previous"]
     assert (len(read_log(tmp_path / "log")), Session.open(run).coverage.events) == (3300, 3300)
 
 

@@ -21,19 +21,19 @@ from dynedge.errors import DataError, DynedgeError
 from dynedge.evaluation.metrics import mean
 from dynedge.inference.event_input import Event
 from dynedge.inference.session import Session
-from dynedge.runs.folder import CURRENT_STATE, RUN_FILES, RunFolder, check_finished, read_config
+from dynedge.runs.folder import CURRENT_STATE, MODEL, RUN_FILES, RunFolder, check_finished, read_config, update_info
 from dynedge.runs.manifest import write_manifest
 from dynedge.runs.update_run import UpdateConfig, ranks_without_training, update_run
 from dynedge.serving.journal import Entry, Journal
 from dynedge.serving.journal_export import write_events
 from dynedge.serving.validation import applicable_events
-from dynedge.utils.atomic_io import exchange, write_text
+from dynedge.utils.atomic_io import exchange, file_sha256, write_text
 from dynedge.utils.signals import StopSignal
 from dynedge.utils.tensor_io import save_tensors, with_prefixes
 
 HELD_BACK = 5000  # maximum number of latest events, of the test part, on which a candidate is compared
 COLUMNS = ("user_id", "item_id", "timestamp", "event_id")
-RECORD = "refresh.json"  # in the service's folder
+RECORD = "refresh.json"  # in the service's folder, and in a run that replaced another one
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,9 @@ def refresh(
     Raises DataError if there is nothing new since the last refresh. The previous run is RUN.previous afterwards.
     """
     check_finished(run)
+    candidate = run.with_name(run.name + ".next")
+    if _is_parent(candidate, run):
+        return _finish_swap(run, candidate, data)
     session, record = Session.open(run), _read_record(data)
     trained_on = session.run_log.metadata.get("trained_on", {})
     if not Path(trained_on.get("path", "/nowhere")).is_dir():
@@ -70,7 +73,6 @@ def refresh(
     log = read_log(trained_on["path"])
     if len(log) == max(trained_on["events"], record.get("dropped_at", 0)):
         raise DataError(f"{journal.name} has no events that {log.path} lacks: there is nothing new to learn from.")
-    candidate = run.with_name(run.name + ".next")
     _update(run, log, candidate, settings, stop, quiet)
     held_back = read_config(candidate).training.resolve_split(log).ranges(len(log))["test"][-HELD_BACK:]
     mrr, current = (mean("mrr", ranks_without_training(one, log, held_back)) or 0.0 for one in (candidate, run))
@@ -79,13 +81,27 @@ def refresh(
     refreshed = Refreshed(added, accepted, mrr, current, *totals)
     if accepted:
         _write_current_state(candidate, log)
+        write_text(candidate / RECORD, json.dumps(asdict(refreshed)) + "\n")
         exchange(candidate, run)
-        previous = run.with_name(run.name + ".previous")
-        shutil.rmtree(previous, ignore_errors=True)
-        candidate.rename(previous)
-    else:
-        shutil.rmtree(candidate)
-    write_text(data / RECORD, json.dumps({**asdict(refreshed), "dropped_at": 0 if accepted else len(log)}) + "\n")
+        return _finish_swap(run, candidate, data)
+    write_text(data / RECORD, json.dumps({**asdict(refreshed), "dropped_at": len(log)}) + "\n")
+    shutil.rmtree(candidate)
+    return refreshed
+
+
+def _is_parent(folder: Path, run: Path) -> bool:
+    """Whether `run` is an update of the run in `folder`: a refresh was interrupted after exchanging them."""
+    parent = (update_info(run) or {}).get("parent_model")
+    return (folder / MODEL).is_file() and (run / RECORD).is_file() and file_sha256(folder / MODEL) == parent
+
+
+def _finish_swap(run: Path, old: Path, data: Path) -> Refreshed:
+    """Records the swap and moves the old run to RUN.previous; repeating it does no harm."""
+    refreshed = Refreshed(**json.loads((run / RECORD).read_bytes()))
+    write_text(data / RECORD, json.dumps(asdict(refreshed)) + "\n")
+    previous = run.with_name(run.name + ".previous")
+    shutil.rmtree(previous, ignore_errors=True)
+    old.rename(previous)
     return refreshed
 
 
