@@ -6,8 +6,9 @@
 
 `speed` trains `edge` for --epochs epochs on a log like ml-25m, one thread per process, and reports the fastest epoch
 after the first. The traffic that was counted stands beside the prediction of plan/scaling.py. `accuracy` trains for
-the same number of epochs with 1, 2, ... segments: with the same windows, and some also with windows times segments,
-so that an epoch has as many steps; one thread per run, --jobs runs at once.
+the same number of epochs by each setting SxF@R: S segments, windows times F (x8 with 8 segments: as many steps as one
+segment has), learning rates times R; one thread per run, --jobs runs at once. The first setting is the one that the
+others are compared with.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from statistics import mean
+from statistics import mean, stdev
 from typing import Any
 
 import torch
@@ -58,8 +59,8 @@ def main() -> None:
     speed.add_argument("--on", type=Path, help="A log to train on, instead of a synthetic one.")
     accuracy = commands.add_parser("accuracy")
     accuracy.add_argument("logs", type=Path, nargs="+")
-    accuracy.add_argument("--segments", default="1,2,4,8,16")
-    accuracy.add_argument("--same-steps", default="4,8,16", help="Those also trained with windows times segments.")
+    accuracy.add_argument("--settings", default="1,2,4,8,16,4x4,8x8,16x16", help="SxF@R, separated by commas.")
+    accuracy.add_argument("--model", default="edge")
     accuracy.add_argument("--runs", type=Path, help="Folder of the runs, of which finished ones are used again.")
     accuracy.add_argument("--seeds", type=int, default=3)
     accuracy.add_argument("--epochs", type=int, default=8)
@@ -204,36 +205,48 @@ def train_timed(args: argparse.Namespace) -> None:
 
 
 def measure_accuracy(args: argparse.Namespace) -> None:
-    counts = [int(count) for count in args.segments.split(",")]
-    same_steps = [int(count) for count in args.same_steps.split(",") if count]
     print(
-        f"{describe_machine()}; torch {torch.__version__}; edge, {args.epochs} epochs, {args.seeds} seeds, "
+        f"{describe_machine()}; torch {torch.__version__}; {args.model}, {args.epochs} epochs, {args.seeds} seeds, "
         f"{args.device}"
     )
+    settings = args.settings.split(",")
+    if args.runs is not None:
+        args.runs.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="segments-") as folder, ThreadPoolExecutor(args.jobs) as pool:
-        settings = [(s, args.windows) for s in counts] + [(s, args.windows * s) for s in counts if s in same_steps]
         for log in args.logs:
             runs = list(itertools.product(settings, range(args.seeds)))
-            names = ((args.runs or Path(folder)) / f"{log.name}-{s}-{windows}-{seed}" for (s, windows), seed in runs)
-            jobs = [pool.submit(train_one, log, run, *one, args) for run, one in zip(names, runs, strict=True)]
-            found: dict[tuple[int, int], list[float]] = {}
+            jobs = [pool.submit(train_one, log, args.runs or Path(folder), *run, args) for run in runs]
+            found: dict[str, list[dict[str, float]]] = {}
             for (setting, _), job in zip(runs, jobs, strict=True):
                 found.setdefault(setting, []).append(job.result())
-            alone = mean(found[settings[0]])
-            print(f"\n{log.name}\nS    windows   steps   test MRR   of one segment's   seeds")
-            for (s, windows), values in found.items():
-                seeds = " ".join(f"{value:.4f}" for value in values)
-                ratio = mean(values) / alone - 1
-                print(
-                    f"{s:<4} {windows:7,} {-(-windows // s):7,} {mean(values):10.4f} {ratio:+18.2%}   {seeds}",
-                    flush=True,
-                )
+            print(f"\n{log.name}\n{'SxF@R':8}   steps   {'validation MRR':23}   {'test MRR':23}   test, by seed")
+            for setting, values in found.items():
+                cells = [compared(values, found[settings[0]], part) for part in ("valid", "test")]
+                segments, windows, _ = parse_setting(setting, args.windows)
+                seeds = " ".join(f"{value['test']:.4f}" for value in values)
+                print(f"{setting:8} {-(-windows // segments):7,}   {'   '.join(cells)}   {seeds}", flush=True)
 
 
-def train_one(log: Path, run: Path, setting: tuple[int, int], seed: int, args: argparse.Namespace) -> float:
-    """Trains and evaluates a run; returns its test MRR."""
-    segments, windows = setting
+def parse_setting(setting: str, windows: int) -> tuple[int, int, float]:
+    """Segments, windows, and the factor of the learning rates of SxF@R."""
+    rest, _, rate = setting.partition("@")
+    segments, _, factor = rest.partition("x")
+    return int(segments), windows * int(factor or 1), float(rate or 1)
+
+
+def compared(values: list[dict[str, float]], alone: list[dict[str, float]], part: str) -> str:
+    """Mean and standard deviation over seeds, and the mean's relative difference to that of another setting."""
+    numbers = [value[part] for value in values]
+    deviation = stdev(numbers) if len(numbers) > 1 else 0.0
+    return f"{mean(numbers):.4f} ± {deviation:.4f} {mean(numbers) / mean(one[part] for one in alone) - 1:+7.2%}"
+
+
+def train_one(log: Path, runs: Path, setting: str, seed: int, args: argparse.Namespace) -> dict[str, float]:
+    """Trains a run if it is not there, and evaluates it; returns its MRR on validation and test events."""
+    segments, windows, rate = parse_setting(setting, args.windows)
+    run, training = runs / f"{log.name}-{args.model}-{setting}-{seed}", recipe_config(args.model).training
     flags = f"--segments {segments} --windows {windows} --seed {seed} --epochs {args.epochs} --device {args.device}"
+    flags += f" --model {args.model} --lr {training.lr * rate} --row-lr {training.row_lr * rate}"
     environment = os.environ | {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
     dynedge = [sys.executable, "-m", "dynedge"]
     train = [*dynedge, "train", str(log), "--out", str(run), "--json", *flags.split()]
@@ -241,7 +254,10 @@ def train_one(log: Path, run: Path, setting: tuple[int, int], seed: int, args: a
         subprocess.run(train, env=environment, check=True, capture_output=True)
     evaluate = [*dynedge, "evaluate", str(run), str(log), "--json"]
     done = subprocess.run(evaluate, env=environment, check=True, capture_output=True, text=True)
-    return float(json.loads(done.stdout)["test"]["mrr"])
+    parts = json.loads(done.stdout)
+    found = {part: float(parts[part]["mrr"]) for part in ("valid", "test")}
+    print(f"  {run.name}: validation {found['valid']:.4f}, test {found['test']:.4f}", flush=True)
+    return found
 
 
 # ---- predictions

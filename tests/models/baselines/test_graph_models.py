@@ -195,11 +195,12 @@ def test_the_classifier_of_links_does_not_train_the_vectors():
     model = dynaernn.DynAERNN.create(dynaernn.DynAERNNConfig(dim=8, hidden=8), log, 90, 0)
     window, step = Window(log, range(60, 80)), Step(0, 0, 3)
     model.loss(window, model.start(), step).total.backward()
-    gradient = model.encode.weight.grad.clone()
+    weight = model.encoders[-1].layers[-2].weight
+    gradient = weight.grad.clone()
     assert model.weight.grad.abs().sum() > 0
     model.zero_grad()
     model.embedding_loss(window, step)[0].backward()
-    assert torch.allclose(model.encode.weight.grad, gradient)
+    assert torch.allclose(weight.grad, gradient)
     assert gradient.abs().sum() > 0
 
 
@@ -212,13 +213,12 @@ def test_snapshots_are_the_adjacency_rows():
         a, b = int(log.user[k]), log.num_users + int(log.item[k])
         counts[k // 9, a, b] += 1
         counts[k // 9, b, a] += 1
-    starts, partner, weight = snapshots.rows(np.arange(entities), range(-2, 10))
-    dense = np.zeros((entities * 12, entities))
-    for row, cells in enumerate(np.split(np.arange(len(partner)), starts[1:])):
-        dense[row, partner[cells]] = weight[cells]
-    dense = dense.reshape(entities, 12, entities)
-    assert not dense[:, :2].any()
-    assert np.allclose(dense[:, 2:], np.log1p(counts).transpose(1, 0, 2))
+    for snapshot in range(-2, 10):
+        starts, partner, weight = snapshots.rows(np.arange(entities), snapshot)
+        dense = np.zeros((entities, entities))
+        for row, cells in enumerate(np.split(np.arange(len(partner)), starts[1:])):
+            dense[row, partner[cells]] = weight[cells]
+        assert np.allclose(dense, np.log1p(counts[snapshot]) if snapshot >= 0 else 0)
     active = counts.any(2)
     assert np.array_equal(snapshots.first, np.where(active.any(0), active.argmax(0), 10))
 
@@ -233,6 +233,18 @@ def test_entities_without_earlier_events_share_one_vector():
     assert len(late) and len(unseen)
     vectors = model._vectors(np.concatenate([late, unseen]), snapshot)
     torch.testing.assert_close(vectors, vectors[-1:].expand_as(vectors), rtol=0, atol=1e-6)
+
+
+def test_each_lag_has_an_encoder_and_the_predicted_snapshot_is_not_read():
+    log = make_log(events=95)
+    model = dynaernn.DynAERNN.create(dynaernn.DynAERNNConfig(dim=8, hidden=8, lookback=3), log, 90, 0)
+    read = []
+    for encoder in model.encoders:
+        encoder.register_forward_pre_hook(lambda module, inputs: read.append((module, inputs[3].tolist())))
+    model._vectors(np.arange(log.num_users), 5)
+    partners = [model.snapshots.rows(np.arange(log.num_users), snapshot)[1].tolist() for snapshot in (2, 3, 4)]
+    assert read == list(zip(model.encoders, partners, strict=True))
+    assert len({*map(tuple, partners)}) == 3
 
 
 def test_too_few_events_for_the_snapshots_are_refused():

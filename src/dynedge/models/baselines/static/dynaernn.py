@@ -4,17 +4,20 @@ Legend: n events of a window, S snapshots with equally many training events each
 width, d width of a vector, V = U + I entities: users, then items; q rows.
 
 Row a_v^s of snapshot s holds, for each entity j, log(1 + number of events of v and j in s), and 1 for v itself, so
-that the vectors of two entities that often interact share their parts. A row is predicted from the rows before it:
+that the vectors of two entities that often interact share their parts. A row is predicted from the rows before it,
+each encoded by the weights of its lag k:
 
-    e^s = tanh(W₂ relu(W₁ a_v^s + b₁) + b₂)            x_v = LSTM(e^{s−l}, …, e^{s−1})
-    â_v = σ(W₄ relu(W₃ x_v + b₃) + b₄)                 the row of snapshot s, 1 where v interacts with j
+    e^k = tanh(B_k relu(A_k a_v^{s−k} + b_k) + c_k)     x_v = LSTM(e^l, …, e^1)
+    â_v = σ(D relu(C x_v + c) + b)                      the row of snapshot s, 1 where v interacts with j
 
 The loss is Σ B ∘ (â − a)², with B = β where a is not 0. Links are predicted as in base.py.
 
 Differences from the paper:
-- The dense method stores V × V numbers per snapshot. Here W₁ a is a sum of rows of W₁, and only the needed entries of
-  â are computed: those of the window's events, and of N sampled entities per side. Memory is that of W₁ and W₄,
-  linear in V.
+- h = 500 as in the authors' code. Their second hidden layer of 300 and first LSTM of 500 are `inner_hidden` and
+  `lstm_hidden`: without them a few epochs are enough to learn, with them (they train for 250) they are not.
+- The dense method stores V × V numbers per snapshot. Here A a is a sum of rows of A, and only the needed entries of
+  â are computed: those of the window's events, and of N sampled entities per side. Memory is that of all A and of D,
+  (l + 1) V h numbers.
 - The two kinds of entries enter as means, not sums, so that β weighs all ones of a window against all zeros,
   however many there are: β · mean (1 − â)² over the events, and mean â² over the samples.
 - A snapshot consists of its own events, not of all events up to then, which is much worse on wikipedia.
@@ -25,6 +28,7 @@ Differences from the paper:
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Self
 
@@ -51,7 +55,9 @@ class DynAERNNConfig:
     """Settings of dynAERNN."""
 
     dim: int = option(64, "Width of a vector.", least=1)
-    hidden: int = option(128, "Width of the layer between an adjacency row and its vector.", least=1)
+    hidden: int = option(500, "Width of the layer between an adjacency row and its vector.", least=1)
+    inner_hidden: int = option(0, "Width of a second such layer, next to the vector; 0: none.", least=0)
+    lstm_hidden: int = option(0, "Width of an LSTM before the one that returns the vector; 0: none.", least=0)
     windows: int = option(300, "Number of windows (training steps) per epoch.", least=2)
     snapshots: int = option(10, "Number of snapshots of the training events, of equal size.", least=2)
     lookback: int = option(9, "Maximum number of snapshots that a vector is computed from.", least=1)
@@ -62,6 +68,8 @@ class DynAERNNConfig:
 SEARCH = {
     "model.beta": (0.05, 0.2, 1.0),
     "model.hidden": (128, 500),
+    "model.inner_hidden": (0, 300),
+    "model.lstm_hidden": (0, 500),
     "model.lookback": (2, 5, 9),
     "model.windows": (150, 300),
     "training.lr": (3e-4, 1e-3, 3e-3),
@@ -91,17 +99,37 @@ class Snapshots:
         """The snapshots that events belong to."""
         return np.searchsorted(self._ends, events, side="right")
 
-    def rows(self, entities: Array, snapshots: range) -> tuple[Array, Array, Array]:
-        """(starts of rows, partners, weights) of each entity's row in each of the snapshots.
-
-        Rows of negative snapshots, before the first one, are empty.
-        """
-        row = entities[:, None] * self.count + np.arange(snapshots.start, snapshots.stop)
-        exists = np.broadcast_to(np.arange(snapshots.start, snapshots.stop) >= 0, row.shape).flatten()
-        row = np.where(exists, row.flatten(), 0)
-        start, length = self.starts[row], (self.starts[row + 1] - self.starts[row]) * exists
+    def rows(self, entities: Array, snapshot: int) -> tuple[Array, Array, Array]:
+        """(starts of rows, partners, weights) of each entity's row in a snapshot; empty before the first one."""
+        row = entities * self.count + max(snapshot, 0)
+        start, length = self.starts[row], (self.starts[row + 1] - self.starts[row]) * (snapshot >= 0)
         cells = _concatenated_ranges(start, length)
         return np.concatenate([[0], np.cumsum(length)[:-1]]).astype(np.int64), self.partner[cells], self.weight[cells]
+
+
+class LagEncoder(nn.Module):
+    """Encodes the adjacency rows of the snapshots at one lag."""
+
+    def __init__(self, entities: int, config: DynAERNNConfig) -> None:
+        super().__init__()
+        h = config.hidden
+        self.row_weight, self.row_bias = nn.Parameter(0.1 * torch.randn(entities, h)), nn.Parameter(torch.zeros(h))
+        self.layers = nn.Sequential(nn.ReLU(), *_linear(h, config.inner_hidden, config.dim), nn.Tanh())
+
+    def forward(self, entities: Tensor, has_past: Tensor, starts: Array, partner: Array, weight: Array) -> Tensor:
+        """[q, d], from starts, partners and weights of sparse rows; `has_past` [q, 1]: whether to add the own 1."""
+        device = self.row_weight.device
+        rows = F.embedding_bag(
+            torch.from_numpy(partner).to(device),
+            self.row_weight,
+            torch.from_numpy(starts).to(device),
+            mode="sum",
+            sparse=True,
+            per_sample_weights=torch.from_numpy(weight).to(self.row_weight),
+        )
+        own = F.embedding(entities, self.row_weight, sparse=True) * has_past
+        encoded: Tensor = self.layers(rows + own + self.row_bias)
+        return encoded
 
 
 class DynAERNN(StaticModel):
@@ -109,14 +137,19 @@ class DynAERNN(StaticModel):
         super().__init__(config, shape)
         d, h = config.dim, config.hidden
         entities = shape.users + shape.items
-        self.row_weight, self.row_bias = nn.Parameter(0.1 * torch.randn(entities, h)), nn.Parameter(torch.zeros(h))
-        self.encode, self.lstm = nn.Linear(h, d), nn.LSTM(d, d, batch_first=True)
-        self.decode = nn.Linear(d, h)
-        self.entry_weight = nn.Parameter(F.pad(0.1 * torch.randn(entities, h), (0, 1)))  # the last column is b₄
+        self.lookback = min(config.lookback, config.snapshots - 1)
+        self.encoders = nn.ModuleList(
+            LagEncoder(entities, config) for _ in range(self.lookback)
+        )  # the longest lag first
+        widths = [d, config.lstm_hidden, d] if config.lstm_hidden else [d, d]
+        self.lstm = nn.ModuleList(nn.LSTM(*pair, batch_first=True) for pair in itertools.pairwise(widths))
+        self.decode = nn.Sequential(*_linear(d, config.inner_hidden, h), nn.ReLU())
+        self.entry_weight = nn.Parameter(F.pad(0.1 * torch.randn(entities, h), (0, 1)))  # the last column: biases
 
     def entity_rows(self) -> dict[str, Rows]:
         new = Rows(users=True, items=True, std=0.1)
-        return super().entity_rows() | {"row_weight": new, "entry_weight": new}
+        rows = {f"encoders.{k}.row_weight": new for k in range(self.lookback)}
+        return super().entity_rows() | rows | {"entry_weight": new}
 
     @classmethod
     def create(cls, config: DynAERNNConfig, log: EventLog, train_end: int, seed: int) -> Self:
@@ -134,23 +167,18 @@ class DynAERNN(StaticModel):
 
     def _vectors(self, entities: Array, snapshot: int) -> Tensor:
         """x [q, d], from the snapshots before this one."""
-        lookback = min(self.config.lookback, self.config.snapshots - 1)
-        starts, partner, weight = self.snapshots.rows(entities, range(snapshot - lookback, snapshot))
-        device = self.row_weight.device
-        rows = F.embedding_bag(
-            torch.from_numpy(partner).to(device),
-            self.row_weight,
-            torch.from_numpy(starts).to(device),
-            mode="sum",
-            sparse=True,
-            per_sample_weights=torch.from_numpy(weight).to(self.row_weight),
-        )
-        own = F.embedding(torch.from_numpy(entities).to(device), self.row_weight, sparse=True)
-        own = own * torch.from_numpy(self.snapshots.first[entities, None] < snapshot).to(device)
-        rows = rows.view(len(entities), lookback, -1) + own[:, None] + self.row_bias
+        device = self.entry_weight.device
+        ids = torch.from_numpy(entities).to(device)
+        has_past = torch.from_numpy(self.snapshots.first[entities, None] < snapshot).to(device)
         with torch.autocast(device.type, enabled=False):  # cuDNN would use float16: gradients vanish
-            _, (last, _) = self.lstm(torch.tanh(self.encode(F.relu(rows))))
-        return last[0]
+            encoded = [
+                encoder(ids, has_past, *self.snapshots.rows(entities, earlier))
+                for encoder, earlier in zip(self.encoders, range(snapshot - self.lookback, snapshot), strict=True)
+            ]
+            sequence = torch.stack(encoded, 1)
+            for lstm in self.lstm:
+                sequence, _ = lstm(sequence)
+        return sequence[:, -1]
 
     def embedding_loss(self, window: Window, step: Step) -> tuple[Tensor, Tensor, Tensor] | None:
         snapshot = int(self.snapshots.snapshot_of(window.events.start))
@@ -159,7 +187,7 @@ class DynAERNN(StaticModel):
         users, user = np.unique(window.user, return_inverse=True)
         items, item = np.unique(window.item, return_inverse=True)
         x = self._vectors(np.concatenate([users, self.shape.users + items]).astype(np.int64), snapshot)
-        decoded = F.relu(self.decode(x))
+        decoded = self.decode(x)
         rows = torch.from_numpy(user), len(users) + torch.from_numpy(item)
         ids = torch.from_numpy(window.user).long(), self.shape.users + torch.from_numpy(window.item).long()
         # For each side: its rows of x, and the id range of its partners.
@@ -187,6 +215,11 @@ class DynAERNN(StaticModel):
         batches = [entities[start : start + BATCH] for start in range(0, len(entities), BATCH)]
         vectors = torch.cat([self._vectors(batch, self.config.snapshots) for batch in batches])
         return vectors[: self.shape.users], vectors[self.shape.users :]
+
+
+def _linear(before: int, inner: int, after: int) -> list[nn.Module]:
+    """A linear map, or two with a hidden layer of width `inner` between them."""
+    return [nn.Linear(before, inner), nn.ReLU(), nn.Linear(inner, after)] if inner else [nn.Linear(before, after)]
 
 
 @compiled
