@@ -394,7 +394,7 @@ def test_a_log_goes_through_a_frame_and_back(log, tmp_path):
             "mixed columns to text",
         ),
         ("nowhere", {}, "nowhere does not exist; make a log with: dynedge.prepare(files, out)"),
-        ("nowhere", {"user": "a"}, "columns and an item table go with data frames only"),
+        ("nowhere", {"user": "a"}, "columns and tables go with data frames only"),
         (3, {}, "a log, a log folder or a data frame, not a int"),
     ],
 )

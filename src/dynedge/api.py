@@ -142,6 +142,8 @@ class Model:
         features: Sequence[str] = (),
         item_features: Sequence[str] = (),
         item_table: Any = None,
+        user_features: Sequence[str] = (),
+        user_table: Any = None,
         time_unit: str = "auto",
         max_bad: float = DEFAULT_MAX_BAD,
         quiet: bool = True,
@@ -152,16 +154,18 @@ class Model:
         `label`, `features` (numbers) and `item_features` (categories) name its columns, as in `dynedge prepare`. At
         most the share `max_bad` of its rows may be invalid; they are left out. `item_table`, a frame or a file with
         the column `item`, describes the items: answers show its columns, and rules of `recommend` can use them.
+        `user_table`, with the column `user`, describes the users: models read its columns `user_features`.
 
         The best epoch by validation MRR is kept; the validation and test events then update the states.
         """
         schema = Schema(user, item, time, label, None, tuple(features), tuple(item_features), time_unit=time_unit)
-        if (schema != Schema() or item_table is not None) and not is_frame(data):
-            raise UsageError("columns and an item table go with data frames only: a log has its own already.")
+        tables = {"item_table": item_table, "user_table": user_table, "user_features": user_features}
+        if (schema != Schema() or item_table is not None or user_table is not None) and not is_frame(data):
+            raise UsageError("columns and tables go with data frames only: a log has its own already.")
         folder = Path(tempfile.mkdtemp(prefix="dynedge-"))
         remove_files = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         try:
-            log = _open_data(data, schema, folder / "log", max_bad, quiet, item_table)
+            log = _open_data(data, schema, folder / "log", max_bad, quiet, **tables)
             with RunFolder(folder / "run") as run:
                 train_run(run, self.config, log, quiet=quiet)
             session = Session.open(folder / "run")
@@ -360,10 +364,10 @@ def compare(*models: Model, protocol: str = "full", lists: bool = False, quiet: 
     return Comparison([run | {"name": names[run["run"]]} for run in compared])
 
 
-def _open_data(data: Any, schema: Schema, out: Path, max_bad: float, quiet: bool, item_table: Any = None) -> EventLog:
+def _open_data(data: Any, schema: Schema, out: Path, max_bad: float, quiet: bool, **tables: Any) -> EventLog:
     """Returns a log, opened if `data` is a folder, or prepared at `out` if it is a data frame."""
     if is_frame(data):
-        return prepare(data, out, schema, item_table=item_table, max_bad=max_bad, quiet=quiet)
+        return prepare(data, out, schema, max_bad=max_bad, quiet=quiet, **tables)
     if isinstance(data, EventLog):
         return data
     if isinstance(data, str | os.PathLike):

@@ -118,7 +118,7 @@ def _statistics_text(log: Path, statistics: dict[str, Any]) -> str:
         "these keep the order of the file",
         "tie order": _tie_order(statistics["order_signal"]),
         "columns": f"{statistics['features']} features, {len(statistics['item_features'])} item features, "
-        f"{_label(statistics)}",
+        f"{len(statistics['user_features'])} user features, {_label(statistics)}",
         "not used": ", ".join(statistics["unused_columns"]),
         "split": statistics["split"],
     }

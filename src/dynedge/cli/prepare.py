@@ -55,6 +55,18 @@ ItemTable = Annotated[
         "its columns, rules of `recommend` can use them, and models read those named in --item-features.",
     ),
 ]
+UserTable = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Table that describes users (CSV, JSON lines, Parquet), with the same column of user ids, for "
+        "--user-features.",
+    ),
+]
+UserFeatureColumns = Annotated[
+    str | None,
+    typer.Option(metavar="A,B,…", help="Categorical columns of --user-table that models read."),
+]
 ColumnNames = Annotated[
     str | None, typer.Option(metavar="A,B,…", help="Names of all columns, for a file without a header.")
 ]
@@ -92,6 +104,8 @@ def prepare(
     features: FeatureColumns = None,
     item_features: ItemFeatureColumns = None,
     item_table: ItemTable = None,
+    user_features: UserFeatureColumns = None,
+    user_table: UserTable = None,
     label_feature: Annotated[
         bool, typer.Option("--label-feature", help="Use the label as an event feature too, the last one.")
     ] = False,
@@ -171,6 +185,8 @@ def prepare(
             out,
             schema,
             item_table=item_table,
+            user_table=user_table,
+            user_features=_parse_names(user_features),
             max_bad=max_bad_share,
             split=Split.parse(split) if split else published_split,
             source={"dataset": dataset} if dataset else {},

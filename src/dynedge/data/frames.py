@@ -117,6 +117,17 @@ def log_to_arrow(log: EventLog) -> Any:
     return pa.table(columns)
 
 
+def user_table(log: EventLog) -> Any:
+    """Returns the users of a log with their categorical features as a pyarrow.Table; None if they have none."""
+    import pyarrow as pa
+
+    columns = {"user_id": ids_to_arrow(log.user_ids)}
+    for k, (name, ids) in enumerate(zip(log.metadata.get("user_features", ()), log.user_category_ids, strict=True)):
+        code = np.asarray(log.user_categories)[:, k]
+        columns[str(name)] = ids_to_arrow(ids).take(pa.array(code, mask=code < 0))
+    return pa.table(columns) if len(columns) > 1 else None
+
+
 def ids_to_arrow(ids: IdIndex) -> Any:
     """Returns external ids as an Arrow array that shares their memory."""
     import pyarrow as pa

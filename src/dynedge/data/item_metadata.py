@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 FILE = "item_table.parquet"
 ENTRY = "item_table"  # in log.json
-ITEM_ID = "item_id"
+ITEM_ID, USER_ID = "item_id", "user_id"
 
 
 class ItemMetadata:

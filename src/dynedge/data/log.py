@@ -57,6 +57,8 @@ class EventLog(ToFrames):
     label: Array | None = None  # float32[E]
     item_categories: Array = field(default_factory=lambda: np.zeros((0, 0), np.int32))  # int32[items, C]; -1: none
     category_ids: tuple[IdIndex, ...] = ()  # names of the categories, one index for each of the C columns
+    user_categories: Array = field(default_factory=lambda: np.zeros((0, 0), np.int32))  # the same of users
+    user_category_ids: tuple[IdIndex, ...] = ()
     event_ids: IdIndex | None = None
     event_id: Array | None = None  # int32[E] into event_ids
     metadata: dict[str, Any] = field(default_factory=dict)  # content of log.json
@@ -94,6 +96,7 @@ class EventLog(ToFrames):
             features=f,
             label=lab,
             item_categories=np.zeros((items, 0), np.int32),
+            user_categories=np.zeros((users, 0), np.int32),
         )
 
     def __len__(self) -> int:
@@ -205,6 +208,8 @@ def _open_log(folder: Path) -> EventLog:
         label=columns.get("label"),
         item_categories=columns.get("item_categories", np.zeros((metadata["items"], 0), np.int32)),
         category_ids=tuple(ids(f"category_{k}_ids") for k in range(len(metadata["item_features"]))),
+        user_categories=columns.get("user_categories", np.zeros((metadata["users"], 0), np.int32)),
+        user_category_ids=tuple(ids(f"user_category_{k}_ids") for k in range(len(metadata.get("user_features", ())))),
         event_ids=ids("event_ids") if "event_ids" in columns else None,
         event_id=columns.get("event_id"),
         metadata=metadata,

@@ -27,6 +27,7 @@ BLOCK = 1 << 17  # numbers looked at together
 TYPES: dict[str, type | tuple[type, ...]] = {
     "features": list,
     "item_features": list,
+    "user_features": list,
     "split": str,
     "time": dict,
     "source": dict,
@@ -47,8 +48,13 @@ TRAINED_ON = {"path": str, "fingerprint": str, "prefix_checksum": str, "events":
 COUNTS = {"events": 2**62, "users": 2**31 - 1, "items": 2**31 - 1}  # the largest allowed
 INT32, INT64, FLOAT32, FLOAT64, BYTES = "<i4", "<i8", "<f4", "<f8", "|u1"
 COLUMN_TYPES = {"user": INT32, "item": INT32, "time": FLOAT64, "features": FLOAT32, "label": FLOAT32}
-COLUMN_TYPES |= {"event_id": INT32, "item_categories": INT32}
-IDS = re.compile(r"(user|item|event|category_\d{1,4})_ids(_offsets)?")
+COLUMN_TYPES |= {"event_id": INT32, "item_categories": INT32, "user_categories": INT32}
+# Columns of categories: the columns of their names, and the entry of log.json with the features' names.
+CATEGORIES = {
+    "item_categories": ("category_{}_ids", "item_features"),
+    "user_categories": ("user_category_{}_ids", "user_features"),
+}
+IDS = re.compile(r"(user|item|event|category_\d{1,4}|user_category_\d{1,4})_ids(_offsets)?")
 
 
 def check_metadata(metadata: dict[str, Any]) -> str | None:
@@ -70,7 +76,8 @@ def check_metadata(metadata: dict[str, Any]) -> str | None:
         return "it has one population, but not as many users as items"
     if not 0 <= metadata.get("item_table_features", 0) <= len(metadata["item_features"]):
         return "it has an invalid entry 'item_table_features'"
-    if not all(isinstance(name, str) for key in ("features", "item_features") for name in metadata.get(key, [])):
+    kinds = "features", "item_features", "user_features"
+    if not all(isinstance(name, str) for kind in kinds for name in metadata.get(kind, [])):
         return "it has a feature whose name is not text"
     table_columns = metadata.get("item_table", {}).get("columns", [])
     if not isinstance(table_columns, list) or not all(isinstance(name, str) for name in table_columns):
@@ -80,17 +87,18 @@ def check_metadata(metadata: dict[str, Any]) -> str | None:
 
 def _check_roles(metadata: dict[str, Any]) -> str | None:
     """Every column that a log must have is there, and all have the dtype and the number of rows of their role."""
-    columns, rows = metadata["columns"], {name: metadata[name] for name in COUNTS}
-    categories = [f"category_{k}_ids" for k in range(len(metadata["item_features"]))]
-    for name in ("user", "item", "time", "user_ids", "item_ids", *categories):
+    columns, counts = metadata["columns"], {name: metadata[name] for name in COUNTS}
+    needed = ["user", "item", "time", "user_ids", "item_ids"]
+    for column, (ids, features) in CATEGORIES.items():
+        counts[column] = len(metadata.get(features, []))
+        needed += [ids.format(k) for k in range(counts[column])] + [column] * (counts[column] > 0)
+    for name in needed:
         if name not in columns:
             return f"it has no '{name}'"
-    if categories and "item_categories" not in columns:
-        return "it has no 'item_categories'"
     if ("event_id" in columns) != ("event_ids" in columns):
         return "it has event ids without their column, or the other way round"
     for name, column in columns.items():
-        problem = _check_column(name, column, rows | {"item_features": len(categories)}, columns)
+        problem = _check_column(name, column, counts, columns)
         if problem:
             return f"column '{name}' {problem}"
     return None
@@ -108,7 +116,7 @@ def _check_column(name: str, column: Any, counts: dict[str, int], columns: dict[
     shape, dtype = column.get("shape"), column.get("dtype")
     if not isinstance(shape, list) or not all(type(size) is int and 0 <= size < 2**62 for size in shape):
         return "is damaged: its shape is not a list of sizes"
-    if len(shape) != (2 if name in ("features", "item_categories") else 1):
+    if len(shape) != (2 if name == "features" or name in CATEGORIES else 1):
         return "has the wrong number of dimensions"
     if kind is None:
         expected = COLUMN_TYPES[name]
@@ -120,7 +128,7 @@ def _check_column(name: str, column: Any, counts: dict[str, int], columns: dict[
         return f"is of type {str(dtype)[:20]!r} instead of {expected!r}"
     rows: int | None
     if kind is None:
-        rows = counts["items"] if name == "item_categories" else counts["events"]
+        rows = counts[{"item_categories": "items", "user_categories": "users"}.get(name, "events")]
     else:
         of_side = {"user": counts["users"], "item": counts["items"]}.get(kind[1])
         rows = None if of_side is None or expected == BYTES else of_side + bool(kind[2])
@@ -128,8 +136,8 @@ def _check_column(name: str, column: Any, counts: dict[str, int], columns: dict[
         return f"has {shape[0]} rows instead of {rows}"
     if kind is not None and kind[2] and not shape[0]:
         return "has no rows"
-    if name == "item_categories" and shape[1] != counts["item_features"]:
-        return f"has {shape[1]} columns instead of {counts['item_features']}"
+    if name in CATEGORIES and shape[1] != counts[name]:
+        return f"has {shape[1]} columns instead of {counts[name]}"
     return None
 
 
@@ -147,9 +155,10 @@ def check_values(folder: Path, columns: dict[str, Array], metadata: dict[str, An
     for name, column in columns.items():
         if f"{name}_offsets" in columns:
             _check_texts(folder, name, column, columns[f"{name}_offsets"])
-    for k in range(len(metadata["item_features"])):
-        ids = IdIndex(columns[f"category_{k}_ids"], columns.get(f"category_{k}_ids_offsets"))
-        _check_range(folder, "item_categories", columns["item_categories"][:, k], -1, len(ids) - 1, f"column {k}")
+    for codes, (names, features) in CATEGORIES.items():
+        for k in range(len(metadata.get(features, []))):
+            ids = IdIndex(columns[names.format(k)], columns.get(f"{names.format(k)}_offsets"))
+            _check_range(folder, codes, columns[codes][:, k], -1, len(ids) - 1, f"column {k}")
     if "event_id" in columns:
         ids = IdIndex(columns["event_ids"], columns.get("event_ids_offsets"))
         _check_range(folder, "event_id", columns["event_id"], 0, len(ids) - 1)

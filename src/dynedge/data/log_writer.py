@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, BinaryIO, Self
@@ -132,6 +133,13 @@ class ColumnFiles:
         else:
             self.column(name, np.uint8).append(ids.values)
             self.column(f"{name}_offsets", np.int64).append(ids.offsets)
+
+    def categories(self, side: str, codes: Array, names: Sequence[IdIndex]) -> None:
+        """Writes the categories of items or users, int32[.., C], and the names of those in each of the C columns."""
+        if names:
+            self.column(f"{side}_categories", np.int32, len(names)).append(codes)
+        for k, ids in enumerate(names):
+            self.ids(f"category_{k}_ids" if side == "item" else f"{side}_category_{k}_ids", ids)
 
     def close(self) -> dict[str, dict[str, Any]]:
         """Finishes all files and returns their entries in log.json."""

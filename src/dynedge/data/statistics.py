@@ -40,6 +40,7 @@ def describe(log: EventLog) -> dict[str, Any]:
         "last_time": float(log.time[-1]) if events else None,
         "features": log.features.shape[1],
         "item_features": log.metadata.get("item_features", []),
+        "user_features": log.metadata.get("user_features", []),
         "label": log.label is not None,
         "positive": log.metadata.get("positive"),
         "left_out": log.metadata.get("left_out", 0),

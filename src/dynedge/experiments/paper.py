@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from dynedge.data.frames import user_table
 from dynedge.data.ingest.pipeline import prepare
 from dynedge.data.ingest.schema import Schema
 from dynedge.data.log import EventLog, read_log
@@ -120,7 +121,15 @@ def last_events(log: EventLog, count: int, out: Path) -> EventLog:
     features = tuple(name for name in table.column_names[3:] if name not in (*kept, "label"))
     schema = Schema(label=None if label is None else "label", features=features, item_features=kept, time_unit="s")
     out.parent.mkdir(parents=True, exist_ok=True)
-    return prepare(table, out, schema, split=log.split, source={**log.metadata.get("source", {}), "part": source})
+    return prepare(
+        table,
+        out,
+        schema,
+        user_table=user_table(log),
+        user_features=log.metadata.get("user_features", ()),
+        split=log.split,
+        source={**log.metadata.get("source", {}), "part": source},
+    )
 
 
 # ---- EDGE with other d-nodes and thresholds

@@ -15,7 +15,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
@@ -69,12 +69,21 @@ class LogShape:
     categories: tuple[int, ...]  # number of values of each categorical item feature
     item_categories: Array  # int32[I, number of categorical features]; -1: none
     one_population: bool = False  # users and items are the same entities
+    user_category_counts: tuple[int, ...] = ()  # number of values of each categorical user feature
+    user_categories: Array = field(default_factory=lambda: np.zeros((0, 0), np.int32))  # the same of users
 
     @classmethod
     def of(cls, log: EventLog) -> LogShape:
-        sizes = tuple(len(ids) for ids in log.category_ids)
-        categories = np.asarray(log.item_categories)
-        return cls(log.num_users, log.num_items, log.features.shape[1], sizes, categories, log.one_population)
+        return cls(
+            log.num_users,
+            log.num_items,
+            log.features.shape[1],
+            tuple(len(ids) for ids in log.category_ids),
+            np.asarray(log.item_categories),
+            log.one_population,
+            tuple(len(ids) for ids in log.user_category_ids),
+            np.asarray(log.user_categories),
+        )
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ class Rows(NamedTuple):
     users: bool = False
     items: bool = False
     category: int | None = None  # values of this categorical item feature
+    user_category: int | None = None  # values of this categorical user feature
     none: bool = False  # the last row is that of no item, or of no category
     std: float = 0.0  # standard deviation of new rows, as before training
     fill: float = 0.0  # their mean
@@ -31,6 +32,7 @@ class Rows(NamedTuple):
         sizes = [shape.users] if self.users else []
         sizes += [shape.items] if self.items else []
         sizes += [shape.categories[self.category]] if self.category is not None else []
+        sizes += [shape.user_category_counts[self.user_category]] if self.user_category is not None else []
         return [*sizes, 1] if self.none else sizes
 
 

@@ -17,26 +17,54 @@ from dynedge.models.base import LogShape
 from dynedge.models.entity_rows import Rows
 from dynedge.ops.gather_linear import GatherPart, gather_linear
 from dynedge.ops.level_gru import gru_arena
+from dynedge.utils.array_type import Array
 
 
-class ItemFeatures(nn.Module):
-    """Item features: concatenated embeddings of the id and of each category. Item −1, "none", has a row too."""
+class EntityFeatures(nn.Module):
+    """Features of users or items: concatenated embeddings of the id and of each category.
 
-    def __init__(self, shape: LogShape, dim: int, *, ids: bool, categories: bool) -> None:
+    Entity −1, "none", has a row too.
+    """
+
+    def __init__(self, count: int, dim: int, *, ids: bool, counts: Sequence[int], categories: Array) -> None:
+        """`counts`: number of values of each category; `categories`: int32[count, number of categories]."""
         super().__init__()
-        counts = [shape.items] if ids else []
-        columns = [np.arange(shape.items)] if ids else []
-        if categories and shape.item_categories.size:
-            counts += shape.categories
-            columns += list(shape.item_categories.T)
-        # The last row of each table is that of the item or category "none".
-        self.tables = nn.ParameterList(nn.Parameter(0.1 * torch.randn(count + 1, dim)) for count in counts)
-        codes = [np.append(np.where(c < 0, count, c), count) for c, count in zip(columns, counts, strict=True)]
+        sizes = [count, *counts] if ids else [*counts]
+        columns = ([np.arange(count)] if ids else []) + (list(categories.T) if counts else [])
+        # The last row of each table is that of the entity or category "none".
+        self.tables = nn.ParameterList(nn.Parameter(0.1 * torch.randn(size + 1, dim)) for size in sizes)
+        codes = [np.append(np.where(c < 0, size, c), size) for c, size in zip(columns, sizes, strict=True)]
         self.codes: Tensor
-        self.register_buffer(
-            "codes", torch.from_numpy(np.array(codes, np.int64).reshape(len(codes), shape.items + 1))
-        )
-        self.width, self.ids, self.grown = len(counts) * dim, ids, False
+        self.register_buffer("codes", torch.from_numpy(np.array(codes, np.int64).reshape(len(codes), count + 1)))
+        self.width, self.ids, self.grown = len(sizes) * dim, ids, False
+
+    def grow(self) -> None:
+        """Adds one row that all entities added later share: the mean id embedding, and no category."""
+        new = self.codes[:, -1:].clone()
+        if self.ids:
+            table = self.tables[0].detach()
+            new[0] = len(table)
+            self.tables[0] = nn.Parameter(torch.cat([table, table[:-1].double().mean(0, keepdim=True).to(table)]))
+        self.codes = torch.cat([self.codes[:, :-1], new, self.codes[:, -1:]], 1)
+        self.grown = True
+
+    def forward(self, entities: Tensor) -> Tensor:
+        """[n] -> [n, width]"""
+        if self.grown:
+            entities = entities.clamp(max=self.codes.shape[1] - 2)  # the last row is "none"
+        parts = [
+            F.embedding(codes[entities], table, sparse=True)
+            for codes, table in zip(self.codes, self.tables, strict=True)
+        ]
+        if len(parts) == 1:
+            return parts[0]
+        return torch.cat(parts, 1) if parts else torch.zeros(len(entities), 0, device=entities.device)
+
+
+class ItemFeatures(EntityFeatures):
+    def __init__(self, shape: LogShape, dim: int, *, ids: bool, categories: bool) -> None:
+        counts = shape.categories if categories and shape.item_categories.size else ()
+        super().__init__(shape.items, dim, ids=ids, counts=counts, categories=shape.item_categories)
 
     def entity_rows(self, prefix: str) -> dict[str, Rows]:
         """The rows of its tables; the codes follow from the log (`codes_for`)."""
@@ -49,27 +77,18 @@ class ItemFeatures(nn.Module):
         categories = len(self.tables) > int(self.ids)
         return ItemFeatures(shape, 1, ids=self.ids, categories=categories).codes
 
-    def grow(self) -> None:
-        """Adds one row that all items added later share: the mean id embedding, and no category."""
-        new = self.codes[:, -1:].clone()
-        if self.ids:
-            table = self.tables[0].detach()
-            new[0] = len(table)
-            self.tables[0] = nn.Parameter(torch.cat([table, table[:-1].double().mean(0, keepdim=True).to(table)]))
-        self.codes = torch.cat([self.codes[:, :-1], new, self.codes[:, -1:]], 1)
-        self.grown = True
 
-    def forward(self, items: Tensor) -> Tensor:
-        """[n] -> [n, width]"""
-        if self.grown:
-            items = items.clamp(max=self.codes.shape[1] - 2)  # the last row is "none"
-        parts = [
-            F.embedding(codes[items], table, sparse=True)
-            for codes, table in zip(self.codes, self.tables, strict=True)
-        ]
-        if len(parts) == 1:
-            return parts[0]
-        return torch.cat(parts, 1) if parts else torch.zeros(len(items), 0, device=items.device)
+class UserFeatures(EntityFeatures):
+    """Categories of users; their ids have no embedding, since a user's state is what is known of that user."""
+
+    def __init__(self, shape: LogShape, dim: int) -> None:
+        counts = shape.user_category_counts
+        super().__init__(shape.users, dim, ids=False, counts=counts, categories=shape.user_categories)
+
+    def entity_rows(self, prefix: str) -> dict[str, Rows]:
+        """As `ItemFeatures.entity_rows`."""
+        rows = Rows(none=True, std=0.1)
+        return {f"{prefix}tables.{k}": rows._replace(user_category=k) for k in range(len(self.tables))}
 
 
 class CoupledGRU(nn.Module):

@@ -46,7 +46,7 @@ from dynedge.utils.file_lock import FileLock
 from dynedge.utils.process_group import ALONE, ProcessGroup
 from dynedge.utils.tensor_io import load_tensors, save_tensors, select_prefix
 
-KEPT_METADATA = "features", "split", "source", "time", "one_population"  # of the log, with the ids
+KEPT_METADATA = "features", "split", "source", "time", "one_population", "user_features"  # of the log, with the ids
 CONFIG, MODEL, STATE, IDS = "config.toml", "model.safetensors", "state.safetensors", "ids"
 COVERAGE, CURRENT_STATE = "coverage.safetensors", "current_state.safetensors"
 ADDED_IDS = "added_ids.json"  # of users and items that the current state has and the log has not
@@ -327,7 +327,7 @@ def _environment(config: RunConfig) -> dict[str, Any]:
 
 
 def _write_ids(folder: Path, log: EventLog) -> None:
-    """Writes a log without events: external ids, item categories, feature width. `read_log` reads it."""
+    """Writes a log without events: external ids, categories, feature width. `read_log` reads it."""
     with LogWriter(folder) as writer:
         for name, dtype in (("user", np.int32), ("item", np.int32), ("time", np.float64)):
             writer.column(name, dtype)
@@ -335,10 +335,8 @@ def _write_ids(folder: Path, log: EventLog) -> None:
             writer.column("features", np.float32, log.features.shape[1])
         writer.ids("user_ids", log.user_ids)
         writer.ids("item_ids", log.item_ids)
-        if log.item_categories.shape[1]:
-            writer.column("item_categories", np.int32, log.item_categories.shape[1]).append(log.item_categories)
-        for k, ids in enumerate(log.category_ids):
-            writer.ids(f"category_{k}_ids", ids)
+        writer.categories("item", log.item_categories, log.category_ids)
+        writer.categories("user", log.user_categories, log.user_category_ids)
         writer.finish(
             **{name: log.metadata[name] for name in KEPT_METADATA if name in log.metadata},
             events=0,
@@ -358,6 +356,7 @@ def _describe(log: EventLog) -> dict[str, Any]:
         "items": log.num_items,
         "features": log.features.shape[1],
         "item features": log.item_categories.shape[1],
+        **({"user features": len(log.user_category_ids)} if log.user_category_ids else {}),
         "events": len(log),
         "fingerprint": log.fingerprint,
     }

@@ -35,5 +35,7 @@ def as_trained(log: EventLog, ids: EventLog) -> EventLog:
         item_ids=ids.item_ids,
         item_categories=ids.item_categories,
         category_ids=ids.category_ids,
+        user_categories=ids.user_categories,
+        user_category_ids=ids.user_category_ids,
         metadata=log.metadata | counts,
     )

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from dynedge.data.frames import user_table
 from dynedge.data.log import read_log
 
 EVENTS = "user_id,item_id,timestamp,rating\n1,7,1,4\n2,9,2,2.5\n1,8,3,5\n"
@@ -76,3 +77,41 @@ def test_one_population_has_one_set_of_ids(tmp_path, cli_run):
     assert (grown.user.tolist(), grown.item.tolist()) == (whole.user.tolist(), whole.item.tolist())
     assert grown.one_population
     assert "one population" in cli_run("info", tmp_path / "a")[1]
+
+
+def test_user_features_of_the_user_table(files, cli_run):
+    (files / "users.csv").write_text("user_id,age,city\n1,30,Bonn\n9,40,Rome\n2,30,\n")
+    prepare = "prepare", files / "events.csv", "--out", files / "log"
+    assert cli_run(*prepare, "--user-table", files / "users.csv", "--user-features", "city,age")[0] == 0
+    log = read_log(files / "log")
+
+    def of_users(log):
+        return {record["user_id"]: (record["city"], record["age"]) for record in user_table(log).to_pylist()}
+
+    assert of_users(log) == {1: ("Bonn", "30"), 2: (None, "30")}
+    code, _, err = cli_run("append", files / "log", files / "more.csv")
+    assert code == 0, err
+    grown = read_log(files / "log")
+    assert of_users(grown) == {**of_users(log), 3: (None, None)}
+    grown.verify()
+    assert "2 user features" in cli_run("info", files / "log")[1]
+
+
+@pytest.mark.parametrize(
+    ("options", "exit_code", "reason"),
+    [
+        (["--user-features", "city"], 2, "--user-table and --user-features belong together"),
+        (["--user-table", "users.csv"], 2, "--user-table and --user-features belong together"),
+        (["--user-table", "users.csv", "--user-features", "town"], 3, "--user-features town: the user table has no"),
+        (["--user-table", "none.csv", "--user-features", "city"], 3, "--user-table none.csv cannot be read"),
+        (["--user-table", "twice.csv", "--user-features", "city"], 3, "user '1' has two rows, 1 and 2"),
+    ],
+)
+def test_user_tables_that_are_refused(files, cli_run, monkeypatch, options, exit_code, reason):
+    monkeypatch.chdir(files)
+    (files / "users.csv").write_text("user_id,city\n1,Bonn\n")
+    (files / "twice.csv").write_text("user_id,city\n1,Bonn\n1,Rome\n")
+    code, _, err = cli_run("prepare", "events.csv", "--out", "log", *options)
+    assert code == exit_code
+    assert reason in err and err.startswith("dynedge: ") and err.count("\n") == 1
+    assert not (files / "log").exists()

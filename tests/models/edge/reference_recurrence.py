@@ -12,7 +12,7 @@ from dynedge.models.edge.config import RecurrenceConfig
 STEP = Step(0, 0, 0)
 
 
-def make_log(events=60, users=7, items=9, seed=0, features=2, categories=True):
+def make_log(events=60, users=7, items=9, seed=0, features=2, categories=True, user_features=False):
     rng = np.random.default_rng(seed)
     log = EventLog.from_arrays(
         rng.zipf(1.5, events) % users,
@@ -26,6 +26,10 @@ def make_log(events=60, users=7, items=9, seed=0, features=2, categories=True):
         codes = rng.integers(-1, 3, (items + 2, 1)).astype(np.int32)
         object.__setattr__(log, "item_categories", codes)
         object.__setattr__(log, "category_ids", (IdIndex.from_ids(["a", "b", "c"]),))
+    if user_features:
+        codes = rng.integers(-1, 2, (users, 2)).astype(np.int32)
+        object.__setattr__(log, "user_categories", codes)
+        object.__setattr__(log, "user_category_ids", (IdIndex.from_ids(["x", "y"]), IdIndex.from_ids(["p", "q"])))
     return log
 
 
@@ -99,7 +103,8 @@ def reference_run(model, log, events):
 
     for k in events:
         ids, now = (int(log.user[k]), int(log.item[k])), float(log.time[k])
-        head = [state[0][ids[0]], embedding(last.get(ids[0]))]
+        described = [] if model.users is None else [model.users(torch.tensor([ids[0]]))[0]]
+        head = [state[0][ids[0]], embedding(last.get(ids[0])), *described]
         if model.config.time_gaps:
             head.append(torch.tensor(gap(now, time[0].get(ids[0])), dtype=torch.float64))
         if model.config.copy_path:
@@ -128,7 +133,7 @@ def reference_run(model, log, events):
         scores.append(score)
         old = [state[s][ids[s]] for s in (0, 1)]
         for s in (0, 1):
-            feature = [embedding(ids[1])]
+            feature = [embedding(ids[1]), *described]
             if model.event is not None:
                 feature.append(model.event(torch.tensor(log.features[k]).double()))
             if model.config.time_gaps:

@@ -45,11 +45,12 @@ def score_chunks(model, log, chunk, end=None):
     return torch.cat(scores), state
 
 
-@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize("settings", [*SETTINGS, *({**one, "user_features": True} for one in SETTINGS[:2])])
 @pytest.mark.parametrize("chunk", [1, 7, 1000])
 def test_scores_and_states_equal_the_reference(settings, chunk):
-    log = make_log()
+    log = make_log(user_features="user_features" in settings)
     model = make_model(log, **settings)
+    assert (model.users is not None) == ("user_features" in settings)
     with torch.no_grad():
         expected, states = reference_run(model, log, range(len(log)))
     scores, state = score_chunks(model, log, chunk)
@@ -89,8 +90,9 @@ def test_the_item_of_an_event_does_not_change_the_events_scores():
     assert torch.equal(score_chunks(model, log, 100)[0][:31], score_chunks(model, other, 100)[0][:31])
 
 
-def test_score_query_equals_score_and_does_not_change_the_state():
-    log = make_log()
+@pytest.mark.parametrize("user_features", [False, True])
+def test_score_query_equals_score_and_does_not_change_the_state(user_features):
+    log = make_log(user_features=user_features)
     model = make_model(log)
     expected, _ = score_chunks(model, log, 1000)
     _, state = score_chunks(model, log, 7, end=40)
@@ -117,8 +119,9 @@ def test_queries_are_scored_in_float32_under_bfloat16_autocast():
     assert min(len(row.unique()) for row in scores) > 290
 
 
-def test_the_loss_and_all_gradients_equal_the_reference():
-    log = make_log(events=30)
+@pytest.mark.parametrize("user_features", [False, True])
+def test_the_loss_and_all_gradients_equal_the_reference(user_features):
+    log = make_log(events=30, user_features=user_features)
     model = make_model(log, windows=1)
     reference_loss(model, log).backward()
     expected = {name: _dense(parameter.grad) for name, parameter in model.named_parameters()}
@@ -235,6 +238,19 @@ def test_a_restored_model_scores_the_same_and_needs_no_events():
     empty = make_log(events=0)
     restored = recurrence.Recurrence.restore(model.config, LogShape.of(empty), model.state_dict())
     assert torch.equal(score_chunks(model, log, 10)[0], score_chunks(restored, log, 10)[0])
+
+
+def test_a_user_added_later_has_no_user_features():
+    log = make_log(user_features=True)
+    log.user_categories[0] = -1
+    model = make_model(log)
+    state = model.start()
+    model.grow(log.num_users + 1, log.num_items, state)
+    users = torch.tensor([0, log.num_users])
+    with torch.no_grad():
+        scores = model.score_query(users, torch.zeros(2, dtype=torch.float64), None, state)
+        assert torch.equal(scores[0], scores[1])
+        assert torch.equal(model.users(users)[0], torch.cat([table[-1] for table in model.users.tables]))
 
 
 @pytest.mark.parametrize("events", [0, 1])

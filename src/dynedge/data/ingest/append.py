@@ -224,6 +224,9 @@ def _write_ids(writer: LogWriter, base: EventLog, rows: RowWriter) -> None:
                 f"{base.path} would have more than {MAX_IDS} events with event ids, the most there can be."
             )
         _continue_ids(writer, base, "event_ids", base.event_ids, rows.event_ids, np.arange(len(rows.event_ids)))
+    if base.user_category_ids:  # new users have no row in the user table
+        new = np.full((len(rows.users) - base.num_users, len(base.user_category_ids)), -1, np.int32)
+        writer.categories("user", np.concatenate([base.user_categories, new]), base.user_category_ids)
     if base.category_ids:
         writer.column("item_categories", np.int32, len(base.category_ids)).append(rows.item_categories)
     for k, (known, encoder) in enumerate(zip(base.category_ids, rows.categories, strict=True)):

@@ -1,4 +1,7 @@
-"""Reads a table that describes items, given to `prepare --item-table`: a CSV, TSV, JSON lines or Parquet file."""
+"""Reads a table that describes items or users, given to `prepare --item-table` or `--user-table`.
+
+It is a CSV, TSV, JSON lines or Parquet file, or a data frame.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ import pyarrow.parquet
 from dynedge.data.frames import as_arrow, is_frame
 from dynedge.data.id_index import IdIndex
 from dynedge.data.ingest.text_reader import detect_delimiter
-from dynedge.data.item_metadata import ITEM_ID
+from dynedge.data.item_metadata import ITEM_ID, USER_ID
 from dynedge.errors import DataError
 from dynedge.utils.array_type import Array
 
@@ -32,33 +35,48 @@ def read_item_table(source: Any, item_column: str) -> Any:
 
     DataError names what is wrong with it.
     """
-    path = "the item table" if is_frame(source) else f"--item-table {os.fspath(source)}"
-    table = as_arrow(source) if is_frame(source) else _read_file(Path(source), item_column)
-    if item_column not in table.column_names:
+    return _read_table(source, item_column, "item", ITEM_ID)
+
+
+def read_user_features(source: Any, user_column: str, names: Sequence[str]) -> Any:
+    """Returns the columns `names` of a table of users, with their ids as texts in the column user_id."""
+    table = _read_table(source, user_column, "user", USER_ID)
+    for name in names:
+        if name not in table.column_names:
+            shown = ", ".join(table.column_names[:20])
+            raise DataError(f"--user-features {name}: the user table has no such column; its columns are: {shown}.")
+    return feature_columns(table, names, USER_ID)
+
+
+def _read_table(source: Any, id_column: str, kind: str, id_name: str) -> Any:
+    flag = f"--{kind}-table"
+    path = f"the {kind} table" if is_frame(source) else f"{flag} {os.fspath(source)}"
+    table = as_arrow(source) if is_frame(source) else _read_file(Path(source), id_column, flag)
+    if id_column not in table.column_names:
         shown = ", ".join(table.column_names[:20])
-        raise DataError(f"{path} has no column '{item_column}', the item ids; its columns are: {shown}.")
-    names = [ITEM_ID if name == item_column else name for name in table.column_names]
-    _check_names(path, names)
+        raise DataError(f"{path} has no column '{id_column}', the {kind} ids; its columns are: {shown}.")
+    names = [id_name if name == id_column else name for name in table.column_names]
+    _check_names(path, names, kind)
     table = table.rename_columns(names)
-    columns = {name: _checked_column(path, name, table[name]) for name in names}
-    ids = columns[ITEM_ID] = columns[ITEM_ID].cast(pa.large_string())
+    columns = {name: _checked_column(path, name, table[name], kind) for name in names}
+    ids = columns[id_name] = columns[id_name].cast(pa.large_string())
     if ids.null_count:
-        raise DataError(f"{path}: row {ids.is_null().to_pylist().index(True) + 1} has no item id.")
+        raise DataError(f"{path}: row {ids.is_null().to_pylist().index(True) + 1} has no {kind} id.")
     if len(ids.unique()) < len(ids):
         seen = dict[str, int]()
         for row, text in enumerate(ids.to_pylist(), 1):
             if text in seen:
-                raise DataError(f"{path}: item {text!r} has two rows, {seen[text]} and {row}; keep one of them.")
+                raise DataError(f"{path}: {kind} {text!r} has two rows, {seen[text]} and {row}; keep one of them.")
             seen[text] = row
     return pa.table(columns)
 
 
-def feature_columns(table: Any, names: Sequence[str]) -> Any:
-    """Returns the columns of an item table that are item features, with item_id.
+def feature_columns(table: Any, names: Sequence[str], id_name: str = ITEM_ID) -> Any:
+    """Returns the columns of a table that are features, after the column of ids.
 
     A column of lists such as "Comedy|Drama" becomes up to LIST_COLUMNS columns: NAME_1, NAME_2 and so on.
     """
-    columns = {ITEM_ID: table[ITEM_ID]}
+    columns = {id_name: table[id_name]}
     for name in names:
         texts = table[name].cast(pa.large_string())
         parts = pa.compute.split_pattern(texts, LIST_SEPARATOR)
@@ -73,10 +91,10 @@ def feature_columns(table: Any, names: Sequence[str]) -> Any:
     return pa.table(columns)
 
 
-def categories_of_table(table: Any, items: IdIndex) -> tuple[Array, list[IdIndex]]:
-    """int32[items, columns]: the category of each item in each column, or −1; and the categories of each column."""
-    rows = {items.canonical(text): row for row, text in enumerate(table[ITEM_ID].to_pylist())}
-    row = np.array([rows.get(item, -1) for item in items.decoded], np.int64)
+def categories_of_table(table: Any, entities: IdIndex) -> tuple[Array, list[IdIndex]]:
+    """int32[entities, columns]: each entity's category in each column after the ids, or −1; and their names."""
+    rows = {entities.canonical(text): row for row, text in enumerate(table[0].to_pylist())}
+    row = np.array([rows.get(entity, -1) for entity in entities.decoded], np.int64)
     codes, names = [], []
     for name in table.column_names[1:]:
         encoded = table[name].combine_chunks().dictionary_encode()
@@ -89,17 +107,18 @@ def categories_of_table(table: Any, items: IdIndex) -> tuple[Array, list[IdIndex
     return np.column_stack(codes).astype(np.int32), names
 
 
-def _check_names(path: str, names: Sequence[str]) -> None:
+def _check_names(path: str, names: Sequence[str], kind: str) -> None:
     for name in names:
         if names.count(name) > 1:
             raise DataError(f"{path} has two columns '{name}'; rename one.")
-        if name in RESERVED:
+        if kind == "item" and name in RESERVED:
             raise DataError(f"{path}: a column '{name}' would be taken for a part of an answer; rename it.")
     if not 1 < len(names) <= MAX_COLUMNS + 1:
-        raise DataError(f"{path} should have 1 to {MAX_COLUMNS} columns besides the item ids, not {len(names) - 1}.")
+        count = f"1 to {MAX_COLUMNS} columns besides the {kind} ids, not {len(names) - 1}"
+        raise DataError(f"{path} should have {count}.")
 
 
-def _checked_column(path: str, name: str, column: Any) -> Any:
+def _checked_column(path: str, name: str, column: Any, kind_of_table: str) -> Any:
     kind = column.type
     if pa.types.is_dictionary(kind):
         column = column.cast(kind.value_type)
@@ -109,10 +128,12 @@ def _checked_column(path: str, name: str, column: Any) -> Any:
         return column
     if pa.types.is_temporal(kind) or pa.types.is_null(kind) or pa.types.is_decimal(kind):
         return column.cast(pa.float64() if pa.types.is_decimal(kind) else pa.string())
-    raise DataError(f"{path}: the column '{name}' holds {kind}; an item table has texts, numbers and booleans.")
+    raise DataError(
+        f"{path}: the column '{name}' holds {kind}; a table of {kind_of_table}s has texts, numbers and booleans."
+    )
 
 
-def _read_file(path: Path, item_column: str) -> Any:
+def _read_file(path: Path, id_column: str, flag: str) -> Any:
     try:
         with pa.input_stream(path) as stream:  # decompresses by the suffix
             head = stream.read(HEAD_BYTES)
@@ -126,9 +147,9 @@ def _read_file(path: Path, item_column: str) -> Any:
                 delimiter=detect_delimiter(path, head.split(b"\n", 1)[0]), newlines_in_values=True
             ),
             convert_options=pa.csv.ConvertOptions(
-                column_types={item_column: pa.string()},
+                column_types={id_column: pa.string()},
                 strings_can_be_null=True,  # "007" is not 7
             ),
         )
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
-        raise DataError(f"--item-table {path} cannot be read: {' '.join(str(error).split())}.") from None
+        raise DataError(f"{flag} {path} cannot be read: {' '.join(str(error).split())}.") from None

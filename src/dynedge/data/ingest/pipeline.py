@@ -14,7 +14,7 @@ import numpy as np
 
 from dynedge.data.frames import as_arrow, is_frame
 from dynedge.data.ingest.id_encoder import IdEncoder
-from dynedge.data.ingest.item_file import feature_columns, read_item_table
+from dynedge.data.ingest.item_file import feature_columns, read_item_table, read_user_features
 from dynedge.data.ingest.parquet_reader import FrameInput
 from dynedge.data.ingest.readers import expand_paths, input_bytes, read_blocks, unused_columns
 from dynedge.data.ingest.rejects import RejectsFile
@@ -43,6 +43,8 @@ def prepare(
     schema: Schema | None = None,
     *,
     item_table: Any = None,
+    user_table: Any = None,
+    user_features: Sequence[str] = (),
     max_bad: float = DEFAULT_MAX_BAD,
     split: Split = DEFAULT_SPLIT,
     source: dict[str, Any] | None = None,
@@ -54,7 +56,8 @@ def prepare(
     `files` is a path or a list of paths and globs; or one data frame: pandas, polars, an Arrow table, or a dictionary
     of columns. A frame gives the same log as a Parquet file of its columns. `item_table`, a path or a data frame with
     the same column of item ids, describes items: data/item_metadata.py. Item features of the schema that are its
-    columns are read from there.
+    columns are read from there. `user_table` describes users in the same way, and `user_features` names its columns
+    that models read, as categories.
 
     Raises DataError when a file cannot be read or more than `max_bad` of the rows are bad; the bad rows are then
     listed in OUT.rejects.csv, and no log is written.
@@ -64,6 +67,7 @@ def prepare(
     described = None if item_table is None else read_item_table(item_table, schema.item)
     of_table = [name for name in schema.item_features if described is not None and name in described.column_names]
     features = feature_columns(described, of_table) if of_table else None
+    of_users = _user_features(user_table, schema.user, user_features)
     schema = replace(schema, item_features=tuple(name for name in schema.item_features if name not in of_table))
     rejects_copy = rejects_copy_path(out)
     with LogWriter(out, force=force) as writer:
@@ -74,7 +78,7 @@ def prepare(
             read_files(paths, rows, rejects, max_bad, rejects_copy, quiet)
         rows.sort(quiet)
         shutil.rmtree(scratch)
-        counts = rows.finish(features)
+        counts = rows.finish(features, of_users)
         table_features = [] if features is None else features.column_names[1:]
         writer.finish(
             **counts,
@@ -87,6 +91,7 @@ def prepare(
             features=rows.feature_names,
             item_features=[*schema.item_features, *table_features],
             **({"item_table_features": len(table_features)} if table_features else {}),
+            **({} if of_users is None else {"user_features": of_users.column_names[1:]}),
             **({"label_is_feature": True} if schema.label_is_feature else {}),
             **({"one_population": True} if schema.one_population else {}),
             **({} if described is None else write_item_table(described, writer.folder)),
@@ -96,6 +101,14 @@ def prepare(
         )
     rejects_copy.unlink(missing_ok=True)  # from an earlier, failed attempt at this log
     return read_log(out)
+
+
+def _user_features(table: Any, user_column: str, names: Sequence[str]) -> Any:
+    if (table is None) != (not names):
+        raise UsageError(
+            "--user-table and --user-features belong together: a table, and its columns that models read."
+        )
+    return None if table is None else read_user_features(table, user_column, names)
 
 
 def inputs(files: Any) -> Sequence[Path | FrameInput]:

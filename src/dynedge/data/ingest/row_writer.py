@@ -218,13 +218,14 @@ class RowWriter:
             unset = column[fresh] < 0
             column[fresh[unset]] = category[given, k][first[unset]]
 
-    def finish(self, item_table: Any = None) -> dict[str, Any]:
-        """Writes ids and item categories; returns the counts for the log's metadata.
+    def finish(self, item_table: Any = None, user_table: Any = None) -> dict[str, Any]:
+        """Writes ids and categories; returns the counts for the log's metadata.
 
-        `item_table`: an Arrow table of further categorical features of items, by their ids in the column item_id.
+        The Arrow tables have (further) categorical features of items and users, by the ids in their first column.
         """
         writer = self.writer
-        writer.ids("user_ids", self.users.external_ids(self.user_order))
+        user_ids = self.users.external_ids(self.user_order)
+        writer.ids("user_ids", user_ids)
         writer.ids("item_ids", self.items.external_ids(self.item_order))
         if self.schema.event_id:
             writer.ids("event_ids", self.event_ids.external_ids())
@@ -233,10 +234,9 @@ class RowWriter:
         if item_table is not None:
             of_table, names_of_table = categories_of_table(item_table, self.items.external_ids(self.item_order))
             codes, names = np.column_stack([codes, of_table]), names + names_of_table
-        if names:
-            writer.column("item_categories", np.int32, len(names)).append(codes)
-            for k, ids in enumerate(names):
-                writer.ids(f"category_{k}_ids", ids)
+        writer.categories("item", codes, names)
+        if user_table is not None:
+            writer.categories("user", *categories_of_table(user_table, user_ids))
         time = ColumnFile(writer.folder / "time.npy", np.dtype(np.float64), None, HEADER_BYTES)
         return {
             "events": self.rows_written,

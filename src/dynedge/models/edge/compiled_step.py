@@ -58,7 +58,7 @@ class CompiledStep(ABC, Generic[W, S]):
     @staticmethod
     def supports(model: Recurrence) -> bool:
         on_cpu = model.xi.device.type == "cpu" and model.xi.dtype == torch.float32
-        return bool(on_cpu and model.config.time_gaps and len(model.items.tables))
+        return bool(on_cpu and model.config.time_gaps and len(model.items.tables) and model.users is None)
 
     @abstractmethod
     def _read_weights(self, entities: Entities) -> W: ...

@@ -42,6 +42,7 @@ class RecurrenceConfig:
     full_softmax_up_to: int = option(4096, "Largest number of items for a softmax over all items.", least=0)
     item_id: bool = option(True, "Item id embeddings as features of an event and of the last item.")
     categories: bool = option(True, "Item category embeddings as features of an event and of the last item.")
+    user_features: bool = option(True, "User category embeddings as features of an event and of the query.")
     event_features: bool = option(True, "Numeric event features as input of the state update.")
     time_gaps: bool = option(True, "Logarithm of the time since the entity's previous event as input.")
     candidate_id_up_to: int = option(

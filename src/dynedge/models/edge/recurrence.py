@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Self, cast
+from typing import NamedTuple, Self, cast
 
 import numpy as np
 import torch
@@ -44,7 +44,7 @@ from dynedge.models.edge.score_lists import (
 )
 from dynedge.models.entity_rows import Rows
 from dynedge.models.growable import grown, padded_size
-from dynedge.models.layers import CoupledGRU, Head, ItemFeatures
+from dynedge.models.layers import CoupledGRU, Head, ItemFeatures, UserFeatures
 from dynedge.models.ring_buffer import SIDES
 from dynedge.models.state_checks import check_names
 from dynedge.models.window_index import WindowIndex, index_event, index_window
@@ -74,6 +74,16 @@ ListedWindow = tuple[int, PlannedWindow, ScoreLists | None]  # number of the win
 FEW = 20  # on a CPU the scores of all items take less time than those of a twentieth of them, one by one
 
 
+class Evolved(NamedTuple):
+    """The states of a window, and what else a step reads again."""
+
+    arena: Tensor
+    phi: Tensor | None  # of the window's d-nodes
+    items: Tensor  # features of the window's items, computed once each
+    users: list[Tensor]  # features of the events' users [n, ..], if there are any
+    gaps: list[Tensor]  # time gaps of users and of items, if they are used
+
+
 class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturable, TrainsSegments):
     in_float32 = False
 
@@ -97,14 +107,17 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
         self.xi = nn.Parameter(0.1 * torch.randn(2, d))
         self.add_learned_vectors(*active, d)
         self.items = ItemFeatures(shape, d, ids=config.item_id, categories=config.categories)
+        has_features = config.user_features and shape.user_category_counts
+        self.users = UserFeatures(shape, d) if has_features else None
+        users = self.users.width if self.users is not None else 0
         own = shape.features if config.event_features else 0
         self.event = nn.Linear(own, d) if own else None
         gap = 2 if config.time_gaps else 0
-        self.gru = CoupledGRU(d, self.items.width + (d if own else 0) + gap)
+        self.gru = CoupledGRU(d, self.items.width + users + (d if own else 0) + gap)
         scored = 2 * d if candidate_id else d
         lists = lists or self.full_softmax
         self.lists = ListSources(config.history and lists, config.successors and lists)
-        inputs = d + self.items.width + gap + (scored if config.copy_path else 0)
+        inputs = d + self.items.width + users + gap + (scored if config.copy_path else 0)
         self.head = Head(inputs, 2 * d, scored + (GATES if self.lists else 0))
         # Id embedding and bias of each item.
         self.candidate = nn.Parameter(torch.zeros(shape.items, d + 1)) if candidate_id else None
@@ -151,10 +164,12 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
 
     def entity_rows(self) -> dict[str, Rows]:
         ids = {"candidate": Rows(items=True)} if self.candidate is not None else {}
-        return super().entity_rows() | self.items.entity_rows("items.") | ids
+        users = {} if self.users is None else self.users.entity_rows("users.")
+        return super().entity_rows() | self.items.entity_rows("items.") | users | ids
 
     def grown_tensors(self, shape: LogShape, seed: int) -> dict[str, Tensor]:
-        return super().grown_tensors(shape, seed) | {"items.codes": self.items.codes_for(shape)}
+        users = {} if self.users is None else {"users.codes": UserFeatures(shape, 1).codes}
+        return super().grown_tensors(shape, seed) | {"items.codes": self.items.codes_for(shape)} | users
 
     @classmethod
     def restore(cls, config: RecurrenceConfig, shape: LogShape, tensors: Tensors) -> Self:
@@ -291,7 +306,7 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
             schedule,
             past,
             self.xi,
-            by_item=self.event is None and not self.config.time_gaps,
+            by_item=self.event is None and self.users is None and not self.config.time_gaps,
             triton=True,
             number=number,
             first_phi=self._first_phi[number] if number >= 0 else 0,
@@ -350,6 +365,8 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
                 self.items.grow()
             if self.candidate is not None:
                 self.candidate = cast(nn.Parameter, grown(self.candidate, items, self._mean_id))
+        if users > self.shape.users and self.users is not None and not self.users.grown:
+            self.users.grow()
         self.shape = replace(self.shape, users=users, items=items)
         for side, (name, count) in enumerate(zip(SIDES, (users, items), strict=True)):
             setattr(self, f"psi_row_{side}", grown(self.psi_row(side), count, -1))
@@ -383,27 +400,27 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
 
     # ---- forward
 
-    def _evolve(self, index: WindowIndex, state: State) -> tuple[Tensor, Tensor | None, Tensor, list[Tensor]]:
-        """(arena, φ, features of the window's items, time gaps); an item's features are computed once per window."""
+    def _evolve(self, index: WindowIndex, state: State) -> Evolved:
         phi = self.dnode_constraint.read(self._phi_rows(index)) if index.dnodes else None
         last_items = state["last_item"].index_select(0, index.begin)
         items = self.items(torch.cat([index.items, last_items])).to(self.xi)
         gaps = []
         if self.config.time_gaps:
             gaps = [self._gaps(index.time, previous) for previous in self.previous_times(index, state)]
+        users = [] if self.users is None else [self.users(index.user).to(self.xi)]
+        own: list[GatherPart] = [(part, None) for part in users]
         if self.event is not None:
             features = index.features.to(self.xi)
-            own = gather_linear([(features, None)], self.event.weight, self.event.bias)
-            shared = [(items, index.item_place), (own, None)]
-        else:
-            shared = [(items, index.item_place) if gaps else self._first_rows(items, len(index.items))]
+            own.append((gather_linear([(features, None)], self.event.weight, self.event.bias), None))
+        by_item = not own and not gaps
+        shared = [self._first_rows(items, len(index.items)) if by_item else (items, index.item_place), *own]
         arena = self.gru(self._roots(index, phi, state), shared, gaps, index.schedule, index.place)
-        return arena, phi, items, gaps
+        return Evolved(arena, phi, items, users, gaps)
 
     def forward_window(self, index: WindowIndex, state: State) -> Forward:
         """`extra` holds the gates of the events' lists, and φ of the window's d-nodes, if there are any."""
-        arena, phi, items, gaps = self._evolve(index, state)
-        inputs = [(arena, index.reads[0]), (items, index.last_place), *((gap, None) for gap in gaps[:1])]
+        arena, phi, items, users, gaps = self._evolve(index, state)
+        inputs = [(arena, index.reads[0]), (items, index.last_place), *((one, None) for one in users + gaps[:1])]
         last = self._last_item_vectors(index, arena, state) if self.config.copy_path else None
         query, gates = self._split(self.head.of_rows(inputs if last is None else [*inputs, (last, None)]), last)
         return Forward(query, arena, (gates,) if phi is None else (gates, phi))
@@ -685,6 +702,8 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
 
     def _query_and_gates(self, users: Tensor, times: Tensor, state: State) -> tuple[Tensor, Tensor]:
         inputs = [self.entity_states(0, users, state), self.items(state["last_item"][users])]
+        if self.users is not None:
+            inputs.append(self.users(users))
         if self.config.time_gaps:
             inputs.append(self._gaps(times, state["user_time"][users]))
         if self.config.copy_path:
