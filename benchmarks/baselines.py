@@ -1,12 +1,13 @@
 """Compares EDGE, its experts, the heuristics and the paper's thirteen baselines on real logs, for docs/results.md.
 
-    python benchmarks/baselines.py tune --logs DIR --runs DIR --trials 6 --epochs 3 --last 150000 --jobs 2
+    python benchmarks/baselines.py tune --logs DIR --runs DIR --trials 30 --epochs 6 --last 150000 --jobs 2
     python benchmarks/baselines.py run --logs DIR --runs DIR --seeds 3 --epochs 20 --jobs 2
     python benchmarks/baselines.py table --logs DIR --runs DIR --seeds 3 --epochs 20
 
 --logs is a folder of prepared logs (dynedge prepare). `tune` runs the same hyperparameter search (dynedge tune) for
-each baseline on each log, or on a log of its --last events before the test events, and writes the chosen settings to
---settings; EDGE, its experts and the heuristics are not tuned. `run` trains each model with each seed and ranks the
+`edge` and each baseline on each log, or on a log of its --last events before the test events: the cheapest models
+first, or those of --models in their order. After each search it writes the best settings so far to --settings, with
+the number of trials and epochs that they were chosen by. `run` trains each model with each seed and ranks the
 test events among all items and among 499 sampled ones, --jobs runs at a time. `table` calls `dynedge compare LOG` on
 the finished runs, prints the tables, and writes the rows to RUNS/LOG-PROTOCOL.json and a page to
 RUNS/LOG-PROTOCOL/index.html. Each command resumes with what is missing.
@@ -23,6 +24,7 @@ import tomllib
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import pyarrow
@@ -37,8 +39,13 @@ from dynedge.runs.run_config import recipe_config
 LOGS = "wikipedia,ml-100k,online_retail,globo-300k"
 PROTOCOLS = "full", "sampled-499"
 DYNEDGE_MODELS = "edge", "memory", "counts", "recurrence", "edge-paper-small", "heuristic"
-GRAPHS = "jodie", "deepcoevolve", "ctdne", "dynaernn", "tgat", "gcmc", "gcmc-sage", "gcmc-gat"
-BASELINES = *GRAPHS, "sum-pooling", "gru4rec", "sasrec", "dien", "mimn"
+# By the time that an epoch takes on a CPU: the paper's thirteen systems, and newer ones.
+BASELINES = (
+    *("sum-pooling", "gru4rec", "sasrec", "gsasrec", "jodie", "gcmc", "ctdne", "gcmc-sage", "deepcoevolve", "tgn"),
+    *("dynaernn", "tgat", "gcmc-gat", "craft", "graphmixer", "mimn", "dien"),
+)
+TUNED = "edge", *BASELINES
+SEARCH = "search"  # in a model's settings: the trials and epochs that they were chosen by
 HEAD = ("model", "seeds", "MRR", "difference to best", "Recall@10", "s/epoch", "peak MiB", "parameters")
 CommandChain = tuple[Path, list[list[Any]]]  # working folder, and arguments of `dynedge` commands to run in order
 SETTINGS = Path(__file__).with_name("baselines.toml")
@@ -56,7 +63,8 @@ def main() -> None:
     )
     parser.add_argument("--seeds", type=int, default=3, help="Number of seeds.")
     parser.add_argument("--epochs", type=int, default=20, help="Maximum number of epochs.")
-    parser.add_argument("--trials", type=int, default=6, help="Number of trials per search.")
+    parser.add_argument("--trials", type=int, default=30, help="Number of trials per search.")
+    parser.add_argument("--minutes", type=float, help="Time limit of a search; no trial starts after it.")
     parser.add_argument("--last", type=int, default=0, help="Maximum number of events to tune on; 0: all.")
     parser.add_argument("--jobs", type=int, default=1, help="Number of runs at the same time.")
     args = parser.parse_args()
@@ -66,25 +74,39 @@ def main() -> None:
 
 
 def tune(args: argparse.Namespace) -> None:
-    pairs = [(log, model) for log, model in _log_model_pairs(args) if model in BASELINES]
-    folder = args.runs / "searches"
-    commands = []
-    for log, model in pairs:
-        (folder / log).mkdir(parents=True, exist_ok=True)
+    folder, lock = args.runs / "searches", Lock()
+
+    def search(pair: tuple[str, str]) -> None:
+        log, model = pair
         command = ["tune", _tuning_log(args, log), "--model", model, "--out", folder / log / model]
-        commands.append([*command, "--trials", args.trials, "--epochs", args.epochs])
-    _run_all([(folder, [command]) for command in commands], args.jobs)
+        command += ["--trials", args.trials, "--epochs", args.epochs]
+        command += [] if args.minutes is None else ["--minutes", args.minutes]
+        _run_chain((folder, [command]), began)
+        with lock:
+            _store_settings(args, *pair)
+
+    for log in args.names.split(","):
+        (folder / log).mkdir(parents=True, exist_ok=True)
+        _tuning_log(args, log)
+    began = time.monotonic()
+    with ThreadPoolExecutor(args.jobs) as pool:
+        list(pool.map(search, [pair for pair in _log_model_pairs(args) if pair[1] in TUNED]))
+
+
+def _store_settings(args: argparse.Namespace, log: str, model: str) -> None:
+    """Writes the best settings of a search's finished trials, if there are any, to the file of settings."""
+    try:
+        trials = (args.runs / "searches" / log / model / "trials.jsonl").read_text().splitlines()
+    except FileNotFoundError:
+        return
+    best = max(map(json.loads, trials), key=lambda trial: trial["valid_mrr"] or 0.0)
     chosen = _read_settings(args.settings)
-    for log, model in pairs:
-        trials = (folder / log / model / "trials.jsonl").read_text().splitlines()
-        best = max(map(json.loads, trials), key=lambda trial: trial["valid_mrr"] or 0.0)
-        chosen.setdefault(log, {})[model] = best["changed"]
-    lines = [
-        "# Settings that `baselines.py tune` chose for each log and model; an empty table is the unchanged recipe.\n"
-    ]
-    for log in sorted(chosen):
-        for model, changed in sorted(chosen[log].items()):
-            lines.append(f"[{log}.{model}]")
+    searched = f"{len(trials)} trials of {args.epochs} epochs"
+    chosen.setdefault(log, {})[model] = {**best["changed"], SEARCH: searched}
+    lines = ["# Settings that `baselines.py tune` chose for each log and model, and the search that chose them.\n"]
+    for name in sorted(chosen):
+        for one, changed in sorted(chosen[name].items()):
+            lines.append(f"[{name}.{one}]")
             lines += [f'"{key}" = {json.dumps(value)}' for key, value in sorted(changed.items())] + [""]
     args.settings.write_text("\n".join(lines), encoding="utf-8")
 
@@ -169,7 +191,8 @@ def _settings_folder(args: argparse.Namespace, log: str) -> Path:
 
 
 def _tuned_settings(args: argparse.Namespace, log: str, model: str) -> dict[str, Any]:
-    return _read_settings(args.settings).get(log, {}).get(model, {})
+    changed = _read_settings(args.settings).get(log, {}).get(model, {})
+    return {key: value for key, value in changed.items() if key != SEARCH}
 
 
 def _entry(args: argparse.Namespace, log: str, model: str) -> str:
@@ -191,19 +214,20 @@ def _dynedge(command: Iterable[Any]) -> list[str]:
 
 def _run_all(chains: Sequence[CommandChain], jobs: int) -> None:
     began = time.monotonic()
-
-    def run_chain(chain: CommandChain) -> None:
-        folder, commands = chain
-        for command in commands:
-            ended = subprocess.run(_dynedge(command), check=False, capture_output=True, text=True, cwd=folder)
-            last = (ended.stderr.strip().splitlines() or [""])[-1]
-            status = "done" if ended.returncode == 0 else f"exit {ended.returncode}: {last}"
-            print(f"{time.monotonic() - began:6.0f} s  {' '.join(map(str, command))}: {status}", flush=True)
-            if ended.returncode:
-                return
-
     with ThreadPoolExecutor(jobs) as pool:
-        list(pool.map(run_chain, chains))
+        list(pool.map(lambda chain: _run_chain(chain, began), chains))
+
+
+def _run_chain(chain: CommandChain, began: float) -> None:
+    """Runs commands in order, until one fails, and prints how each ended."""
+    folder, commands = chain
+    for command in commands:
+        ended = subprocess.run(_dynedge(command), check=False, capture_output=True, text=True, cwd=folder)
+        last = (ended.stderr.strip().splitlines() or [""])[-1]
+        status = "done" if ended.returncode == 0 else f"exit {ended.returncode}: {last}"
+        print(f"{time.monotonic() - began:6.0f} s  {' '.join(map(str, command))}: {status}", flush=True)
+        if ended.returncode:
+            return
 
 
 def markdown(rows: list[dict[str, Any]]) -> list[str]:

@@ -27,6 +27,8 @@ LEARNED = ["model.solver=penalty"]
 VARIANTS: dict[str, list[str]] = {
     "the recipe": [],
     "no d-nodes": ["model.dnodes_share=none"],
+    "dropout 0.3": ["model.dropout=0.3"],
+    "dropout 0.5": ["model.dropout=0.5"],
     "n* = (200, 100), ψ frozen": ACTIVE,
     "n* = (200, 100), ψ evolves": [*ACTIVE, "model.evolve_active=true"],
     "not averaged": NOT_AVERAGED,
