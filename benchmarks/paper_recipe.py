@@ -29,6 +29,7 @@ VARIANTS: dict[str, list[str]] = {
     "no d-nodes": ["model.dnodes_share=none"],
     "dropout 0.3": ["model.dropout=0.3"],
     "dropout 0.5": ["model.dropout=0.5"],
+    "a third of the learning rate of rows": ["training.row_lr=0.003"],
     "n* = (200, 100), ψ frozen": ACTIVE,
     "n* = (200, 100), ψ evolves": [*ACTIVE, "model.evolve_active=true"],
     "not averaged": NOT_AVERAGED,
