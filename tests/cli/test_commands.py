@@ -79,7 +79,10 @@ def test_info_prints_the_numbers_of_json(cli_run, tmp_path, csv_file):
     assert f", {found['equal_time_same_user_share']:.1%} that of the same user's previous" in lines["equal times"]
     signal_found = found["order_signal"]
     assert f"{signal_found['mrr']:.3f} as stored, {signal_found['mrr_shuffled']:.3f} with ties" in lines["tie order"]
-    assert (lines["columns"], lines["split"]) == ("0 features, 0 item features, no label", "0.5,0.2,0.3")
+    assert (lines["columns"], lines["split"]) == (
+        "0 features, 0 item features, 0 user features, no label",
+        "0.5,0.2,0.3",
+    )
 
 
 def test_prepare_lists_rejected_rows_by_reason(cli_run, tmp_path, csv_file):

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from dynedge.data.frames import user_table
 from dynedge.data.ingest.pipeline import prepare
 from dynedge.data.ingest.schema import Schema
 from dynedge.data.log import read_log
@@ -26,7 +27,9 @@ def log(tmp_path_factory):
     frame = {"user_id": rng.integers(0, 12, 800), "item_id": item, "timestamp": np.arange(800), "kind": item % 3,
              "size": rng.random(800)}  # fmt: skip
     schema = Schema(item_features=("kind",), features=("size",))
-    return prepare(frame, tmp_path_factory.mktemp("paper") / "log", schema)
+    users = {"user_id": np.arange(12), "team": np.arange(12) % 5}
+    out = tmp_path_factory.mktemp("paper") / "log"
+    return prepare(frame, out, schema, user_table=users, user_features=["team"])
 
 
 @pytest.fixture(scope="module")
@@ -103,6 +106,8 @@ def test_the_last_events_keep_features_and_categories(folder, log):
     codes = [one.item_categories[one.item, 0].tolist() for one in (part, log)]
     names = [[ids[code] for code in of] for ids, of in zip(kinds, codes, strict=True)]
     assert names[0] == names[1][100:]
+    teams = user_table(part).to_pydict()
+    assert [int(team) for team in teams["team"]] == [user % 5 for user in teams["user_id"]]
 
 
 def test_out_must_be_a_folder(cli_run, log, tmp_path):
