@@ -90,6 +90,10 @@ DNODES: dict[str, Variant] = {
     for users, items in ((0, 0), (200, 100))
     for k in (0, 20, 160, 640)
 }
+DNODES["9 % of a window's events, n*=200/100"] = (
+    "edge-paper-small",
+    ["model.active_users=200", "model.active_items=100"],
+)
 SOLVERS: dict[str, Variant] = {"no d-nodes": ("recurrence", [])}
 SOLVERS |= {
     f"quarter of the longest path, {name}": ("recurrence", [f"model.solver={solver}", f"model.alpha={alpha}"])
