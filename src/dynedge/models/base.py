@@ -218,6 +218,9 @@ class Model(nn.Module, ABC):
         window the state must be that at the end of the training events.
         """
 
+    def start_epoch(self, epoch: int) -> None:
+        """Called before the batches of an epoch are read, also where a run is resumed within it."""
+
     def end_epoch(self, epoch: int) -> dict[str, float]:
         """Work due between epochs, and after learning from a window later on; returns numbers to log."""
         return {}

@@ -160,6 +160,7 @@ def _train_epoch(
 ) -> None:
     """Trains the remaining steps of an epoch."""
     train_state.model.train()
+    train_state.model.start_epoch(train_state.epoch)
     metrics = _DeferredMetrics(train_state, epoch.steps, config, logger, saver.group)
     saver.before_saving = metrics.read
     steps, averaged = len(epoch.steps), -(-config.average // len(epoch.steps[0]))

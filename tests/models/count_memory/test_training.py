@@ -58,6 +58,44 @@ def test_examples_are_cached_and_a_resumed_run_collects_the_same():
     assert shorter[-1].window.events.stop == 100
 
 
+def _rows(batches):
+    """Every example as a tuple of its numbers, in order."""
+    return [tuple(row.tolist()) for batch in batches for row in batch.examples.query_features]
+
+
+def test_later_epochs_read_the_examples_shuffled():
+    log = make_log(events=300)
+    model = make_memory(log, training_examples=200, windows=5)
+    model.start_epoch(0)
+    first = _rows(batches(model, log, 250))
+    model.start_epoch(1)
+    later = list(batches(model, log, 250))
+    assert sorted(_rows(later)) == sorted(first)
+    assert _rows(later) != first
+    of_last_window = set(first[-40:])
+    assert sum(row in of_last_window for row in _rows(later[:4])) > 10  # across windows, not only inside them
+    assert _rows(batches(model, log, 250)) == _rows(later)
+    resumed = make_memory(log, training_examples=200, windows=5)
+    resumed.start_epoch(2)
+    for one, other in zip(later[3:], batches(resumed, log, 250, 3), strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(one.examples, other.examples, strict=True))
+
+
+def test_segments_are_shuffled_among_themselves_whichever_process_has_them():
+    log = make_log(events=300)
+    windows = make_memory(log, windows=4).training_windows(250)
+    rows = []
+    for segments in ([range(2), range(2, 4)], [range(2, 4)]):
+        model = make_memory(log, training_examples=200, windows=4)
+        model.prepare_segments(log, windows, segments)
+        before = _rows(model.segment_batches(log, windows, range(2, 4)))
+        model.start_epoch(1)
+        rows.append(_rows(model.segment_batches(log, windows, range(2, 4))))
+        assert sorted(before) == sorted(rows[-1])
+        assert before != rows[-1]
+    assert rows[0] == rows[1]
+
+
 def test_threads_collect_the_same_examples(monkeypatch):
     log, results = make_log(events=300), []
     for threads in (1, 3):

@@ -1,14 +1,16 @@
 """Training examples of every window, and the state after the last one, collected once and cached for later epochs.
 
 Neither depends on anything that is learned, so later epochs read the same examples and append nothing. On a GPU the
-examples stay in its memory.
+examples stay in its memory. The first epoch reads them in time order, as they are collected. Later ones read them
+shuffled: in time order an epoch would end with the networks fitted to its last windows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+
+import torch
 
 from dynedge.data.log import EventLog
 from dynedge.data.windows import Window
@@ -19,7 +21,7 @@ from dynedge.utils.prefetch import prefetch_map
 
 @dataclass(frozen=True, eq=False)
 class WindowExamples:
-    """The examples of one training window."""
+    """The examples of one training window; once they are shuffled, as many of any windows."""
 
     window: Window
     examples: Examples
@@ -37,28 +39,61 @@ class ExampleCache:
         self, start: Callable[[], State], collect: Collect, observe: Callable[[Window, State], None], examples: int
     ) -> None:
         self._start, self._collect, self._observe, self._num_examples = start, collect, observe, examples
-        self._cached: tuple[EventLog, list[range], dict[int, WindowExamples]] | None = None
+        self._log: EventLog | None = None
+        self._windows: list[range] = []
+        self._segments: list[range] = []  # of window numbers: their windows have examples, shuffled among themselves
+        self._collecting: Iterator[tuple[int, WindowExamples]] = iter(())
+        self._collected: dict[int, WindowExamples] = {}
+        self._is_shuffled = False
+        self.shuffles = False  # whether `batches` shuffles before it reads
 
     def batches(self, log: EventLog, windows: Sequence[range], numbers: range) -> Iterator[WindowExamples]:
         """Yields the examples of the windows with these numbers.
 
         The first time the examples of all windows are collected, in a thread ahead of the reader.
         """
-        if self._cached is None or self._cached[0] is not log or self._cached[1] != list(windows):
-            yield from islice(self._collect_all(log, list(windows)), numbers.start, numbers.stop)
-        else:
-            yield from map(self._cached[2].__getitem__, numbers)
+        if self._log is not log or self._windows != list(windows):
+            self._open(log, windows, [range(len(windows))])
+        if self.shuffles and not self._is_shuffled:
+            self._shuffle()
+        for number in numbers:
+            while number not in self._collected:
+                self._collect_next()
+            yield self._collected[number]
 
-    def collect(self, log: EventLog, windows: Sequence[range], numbers: Collection[int]) -> None:
-        """Collects the examples of the windows with these numbers; the events of the others are counted only."""
-        for _ in self._collect_all(log, list(windows), numbers):
-            pass
+    def collect(self, log: EventLog, windows: Sequence[range], segments: Sequence[range]) -> None:
+        """Collects the examples of the windows in these segments; the events of the others are counted only."""
+        self._open(log, windows, segments)
+        self._collect_rest()
 
-    def _collect_all(
-        self, log: EventLog, ranges: list[range], numbers: Collection[int] | None = None
-    ) -> Iterator[WindowExamples]:
-        wanted = range(len(ranges)) if numbers is None else numbers
-        state, collected = self._start(), dict[int, WindowExamples]()
+    def _shuffle(self) -> None:
+        """Shuffles the examples of each segment, in place: a captured step reads them where they are."""
+        self._collect_rest()
+        for segment in self._segments:
+            parts = [self._collected[number].examples for number in segment]
+            sizes = [len(part.query_features) for part in parts]
+            order = torch.randperm(sum(sizes), generator=torch.Generator().manual_seed(segment.start))
+            for columns in zip(*parts, strict=True):
+                shuffled = torch.cat(columns)[order.to(columns[0].device)]
+                for column, part in zip(columns, shuffled.split(sizes), strict=True):
+                    column.copy_(part)
+        self._is_shuffled = True
+
+    def _open(self, log: EventLog, windows: Sequence[range], segments: Sequence[range]) -> None:
+        self._log, self._windows, self._segments = log, list(windows), list(segments)
+        self._collecting, self._collected, self._is_shuffled = self._collect_all(), {}, False
+
+    def _collect_next(self) -> None:
+        number, examples = next(self._collecting)
+        self._collected[number] = examples
+
+    def _collect_rest(self) -> None:
+        self._collected.update(self._collecting)
+
+    def _collect_all(self) -> Iterator[tuple[int, WindowExamples]]:
+        log, ranges, state = self._log, self._windows, self._start()
+        assert log is not None
+        wanted = {number for segment in self._segments for number in segment}
         per_window = -(-self._num_examples // len(ranges))
 
         def collect(number: int) -> WindowExamples | None:
@@ -67,13 +102,9 @@ class ExampleCache:
                 self._observe(window, state)
                 return None
             examples = self._collect(window, number, per_window, state)
-            return WindowExamples(Window(log, ranges[number]), examples, state if number == len(ranges) - 1 else None)
+            return WindowExamples(window, examples, state if number == len(ranges) - 1 else None)
 
-        last = max(wanted, default=-1)
-        for number, examples in enumerate(prefetch_map(collect, range(last + 1), threads=1)):
+        numbers = range(max(wanted, default=-1) + 1)
+        for number, examples in zip(numbers, prefetch_map(collect, numbers, threads=1), strict=True):
             if examples is not None:
-                collected[number] = examples
-            if number == last:
-                self._cached = log, ranges, collected
-            if examples is not None:
-                yield examples
+                yield number, examples

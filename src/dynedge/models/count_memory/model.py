@@ -141,12 +141,15 @@ class CountMemory(Model, Growable, Explainable, Undoable, RemembersSeen):
 
     # ---- training
 
+    def start_epoch(self, epoch: int) -> None:
+        self._examples.shuffles = epoch > 0
+
     def batches(self, log: EventLog, windows: Sequence[range], first: int = 0) -> Iterator[WindowExamples]:
         return self._examples.batches(log, windows, range(first, len(windows)))
 
     def prepare_segments(self, log: EventLog, windows: Sequence[range], segments: Sequence[range]) -> None:
         """Collects the examples of these windows alone; `segment_batches` reads them."""
-        self._examples.collect(log, windows, {number for segment in segments for number in segment})
+        self._examples.collect(log, windows, segments)
 
     def segment_batches(self, log: EventLog, windows: Sequence[range], numbers: range) -> Iterator[WindowExamples]:
         return self._examples.batches(log, windows, numbers)

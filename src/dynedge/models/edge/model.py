@@ -106,6 +106,9 @@ class Edge(
     def num_windows(self, train_end: int) -> int:
         return self.recurrence.num_windows(train_end)
 
+    def start_epoch(self, epoch: int) -> None:
+        self.memory.start_epoch(epoch)
+
     def batches(self, log: EventLog, windows: Sequence[range], first: int = 0) -> Iterator[ExpertBatches]:
         parts = self.recurrence.batches(log, windows, first), self.memory.batches(log, windows, first)
         for number, (index, examples) in enumerate(zip(*parts, strict=True), first):
