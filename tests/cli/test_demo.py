@@ -20,7 +20,7 @@ def test_demo_runs_every_command_and_prints_tables_and_recommendations(monkeypat
     commands = [line.split()[2] for line in lines if line.startswith("$ dynedge ")]
     assert commands == ["prepare", "info", "plan", *["train"] * 5, "compare", "recommend"]
     for name in ("edge", *demo.BASELINES):
-        assert sum(line.startswith(f"{out / name} ") for line in lines) == 2, "two tables"
+        assert sum(line.startswith(f"{out / name} ") for line in lines) == 3, "tables"
     for user in demo.USERS:
         assert f"\n{user}" in printed
     plots = sorted(path.name for path in out.glob("*.png"))
