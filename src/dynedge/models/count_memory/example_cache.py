@@ -75,7 +75,7 @@ class ExampleCache:
             order = torch.randperm(sum(sizes), generator=torch.Generator().manual_seed(segment.start))
             for columns in zip(*parts, strict=True):
                 shuffled = torch.cat(columns)[order.to(columns[0].device)]
-                for column, part in zip(columns, shuffled.split(sizes), strict=True):
+                for column, part in zip(columns, torch.split(shuffled, sizes), strict=True):
                     column.copy_(part)
         self._is_shuffled = True
 
