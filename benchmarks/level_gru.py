@@ -2,7 +2,6 @@
 
     python benchmarks/level_gru.py                    # logs of ../shared/data if available, else synthetic ones
     python benchmarks/level_gru.py --dim 32 --rounds 9
-    python benchmarks/level_gru.py --lockstep --threads 2 --rounds 15   # two threads in lockstep beside one, in turns
 
 Each round runs every implementation once over some windows of each log; the median over the rounds is reported.
 "Reads that wait" are reads of states written in the same window, not of entry states or ψ. GFLOP/s count the
@@ -29,7 +28,6 @@ from torch import Tensor
 
 from dynedge.data.log import EventLog
 from dynedge.data.synthetic import synthesize
-from dynedge.ops import thread_pool
 from dynedge.ops.level_gru import level_gru, reference
 from dynedge.plan.planner import plan_log
 from dynedge.plan.schedule import Schedule
@@ -56,7 +54,6 @@ def main() -> None:
     parser.add_argument("--windows", type=int, default=300, help="Number of windows per log.")
     parser.add_argument("--rounds", type=int, default=5, help="Number of measurements of each.")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="Number of threads.")
-    parser.add_argument("--lockstep", action="store_true", help="Two threads in lockstep beside one, in turns.")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     print(f"{describe_machine()}, {args.threads} threads; torch {torch.__version__}, float32, d = {args.dim}")
@@ -68,10 +65,7 @@ def main() -> None:
             else:
                 log = synthesize(name, Path(folder) / name, events=SYNTHETIC_EVENTS)
             windows = sample_windows(log, thresholds, args)
-            if args.lockstep:
-                compare_lockstep(name, windows, args.rounds)
-            else:
-                report(name, thresholds, windows, args)
+            report(name, thresholds, windows, args)
 
 
 def sample_windows(log: EventLog, thresholds: tuple[int, int] | None, args: argparse.Namespace) -> list[WindowInputs]:
@@ -144,27 +138,6 @@ def report(
             flops = rate / count * written * 2 * 6 * args.dim**2 * (3 if back else 1)
             line += f" {rate:>{width},.0f} {rate / base:>6.1f} {flops / 1e9:>8.1f}"
         print(line)
-
-
-def compare_lockstep(name: str, windows: list[WindowInputs], rounds: int) -> None:
-    """Prints the speed of narrow levels with two threads in lockstep relative to one thread, by round."""
-    seconds: dict[bool, list[float]] = {True: [], False: []}
-    for number in range(rounds + 1):
-        for alone in (False, True) if number % 2 else (True, False):
-            thread_pool._solo_calls_left = 2**60 if alone else 0
-            taken = sum(timed(run_operator(one), True) for one in windows)
-            if number:  # the first round compiles
-                seconds[alone].append(taken)
-    thread_pool._solo_calls_left = 0
-    events = sum(window.events for window in windows)
-    ratios = np.array(seconds[True]) / np.array(seconds[False])
-    one, two = (events / statistics.median(seconds[alone]) for alone in (True, False))
-    low, middle, high = np.quantile(ratios, (0.25, 0.5, 0.75))
-    print(
-        f"{name}: one thread {one:,.0f} events/s, in lockstep {two:,.0f}; "
-        f"speed-up median {middle:.3f}, quartiles {low:.3f} to {high:.3f}",
-        flush=True,
-    )
 
 
 def run_torch(one: WindowInputs) -> Callable[[], Tensor]:

@@ -10,15 +10,12 @@ from typing import Any
 
 import torch
 
-from dynedge.ops import lockstep_threads
 from dynedge.utils.numba_compile import compiled
 
 Kernel = Callable[..., None]
 
 MIN_ROWS = 1024  # from which a second thread pays: a row takes 0.3 to 1 µs, waking a thread 100 to 300 (in a VM)
 ROWS_PER_PART = 64  # at least, roughly
-MAX_YIELDS, SOLO_CALLS = 3, 64  # yields of a pair's first thread after which the next calls run on one thread
-_solo_calls_left = 0
 
 
 def run_in_parts(kernel: Kernel, rows: int, *args: Any) -> None:
@@ -48,25 +45,6 @@ def run_side_by_side(work: Callable[[int], None], threads: int) -> None:
     helpers = [_pool(os.getpid()).submit(work, number) for number in range(1, threads)]
     work(0)
     _finish(helpers)
-
-
-def run_as_pair(kernel: Kernel, *args: Any) -> None:
-    """Calls kernel(0, shared, ...) here and kernel(1, shared, ...) on another thread (see lockstep_threads.py).
-
-    Falls back to one thread for a while if the first thread had to wait too often: a core that is busy with other
-    work does not help. The result is the same either way.
-    """
-    global _solo_calls_left  # noqa: PLW0603
-    shared = lockstep_threads.new_shared()
-    if torch.get_num_threads() == 1 or _solo_calls_left > 0:
-        _solo_calls_left -= _solo_calls_left > 0
-        kernel(0, shared, *args)
-        return
-    helper = _pool(os.getpid()).submit(kernel, 1, shared, *args)
-    kernel(0, shared, *args)
-    _finish([helper])
-    if shared[lockstep_threads.YIELDS] > MAX_YIELDS:
-        _solo_calls_left = SOLO_CALLS
 
 
 def _finish(helpers: list[Future[None]]) -> None:

@@ -21,7 +21,7 @@ from torch.autograd.function import once_differentiable
 from dynedge.ops import thread_pool
 from dynedge.ops.autograd import apply
 from dynedge.ops.level_gru import cpu_kernels
-from dynedge.ops.thread_pool import Kernel, run_as_pair, run_in_parts
+from dynedge.ops.thread_pool import run_in_parts
 from dynedge.plan.schedule import Schedule
 from dynedge.utils.array_type import Array
 
@@ -58,16 +58,7 @@ class _LevelGRU(torch.autograd.Function):
         )
         arrays = *weights, *tables, *_arrays(pre, gates)
         for first, last, rows in _runs(schedule.blocks):
-            _run_levels(
-                cpu_kernels.forward,
-                cpu_kernels.forward_pair,
-                rows,
-                first,
-                last,
-                schedule.blocks,
-                schedule.parents,
-                *arrays,
-            )
+            run_in_parts(cpu_kernels.forward, rows, first, last, schedule.blocks, schedule.parents, *arrays)
         ctx.schedule = schedule
         ctx.save_for_backward(w_own, w_other, arena, gates)
         return arena[schedule.first_written :]
@@ -83,7 +74,7 @@ class _LevelGRU(torch.autograd.Function):
         arrays = *weights, *_arrays(arena, gates, grad, gate_grads, state_grads)
         lists = schedule.blocks, schedule.parents, schedule.children
         for first, last, rows in reversed(_runs(schedule.blocks)):
-            _run_levels(cpu_kernels.backward, cpu_kernels.backward_pair, rows, first, last, *lists, *arrays)
+            run_in_parts(cpu_kernels.backward, rows, first, last, *lists, *arrays)
         reader_sums = _psi_gradients(state_grads, gate_grads, weights, schedule)
         needs_roots, needs_weights = ctx.needs_input_grad[0], any(ctx.needs_input_grad[2:5])
         grad_roots = _root_gradients(gate_grads, state_grads, weights, schedule) if needs_roots else None
@@ -154,13 +145,3 @@ def _runs(blocks: Array) -> list[tuple[int, int, int]]:
     wide = rows >= thread_pool.MIN_ROWS
     edges = [0, *(np.flatnonzero(wide[1:] | wide[:-1]) + 1).tolist(), len(rows)]
     return [(first, last, int(rows[first])) for first, last in pairwise(edges)]
-
-
-def _run_levels(
-    kernel: Kernel, pair_kernel: Kernel, rows: int, first: int, last: int, blocks: Array, *args: Any
-) -> None:
-    """Runs levels first to last − 1: a wide one in parts, narrow ones with enough rows by a pair of threads."""
-    if last - first > 1 and blocks[2 * last] - blocks[2 * first] >= thread_pool.MIN_ROWS:
-        run_as_pair(pair_kernel, first, last, blocks, *args)
-    else:
-        run_in_parts(kernel, rows, first, last, blocks, *args)

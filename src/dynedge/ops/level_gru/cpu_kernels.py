@@ -19,7 +19,6 @@ from __future__ import annotations
 import numpy as np
 
 from dynedge.ops.gather_matmul import ALLOW_FMA, add_matmul, add_outer
-from dynedge.ops.lockstep_threads import NEVER, arrive, begin_step, end_step, finish_steps
 from dynedge.ops.thread_pool import part_of_range
 from dynedge.ops.vector_math import tanh
 from dynedge.plan.schedule import OTHER, OWN
@@ -104,35 +103,6 @@ def backward(part: int, parts: int, first: int, last: int, blocks: Array, *array
         for side in range(2):
             start, stop = part_of_range(blocks[2 * level + side], blocks[2 * level + side + 1], part, parts)
             _backward(start, stop, side, blocks[0], *arrays)
-
-
-# The same by two threads, one per side (ops/lockstep_threads.py): users and items of a level do not read each other.
-
-
-@compiled
-def forward_pair(second: int, shared: Array, first: int, last: int, blocks: Array, *arrays: Array) -> None:
-    handover = arrive(shared) if second else NEVER
-    for step in range(min(handover, last - first) if second else 0, last - first):
-        level = first + step
-        solo, handover = begin_step(second, shared, step, handover)
-        for side in range(2):
-            if solo or side == second:
-                _forward(blocks[2 * level + side], blocks[2 * level + side + 1], side, blocks[0], *arrays)
-        end_step(second, shared, step)
-    finish_steps(second, shared, last - first, handover)
-
-
-@compiled
-def backward_pair(second: int, shared: Array, first: int, last: int, blocks: Array, *arrays: Array) -> None:
-    handover = arrive(shared) if second else NEVER
-    for step in range(min(handover, last - first) if second else 0, last - first):
-        level = last - 1 - step
-        solo, handover = begin_step(second, shared, step, handover)
-        for side in range(2):
-            if solo or side == second:
-                _backward(blocks[2 * level + side], blocks[2 * level + side + 1], side, blocks[0], *arrays)
-        end_step(second, shared, step)
-    finish_steps(second, shared, last - first, handover)
 
 
 @compiled
