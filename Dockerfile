@@ -8,9 +8,9 @@ FROM python:3.12-slim
 COPY --from=build /wheels /wheels
 RUN pip install --no-cache-dir --extra-index-url https://download.pytorch.org/whl/cpu \
       "$(ls /wheels/*.whl)[serve,redis]" \
-    && useradd --create-home dynedge \
+    && useradd --create-home --uid 1000 dynedge \
     && install -d -o dynedge /data /kernels
-USER dynedge
+USER 1000
 # Compiled kernels are kept outside the image, so that a new container does not compile again.
 ENV DYNEDGE_CACHE_DIR=/kernels
 VOLUME ["/data", "/kernels"]

@@ -381,6 +381,7 @@ def test_a_log_goes_through_a_frame_and_back(log, tmp_path):
             "the frame has no column 'user_id'; its columns are: who",
         ),
         ({"who": [1], "item_id": [1], "timestamp": [1]}, {}, "for example with user='customer'."),
+        ({"user": [1], "customer": [1], "item": [1], "time": [1]}, {}, "user and customer; name one of them with user"),
         (purchases(), NAMED | {"item": "customer"}, "column 'customer' is given twice"),
         (purchases(), NAMED | {"time_unit": "weeks"}, "time_unit 'weeks' is not one of"),
         (
@@ -404,6 +405,15 @@ def test_invalid_data_is_named_in_the_words_of_the_api(data, columns, words):
     assert "--" not in str(error.value)
 
 
+@pytest.mark.parametrize("frame", [dict, pandas.DataFrame, polars.DataFrame, pyarrow.table])
+def test_usual_names_of_columns_are_recognised(frame):
+    columns = {"Time": list(range(20)), "product": ["tea", "milk"] * 10, "userId": [1, 2] * 10}
+    model = dynedge.Model("popular").fit(frame(columns))
+    best = model.recommend([1, 2, 3, 4], k=1)
+    assert repr(best) == "Recommendations(1: ['tea']; 2: ['tea']; 3: ['tea']; 1 more users)"
+    assert model.evaluate(frame(columns)).to_pandas().equals(model.evaluate().to_pandas())
+
+
 def test_messages_name_arguments_and_not_flags(fitted_shop, tmp_path):
     fitted_shop.save(tmp_path / "run")
     with pytest.raises(dynedge.DataError, match="choose another path or pass force=True to replace it"):
@@ -414,6 +424,10 @@ def test_messages_name_arguments_and_not_flags(fitted_shop, tmp_path):
         dynedge.Model("sasrec", heads=3).fit(purchases(), **NAMED)
     with pytest.raises(dynedge.UsageError, match="dynedge knows no 'sasrek'; did you mean sasrec"):
         dynedge.Model("sasrek")
+    with pytest.raises(dynedge.UsageError, match="has no setting 'epoch'; did you mean epochs"):
+        dynedge.Model("sasrec", epoch=5)
+    with pytest.raises(dynedge.UsageError, match=r"^the model popular has no item vectors"):
+        dynedge.Model("popular").fit(purchases(), **NAMED).similar_items("tea")
     with pytest.raises(dynedge.DataError, match=r"create one with: Model\(…\)\.fit\(log\)\.save\(path\)"):
         dynedge.Model.load(tmp_path)
 

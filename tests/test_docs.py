@@ -63,7 +63,7 @@ def test_commands_have_the_options_that_they_are_shown_with(page):
 
 
 def test_architecture_lists_every_folder_and_module():
-    tree = (ROOT / "docs" / "architecture.md").read_text().split("```")[1]
+    tree = (ROOT / "docs" / "architecture.md").read_text().split("```text\n")[1].split("```")[0]
     listed, folder = set(), ""
     for line in tree.strip().splitlines():
         if not line.startswith(" "):
@@ -82,7 +82,7 @@ def test_architecture_lists_every_folder_and_module():
 def test_commands_of_the_readme_exist():
     _register_commands()
     registered = {command.name or command.callback.__name__ for command in app.registered_commands}
-    blocks = "".join(re.findall(r"```\n(.*?)```", README, re.S))
+    blocks = "".join(re.findall(r"```(?:sh|text)\n(.*?)```", README, re.S))
     typed = set(re.findall(r"^(?:\$ )?dynedge (\w+)", blocks, re.M))
     assert {"prepare", "train", "compare", "recommend", "serve"} <= typed <= registered
     listed = README.split("## Commands")[1].split("## ")[0]

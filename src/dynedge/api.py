@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from dynedge.config import flatten, set_key
-from dynedge.data.frames import Frame, is_frame
+from dynedge.data.frames import ITEM_NAMES, TIME_NAMES, USER_NAMES, Frame, infer_column, is_frame
 from dynedge.data.id_index import ExternalId
 from dynedge.data.ingest.pipeline import DEFAULT_MAX_BAD, prepare
 from dynedge.data.ingest.schema import Schema
@@ -43,6 +43,7 @@ from dynedge.serving.service_queries import explained, find_row, query_time, sim
 SIDES = "user", "item"
 # Messages in the words of the command line -> in those of this module. Any other flag loses its dashes (max_bad).
 COMMAND_LINE = (
+    (r"^\S*/dynedge-\w+/run: ", ""),  # the folder of a fitted model
     (r"; --resume continues from the last good checkpoint", ""),
     (r"create one with: dynedge train LOG --out \S+", "create one with: Model(…).fit(log).save(path)"),
     (r"make a log with: dynedge prepare FILE --out \S+", "make a log with: dynedge.prepare(files, out)"),
@@ -135,9 +136,9 @@ class Model:
         self,
         data: Any,
         *,
-        user: str = "user_id",
-        item: str = "item_id",
-        time: str = "timestamp",
+        user: str | None = None,
+        item: str | None = None,
+        time: str | None = None,
         label: str | None = None,
         features: Sequence[str] = (),
         item_features: Sequence[str] = (),
@@ -151,14 +152,20 @@ class Model:
         """Trains on a log, a log folder or a data frame, and returns self.
 
         A data frame is a pandas or polars frame, an Arrow table or a dictionary of columns; `user`, `item`, `time`,
-        `label`, `features` (numbers) and `item_features` (categories) name its columns, as in `dynedge prepare`. At
-        most the share `max_bad` of its rows may be invalid; they are left out. `item_table`, a frame or a file with
+        `label`, `features` (numbers) and `item_features` (categories) name its columns, as in `dynedge prepare`; the
+        first three are recognised by usual names (user_id, userId, customer; item, product; time, date). At most the
+        share `max_bad` of its rows may be invalid; they are left out. `item_table`, a frame or a file with
         the column `item`, describes the items: answers show its columns, and rules of `recommend` can use them.
         `user_table`, with the column `user`, describes the users: models read its columns `user_features`.
 
         The best epoch by validation MRR is kept; the validation and test events then update the states.
         """
-        schema = Schema(user, item, time, label, None, tuple(features), tuple(item_features), time_unit=time_unit)
+        if is_frame(data):
+            user = user or infer_column(data, "user", Schema.user, USER_NAMES)
+            item = item or infer_column(data, "item", Schema.item, ITEM_NAMES)
+            time = time or infer_column(data, "time", Schema.time, TIME_NAMES)
+        roles = user or Schema.user, item or Schema.item, time or Schema.time
+        schema = Schema(*roles, label, None, tuple(features), tuple(item_features), time_unit=time_unit)
         tables = {"item_table": item_table, "user_table": user_table, "user_features": user_features}
         if (schema != Schema() or item_table is not None or user_table is not None) and not is_frame(data):
             raise UsageError("columns and tables go with data frames only: a log has its own already.")

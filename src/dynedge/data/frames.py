@@ -5,6 +5,7 @@ pandas and polars are imported only when a result is converted to them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,10 @@ from dynedge.utils.array_type import Array
 if TYPE_CHECKING:
     from dynedge.data.log import EventLog
 
+# Names by which a column of a frame is recognised, in lower case without spaces, dots, dashes and underscores.
+USER_NAMES = {"userid", "user", "customerid", "customer", "visitorid", "visitor", "memberid", "householdid"}
+ITEM_NAMES = {"itemid", "item", "productid", "product", "articleid", "article", "movieid", "songid", "trackid"}
+TIME_NAMES = {"timestamp", "time", "datetime", "date", "ts", "when", "eventtime", "createdat"}
 ACCEPTED = "a pandas or polars data frame, an Arrow table or a dictionary of columns"
 
 
@@ -79,6 +84,21 @@ class Frame(ToFrames):
 def is_frame(data: Any) -> bool:
     """Returns whether `as_arrow` takes it."""
     return isinstance(data, Mapping) or hasattr(data, "__arrow_c_stream__") or _is_pandas(data)
+
+
+def infer_column(frame: Any, argument: str, default: str, names: set[str]) -> str:
+    """Returns the default name if a frame has such a column or none of these names; else the one that it has.
+
+    >>> infer_column({"userId": [1], "item": [2]}, "user", "user_id", USER_NAMES)
+    'userId'
+    """
+    columns = _column_names(frame)
+    found = [name for name in columns if re.sub(r"[\W_]", "", name).lower() in names]
+    if default in columns or not found:
+        return default
+    if len(found) > 1:
+        raise UsageError(f"the frame has the columns {' and '.join(found)}; name one of them with {argument}=….")
+    return found[0]
 
 
 def as_arrow(frame: Any) -> Any:
@@ -145,6 +165,14 @@ def library(name: str, needed_by: str, package: str = "") -> Any:
     except ImportError:
         package = package or name
         raise UsageError(f"{needed_by} needs {package}; install it with: pip install {package}") from None
+
+
+def _column_names(frame: Any) -> list[str]:
+    if isinstance(frame, Mapping):
+        return [str(name) for name in frame]
+    if hasattr(frame, "column_names"):  # of Arrow
+        return list(frame.column_names)
+    return [str(name) for name in frame.columns] if hasattr(frame, "columns") else as_arrow(frame).column_names
 
 
 def _is_pandas(data: Any) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +21,9 @@ from dynedge.inference.session import NO_RULES, Session
 from dynedge.utils.array_type import Array
 
 COLUMNS = "user_id", "item_id", "score", "rank"
+
+
+SHOWN_USERS = 3  # in the text of a result
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +66,7 @@ class FlatRows(NamedTuple):
     rank: Array  # int32[m], from 1
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Recommendations(ToFrames):
     """Recommendations for a batch of users.
 
@@ -75,6 +79,11 @@ class Recommendations(ToFrames):
     scores: Array  # float32[n, k]
     item_index: GrowableIdIndex
     metadata: ItemMetadata  # of the items
+
+    def __repr__(self) -> str:
+        shown = [f"{one.user_id}: {one.item_index.take(one.item_rows)}" for one in islice(self, SHOWN_USERS)]
+        more = [f"{len(self.users) - SHOWN_USERS:,} more users"] if len(self.users) > SHOWN_USERS else []
+        return f"Recommendations({'; '.join(shown + more)})"
 
     def __len__(self) -> int:
         """Number of recommendations, over all users."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import tomllib
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -63,7 +64,9 @@ def resolve_key(config: RunConfig, name: str, source: str) -> str:
     keys = [key for key in flatten(config) if key.split(".")[-1] == name]
     if not keys:
         settings = ", ".join(key for key in flatten(config) if key.startswith("model.")) or "none"
-        raise UsageError(f"the model {config.name} has no {source}; its settings are: {settings}.")
+        close = difflib.get_close_matches(name, [key.split(".")[-1] for key in flatten(config)], 1, 0.7)
+        hint = f"; did you mean {close[0]}? Its" if close else "; its"
+        raise UsageError(f"the model {config.name} has no {source}{hint} settings are: {settings}.")
     return keys[0]
 
 
