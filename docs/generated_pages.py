@@ -6,6 +6,7 @@ Commands, settings, HTTP requests and files are read from the program, so that t
 from __future__ import annotations
 
 import base64
+import inspect
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -69,12 +70,16 @@ def commands() -> str:
 def _command(name: str, command: Any) -> str:
     arguments = " ".join(_metavar(p) for p in command.params if p.param_type_name == "argument")
     rows = [
-        (", ".join(f"`{one}`" for one in p.opts + p.secondary_opts), p.help or "", _default(p))
+        (", ".join(f"`{one}`" for one in p.opts + p.secondary_opts), _code_flags(p.help or ""), _default(p))
         for p in command.params
         if p.param_type_name == "option" and not p.hidden
     ]
     table = _table(("option", "meaning", "default"), rows) if rows else ""
     return f"\n## dynedge {name}\n\n`dynedge {name} {arguments}`\n\n{cleandoc(command.help or '')}\n\n{table}"
+
+
+def _code_flags(text: str) -> str:
+    return re.sub(r"(?<![\w`-])--[a-z][a-z-]*", r"`\g<0>`", text)
 
 
 def _metavar(parameter: Any) -> str:
@@ -84,7 +89,7 @@ def _metavar(parameter: Any) -> str:
 
 def _default(parameter: Any) -> str:
     default = parameter.default
-    shown = default is not None and default is not False and default not in ("", [], ()) and not callable(default)
+    shown = not isinstance(default, bool) and default not in (None, "", [], ()) and not callable(default)
     return f"`{default}`" if shown else ""
 
 
@@ -136,7 +141,11 @@ def python_api() -> str:
     paths = [f"{dynedge._HOME[name]}.{name}" for name in names]
     paths += [f"dynedge.evaluation.results.{name}" for name in ("Evaluation", "Comparison")]
     paths.append("dynedge.inference.recommend.Recommendations")
-    return text + "\n\n".join(f"::: {path}" for path in paths) + "\n"
+    inherited = (
+        "\n    options:\n      inherited_members: true"  # to_pandas and to_polars; Edge has nothing of its own
+    )
+    shown = (f"::: {path}{'' if path.endswith('.Edge') else inherited}" for path in paths)
+    return text + "\n\n".join(shown) + "\n"
 
 
 def http_api() -> str:
@@ -152,7 +161,7 @@ def http_api() -> str:
     lines = [
         "# HTTP\n",
         "The requests of `dynedge serve`; a running service has the full schema at `/openapi.json`.",
-        "[Serving](../serving.md) says what they guarantee.\n",
+        "[Put it in production](../serving.md) says what they guarantee.\n",
     ]
     for path, methods in schema["paths"].items():
         for method, operation in methods.items():
@@ -209,6 +218,11 @@ def file_formats() -> str:
 ## Log
 
 {log.__doc__}
+{_table(("file", "type and shape"), _log_columns(log.EventLog))}
+External ids are in `user_ids.npy` and `item_ids.npy`, in the order of the dense ids: int64, or the UTF-8 bytes of all of them,
+of which number k is at `user_ids_offsets.npy[k : k + 2]`. `event_ids` and `categories_0`, `categories_1`, … are stored alike; a table
+that describes items is `item_table.parquet`.
+
 `log.json` has `format` {log.FORMAT!r}, `version` {log.VERSION}, the shape, type and SHA-256 of each column by block.
 Columns are NumPy files that any program can read: `numpy.load("log/user.npy")`.
 
@@ -227,6 +241,14 @@ Columns are NumPy files that any program can read: `numpy.load("log/user.npy")`.
 """
 
 
+def _log_columns(log: type) -> list[tuple[str, str]]:
+    """The columns of a log and the comments beside them."""
+    return [
+        (f"`{name}.npy`", comment)
+        for name, comment in re.findall(r"^    (\w+): Array\b.*?  # (.+)$", inspect.getsource(log), re.M)
+    ]
+
+
 def notebook_pages(path: Path) -> Iterator[tuple[str, str | bytes]]:
     """A notebook as a page, with the output that is stored in it, and its pictures."""
     text = [f"*The notebook `docs/notebooks/{path.name}`, executed.*\n"]
@@ -243,7 +265,8 @@ def notebook_pages(path: Path) -> Iterator[tuple[str, str | bytes]]:
                 yield f"notebooks/{picture}", base64.b64decode(data["image/png"])
                 text.append(f"![output]({picture})")
             elif "text/html" in data:
-                text.append(re.sub(r"<style.*?</style>", "", "".join(data["text/html"]), flags=re.S))
+                table = re.sub(r"<style.*?</style>", "", "".join(data["text/html"]), flags=re.S)
+                text.append(table.replace(' border="1" class="dataframe"', ""))  # drawn as the site's own tables
             else:
                 shown = "".join(output.get("text") or data.get("text/plain", ""))
                 text.append(f"```text\n{shown.rstrip()}\n```")

@@ -381,7 +381,11 @@ def test_a_log_goes_through_a_frame_and_back(log, tmp_path):
             "the frame has no column 'user_id'; its columns are: who",
         ),
         ({"who": [1], "item_id": [1], "timestamp": [1]}, {}, "for example with user='customer'."),
-        ({"user": [1], "customer": [1], "item": [1], "time": [1]}, {}, "user and customer; name one of them with user"),
+        (
+            {"user": [1], "customer": [1], "item": [1], "time": [1]},
+            {},
+            "user and customer; name one of them with user",
+        ),
         (purchases(), NAMED | {"item": "customer"}, "column 'customer' is given twice"),
         (purchases(), NAMED | {"time_unit": "weeks"}, "time_unit 'weeks' is not one of"),
         (

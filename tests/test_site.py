@@ -129,7 +129,8 @@ class Shell:
 
     def _program(self, program, arguments, where):
         if program in ("python", "torchrun"):
-            command = [sys.executable, *(["-m", "torch.distributed.run"] if program == "torchrun" else []), *arguments]
+            module = ["-m", "torch.distributed.run"] if program == "torchrun" else []
+            command = [sys.executable, *module, *arguments]
         elif shutil.which(program) is None:
             pytest.skip(f"{program} is not installed")
         else:
@@ -213,6 +214,8 @@ def test_the_site_builds_strictly_and_asks_no_other_host(tmp_path):
     assert "dynedge train" in commands and "--filter-seen" in commands
     assert "training.patience" in (tmp_path / "reference" / "settings.html").read_text()
     assert "/users/{id}/what-if" in (tmp_path / "reference" / "http.html").read_text()
-    assert "state.safetensors" in (tmp_path / "reference" / "files.html").read_text()
-    assert "recommend" in (tmp_path / "reference" / "python.html").read_text()
+    files = (tmp_path / "reference" / "files.html").read_text()
+    assert "state.safetensors" in files and "item_categories.npy" in files
+    python = (tmp_path / "reference" / "python.html").read_text()
+    assert "recommend" in python and "to_pandas" in python
     assert "<table" in (tmp_path / "notebooks" / "retail.html").read_text()

@@ -22,7 +22,9 @@ class _IdConvertor(PathConvertor):
 
 
 register_url_convertor("id", _IdConvertor())
-PathId = Annotated[str, Path(min_length=1, max_length=256, pattern=schemas.ID_PATTERN)]
+PathId = Annotated[
+    str, Path(description="Id in your data, URL-encoded.", min_length=1, max_length=256, pattern=schemas.ID_PATTERN)
+]
 ItemCount = Annotated[int, Query(ge=1, le=schemas.MAX_ITEMS, description="Number of items.")]
 Limit = Annotated[int, Query(ge=1, le=MAX_LISTED, description="Maximum number of entries.")]
 QueryTime = Annotated[
