@@ -219,9 +219,9 @@ def file_formats() -> str:
 
 {log.__doc__}
 {_table(("file", "type and shape"), _log_columns(log.EventLog))}
-External ids are in `user_ids.npy` and `item_ids.npy`, in the order of the dense ids: int64, or the UTF-8 bytes of all of them,
-of which number k is at `user_ids_offsets.npy[k : k + 2]`. `event_ids` and `categories_0`, `categories_1`, … are stored alike; a table
-that describes items is `item_table.parquet`.
+External ids are in `user_ids.npy` and `item_ids.npy`, in the order of the dense ids: int64, or the UTF-8 bytes of
+all of them, and where each begins in `user_ids_offsets.npy`. `event_ids` and `category_0_ids`, `category_1_ids`, …
+are stored alike. A table that describes items is `item_table.parquet`.
 
 `log.json` has `format` {log.FORMAT!r}, `version` {log.VERSION}, the shape, type and SHA-256 of each column by block.
 Columns are NumPy files that any program can read: `numpy.load("log/user.npy")`.
