@@ -4,6 +4,7 @@
 #   make test       all tests
 #   make test-fast  tests not marked slow: about a minute on two cores, once the kernels are compiled
 #   make test-pythons  the fast tests under each of Python 3.11 to 3.13 that is installed
+#   make test-oldest  the fast tests with the oldest supported packages (constraints-oldest.txt)
 #   make check      linter, formatter, type checker
 #   make format     fixes what the linter and the formatter can fix
 #   make bench      benchmarks of every stage on this machine
@@ -14,11 +15,12 @@
 PYTHON ?= python3
 PYTHONS := python3.11 python3.12 python3.13
 VENV := .venv
+CONSTRAINTS := constraints.txt
 BIN := $(VENV)/bin
 SETUP := $(VENV)/.ready
 EXTRAS := dev,docs,mlflow,plots,tensorboard,tune,datasets
 
-.PHONY: demo demo-retail test test-fast test-pythons check format bench mutants docs docs-serve dist clean
+.PHONY: demo demo-retail test test-fast test-pythons test-oldest check format bench mutants docs docs-serve dist clean
 
 demo: $(SETUP)
 	$(BIN)/dynedge demo --out demo --force
@@ -37,6 +39,10 @@ test-pythons:
 		$$python -c "" 2>/dev/null || { echo "$$python is not installed: skipped"; continue; }; \
 		echo "$$python:"; $(MAKE) --no-print-directory test-fast PYTHON=$$python VENV=.venv-$$python || exit 1; \
 	done
+
+test-oldest:
+	$(MAKE) --no-print-directory test-fast PYTHON=python3.11 VENV=.venv-oldest CONSTRAINTS=constraints-oldest.txt \
+		EXTRAS=dev,plots,tensorboard,tune
 
 check: $(SETUP)
 	$(BIN)/ruff check .
@@ -75,9 +81,9 @@ clean:
 	rm -rf .venv .venv-* demo demo-retail site dist
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
-$(SETUP): pyproject.toml constraints.txt
+$(SETUP): pyproject.toml $(CONSTRAINTS)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "dynedge needs Python 3.11 or later; try: make PYTHON=python3.11"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS) -e '.[$(EXTRAS)]'
 	@touch $@

@@ -430,8 +430,8 @@ def test_messages_name_arguments_and_not_flags(fitted_shop, tmp_path):
         dynedge.Model("sasrek")
     with pytest.raises(dynedge.UsageError, match="has no setting 'epoch'; did you mean epochs"):
         dynedge.Model("sasrec", epoch=5)
-    with pytest.raises(dynedge.UsageError, match=r"^the model popular has no item vectors"):
-        dynedge.Model("popular").fit(purchases(), **NAMED).similar_items("tea")
+    with pytest.raises(dynedge.UsageError, match=r"^the model popular has no vectors"):
+        fitted_shop.embed("user")
     with pytest.raises(dynedge.DataError, match=r"create one with: Model\(…\)\.fit\(log\)\.save\(path\)"):
         dynedge.Model.load(tmp_path)
 
