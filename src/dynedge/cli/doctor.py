@@ -83,7 +83,7 @@ def _kernels() -> dict[str, Any]:
 def _extras() -> dict[str, list[str]]:
     """The packages of each extra that are not installed."""
     missing: dict[str, list[str]] = {}
-    for requirement in requires("dynedge") or ():
+    for requirement in (requires("dynedge") or ()) if _version("dynedge") else ():  # none in a copy of the sources
         extra = re.search(r"extra == ['\"]([\w-]+)", requirement)
         package = re.match(r"[\w.-]+", requirement)
         if extra and package and extra[1] not in FOR_DEVELOPMENT:
