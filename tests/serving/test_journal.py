@@ -154,6 +154,9 @@ def test_damaged_pages_and_rows_that_are_no_events_give_a_sentence(path):
     journal._writer.execute("UPDATE events SET features = x'00' WHERE position = 2")
     with pytest.raises(DataError, match=r"journal.* is damaged \(position 2 is no event\): restore it from a backup"):
         SqliteJournal(path).read(0)
+    journal._writer.execute("DELETE FROM events WHERE position = 2")
+    with pytest.raises(DataError, match=r"journal.* is damaged \(position 2 is missing\)"):
+        SqliteJournal(path).read(0)
     journal._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     journal.close()
     whole = bytearray(path.read_bytes())

@@ -111,6 +111,9 @@ class SqliteJournal:
         if newest and newest[0].position == after + 1:
             return newest  # without asking the file
         rows = self._rows("position > ? ORDER BY position LIMIT ?", after, READ_EVENTS)
+        for expected, row in enumerate(rows, after + 1):
+            if row[0] != expected:
+                raise self._damaged(f"position {expected} is missing")
         return [self._entry(row) for row in rows]
 
     def repeated(self, entries: Sequence[Entry]) -> set[int]:
