@@ -321,6 +321,32 @@ def benchmark_observe(events: int) -> None:
                 f"{rates[1]:10,.0f} per second of CPU time"
             )
         benchmark_recommend(session)
+        benchmark_growth(log, run)
+
+
+def benchmark_growth(log: EventLog, run: Path, rounds: int = 5) -> None:
+    """Session.top_items after more events: random ones, so that every item follows every other, or the log's own."""
+    rng, rows, sessions = random.Random(0), np.arange(min(log.num_users, 200)), dict[tuple[str, int], Session]()
+    users, items = log.user_ids.take(range(log.num_users)), log.item_ids.take(range(log.num_items))
+    for how in ("random events", "events of the log, again and again"):
+        for count in (2_000, 64_000, 256_000):
+            session, time_of_event = Session.open(run), float(log.time[-1])
+            for start in range(0, count, 4096):
+                chosen = range(start, min(start + 4096, count))
+                pairs = [(int(log.user[k % len(log)]), int(log.item[k % len(log)])) for k in chosen]
+                if how == "random events":
+                    pairs = [(rng.randrange(len(users)), rng.randrange(len(items))) for _ in chosen]
+                session.observe([Event(str(users[u]), str(items[i]), time_of_event + start) for u, i in pairs])
+            sessions[how, count] = session
+    times = {key: float("inf") for key in sessions}
+    for _ in range(rounds):
+        for key, session in sessions.items():
+            busy = time.process_time()
+            for row in rows:
+                session.top_items(rows[row : row + 1], 10)
+            times[key] = min(times[key], (time.process_time() - busy) / len(rows))
+    for (how, count), seconds in times.items():
+        print(f"best 10 for one user after {count:7,} {how}: {1000 * seconds:6.3f} ms of CPU time")
 
 
 def benchmark_recommend(session: Session, rounds: int = 3) -> None:
@@ -335,6 +361,7 @@ def benchmark_recommend(session: Session, rounds: int = 3) -> None:
             for batch in batches:
                 session.top_items(batch, 10)
             times.setdefault((size, how), []).append((time.process_time() - busy) / len(batches))
+    QueryStep.supports = staticmethod(supports)  # type: ignore[method-assign]
     for (size, how), seconds in times.items():  # the first round compiles
         what = f"best 10 of {len(session.items):,} items, {size:2} users"
         print(f"{what}, {how:17}: {1000 * min(seconds[1:]):6.3f} ms of CPU time")
