@@ -81,9 +81,13 @@ def main() -> None:
         with Service(run, root / "data") as service:
             answers(load(service, log, min(5.0, args.seconds), args.rate, args.connections))  # warm-up
             for factor, seconds in ((1, args.seconds), (4, max(args.seconds / 5, 5.0))):
-                before = service.mib()
+                memory, busy = service.mib(), service.cpu_seconds()
                 responses = answers(load(service, log, seconds, factor * args.rate, args.connections))
-                report(f"{factor * args.rate:,.0f} requests/s for {seconds:,.0f} s", responses, before, service.mib())
+                busy = 1000 * (service.cpu_seconds() - busy) / len(responses)
+                report(f"{factor * args.rate:,.0f} requests/s for {seconds:,.0f} s", responses)
+                print(f"  memory of the service {memory:,.0f} -> {service.mib():,.0f} MiB", end="")
+                print(f" ({service.mib() / memory - 1:+.1%}), CPU time {busy:.2f} ms per request", end="")
+                print(f"; load average of the machine {os.getloadavg()[0]:.1f}", flush=True)
 
 
 def train(root: Path, recipe: str, events: int) -> tuple[EventLog, Path]:
@@ -123,6 +127,11 @@ class Service:
         """Resident memory."""
         match = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{self.process.pid}/status").read_text())
         return int(match[1]) / 1024 if match else 0.0
+
+    def cpu_seconds(self) -> float:
+        """CPU time so far."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def answers(requests: Coroutine[Any, Any, Responses]) -> Responses:
@@ -201,7 +210,7 @@ async def status_of(reader: asyncio.StreamReader) -> int:
     return int(head.split(b" ", 2)[1])
 
 
-def report(title: str, responses: Responses, before: float, after: float) -> None:
+def report(title: str, responses: Responses) -> None:
     statuses = Counter(status for _, status, _ in responses)
     print(f"\n{title}: {len(responses):,} requests, status codes {dict(sorted(statuses.items()))}")
     for kind in (*sorted({kind for kind, *_ in responses}), "all answered"):
@@ -219,7 +228,6 @@ def report(title: str, responses: Responses, before: float, after: float) -> Non
     refused = [latency for _, status, latency in responses if status in (429, 503)]
     if refused:
         print(f"  {'refused':14} {len(refused):7,}   p50 {np.percentile(refused, 50) * 1000:7.2f} ms")
-    print(f"  memory of the service {before:,.0f} -> {after:,.0f} MiB ({after / before - 1:+.1%})")
 
 
 def _halves(responses: Responses) -> tuple[Responses, Responses]:

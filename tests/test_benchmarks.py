@@ -49,6 +49,17 @@ def test_names_used_from_dynedge_exist(script: Path) -> None:
             assert hasattr(module, node.attr), f"line {node.lineno}: {module.__name__} has no {node.attr}"
 
 
+def test_no_variable_hides_a_function_that_is_called(script: Path) -> None:
+    tree = ast.parse(script.read_text(encoding="utf-8"))
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    for function in functions:
+        names = [node for node in ast.walk(function) if isinstance(node, ast.Name)]
+        assigned = {node.id for node in names if isinstance(node.ctx, ast.Store)}
+        calls = [node.func for node in ast.walk(function) if isinstance(node, ast.Call)]
+        called = {node.id for node in calls if isinstance(node, ast.Name)}
+        assert not assigned & called & {one.name for one in functions}, function.name
+
+
 def imported(module: str, name: str) -> object:
     """The value of `from module import name`: an attribute or a submodule."""
     try:
