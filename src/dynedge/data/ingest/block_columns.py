@@ -121,9 +121,8 @@ class NumberColumn:
             out[valid] = self.values[valid]
 
     def parse_lists(self, checks: RowChecks, column: int, out: Array) -> None:
-        checks.reject(self.missing, MISSING, column)
-        checks.reject(np.full(len(out), out.shape[1] != 1), WRONG_LIST_LENGTH, column)
         self.parse_numbers(checks, column, out[:, 0])
+        checks.reject(np.full(len(out), out.shape[1] != 1), WRONG_LIST_LENGTH, column)
 
     def parse_times(self, checks: RowChecks, column: int, unit: int, out: Array) -> None:
         checks.reject(self.missing, MISSING, column)

@@ -3,6 +3,10 @@
 For each record and each used column it returns the span [start, stop) of the field in the block, unescaped in place;
 stop < start marks a missing field. An error of a record is a code in `status`; nothing here raises, so that every
 rejected row keeps its line number.
+
+With pyarrow.csv in its place `prepare` takes 1.1 times the CPU time and 1.2 times the memory, because the id encoder
+then reads copies of all texts. It also reads `"u"x` as ux, so that blocks with quotes would need another reader; with
+Python's csv module `prepare` takes 11 times the CPU time (benchmarks/ingest.py --tokenizers).
 """
 
 from __future__ import annotations

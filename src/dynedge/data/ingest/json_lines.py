@@ -23,6 +23,7 @@ from dynedge.data.ingest.schema import Block, Schema, column_index
 from dynedge.errors import DataError
 from dynedge.utils.array_type import Array
 
+PARSE_BYTES = 1 << 20  # parsed by one of pyarrow's threads at a time
 SLOW_BYTES = 1 << 16  # a block of at most this size is read line by line if pyarrow refuses it
 TYPE_SAMPLE = 20  # lines of a block from which the types of its columns are taken
 
@@ -77,7 +78,7 @@ class JsonLines:
         try:
             table = pa.json.read_json(
                 pa.BufferReader(data),
-                pa.json.ReadOptions(use_threads=False, block_size=len(data) + 1),
+                pa.json.ReadOptions(block_size=max(PARSE_BYTES, int((stop - start).max()) + 2)),
                 pa.json.ParseOptions(explicit_schema=pa.schema(types), unexpected_field_behavior="ignore"),
             )
         except pa.ArrowInvalid:
