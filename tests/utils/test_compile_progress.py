@@ -32,8 +32,8 @@ def test_a_first_run_says_how_long_compiling_takes_and_how_far_it_is(compile_ker
         compile_kernel(seconds, missing)
     assert capsys.readouterr().err.splitlines() == [
         "compiling kernels (once, about 32 s)",
-        "compiling kernels: 25 of about 65, 24 s left",
-        "compiling kernels: 70 of about 71, 0.5 s left",
+        "compiling kernels: 25 done, at most 75 more",
+        "compiling kernels: 70 done, at most 30 more",
     ]
     assert progress.kernels_compiled == 5
 
@@ -43,9 +43,9 @@ def test_modules_that_are_imported_later_have_kernels_too(compile_kernel, monkey
     for seconds, missing in ((2, 100), (10, 80), (10, 150), (10, 130)):
         compile_kernel(seconds, missing)
     assert capsys.readouterr().err.splitlines()[1:] == [
-        "compiling kernels: 20 of about 65, 27 s left",
-        "compiling kernels: 20 of about 110, 1:39 min left",
-        "compiling kernels: 40 of about 110, 56 s left",
+        "compiling kernels: 20 done, at most 80 more",
+        "compiling kernels: 20 done, at most 150 more",
+        "compiling kernels: 40 done, at most 130 more",
     ]
 
 

@@ -97,7 +97,7 @@ class Step:
 
     def generator(self, device: torch.device | str = "cpu") -> torch.Generator:
         mixed = np.random.SeedSequence([self.seed, self.epoch, self.window]).generate_state(1, np.uint64)[0]
-        return torch.Generator(device).manual_seed(int(mixed >> 1))
+        return torch.Generator(device).manual_seed(int(mixed) >> 1)
 
 
 @dataclass(frozen=True)

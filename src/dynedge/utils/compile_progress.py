@@ -1,7 +1,8 @@
 """Progress of compiling kernels: says once that they are compiled and about how long that takes, then how far it is.
 
 Kernels are compiled at first use and cached (numba_compile.py), so this happens in the first run only. The time is
-estimated from the kernels that the imported modules define and the cache does not have; not all of them are called.
+estimated from the kernels that the imported modules define and the cache does not have. How many of them a command
+calls is not known before, so that later lines have no time left.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from numba.core.event import Event, Listener
 from dynedge.utils import progress
 
 SECONDS_EACH = 0.5  # the estimate of the first line, on two cores
-CALLED = 0.65  # share of the missing kernels that a command calls
+CALLED = 0.65  # share of the missing kernels that training the default model calls
 FIRST_LINE_S = 1.0  # of compiling, before the first line: a few missing kernels are not worth one
 INTERVAL_S = 10.0
 
@@ -40,18 +41,17 @@ class CompileProgress(Listener):  # type: ignore[misc]
             self._seconds = seconds
             progress.kernels_compiled += 1
         if progress.show_compiling and seconds >= FIRST_LINE_S and now - self._last_line >= INTERVAL_S:
-            self._print(seconds)
+            self._print()
             self._last_line = now
 
-    def _print(self, seconds: float) -> None:
+    def _print(self) -> None:
         missing, first = self._count_missing(), not self._missing
         self._missing = self._missing or missing
         self._done = done = max(self._missing - missing, self._done)  # in all processes
         self._missing = missing + done  # more when modules were imported in the meantime
-        total = max(round(CALLED * self._missing), done + 1)
         if first or not done:
-            line = f"compiling kernels (once, about {progress.clock(max(SECONDS_EACH * total, 5))})"
+            estimate = max(SECONDS_EACH * round(CALLED * missing), 5)
+            line = f"compiling kernels (once, about {progress.clock(estimate)})"
         else:
-            left = progress.clock(seconds / done * (total - done))
-            line = f"compiling kernels: {done} of about {total}, {left} left"
+            line = f"compiling kernels: {done} done, at most {missing} more"
         progress.print_line(line)
