@@ -109,7 +109,7 @@ def main() -> None:
         (decayed_counts, "BY_DEVICE", "decayed_counts"),
         (list_log_sum, "BY_DEVICE", "list_log_sum"),
         (adam, "ROWS_BY_DEVICE", "row_step"),
-        (adam, "DENSE_BY_DEVICE", "dense_step"),
+        (adam, "DENSE_BY_DEVICE", "dense_steps"),
         (adam, "COALESCE_BY_DEVICE", "coalesce"),
         (adam, "SQUARES_BY_DEVICE", "sum_of_squares"),
     ):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from dynedge.ops.adam import cpu, reference
+from dynedge.ops.adam import DenseUpdate, cpu, reference
 
 LR = torch.tensor(0.01, dtype=torch.float64)
 
@@ -21,8 +21,8 @@ def test_dense_step(shape, dtype, bound):
     results = []
     for module in (cpu, reference):
         value, grad, mean, square = make(shape, dtype)
-        module.dense_step(value, grad, mean, square, 7, LR, scale)
-        results.append((value, mean, square))
+        module.dense_steps([DenseUpdate(value, grad, mean, square, steps := torch.tensor(6), LR)], scale)
+        results.append((value, mean, square, steps))
     for one, other in zip(*results, strict=True):
         torch.testing.assert_close(one, other, rtol=bound, atol=bound)
 
@@ -67,6 +67,21 @@ def test_gradients_need_not_be_contiguous():
     transposed = grad.T.contiguous().T
     other = value.clone(), mean.clone(), square.clone()
     one = torch.ones((), dtype=torch.float64)
-    cpu.dense_step(value, grad, mean, square, 1, LR, one)
-    cpu.dense_step(other[0], transposed, *other[1:], 1, LR, one)
+    cpu.dense_steps([DenseUpdate(value, grad, mean, square, torch.tensor(0), LR)], one)
+    cpu.dense_steps([DenseUpdate(other[0], transposed, *other[1:], torch.tensor(0), LR)], one)
     assert torch.equal(value, other[0])
+
+
+def test_parameters_of_several_kinds_at_once_have_the_bits_of_one_by_one():
+    scale, shapes = torch.tensor(0.3, dtype=torch.float64), [((5, 13), torch.float32), ((7,), torch.float64)]
+    shapes += [((), torch.float32), ((2, 65), torch.float32), ((0,), torch.float32)]
+    results = []
+    for at_once in (True, False):
+        parts = [make(shape, dtype, seed) for seed, (shape, dtype) in enumerate(shapes)]
+        strided = [part.T.contiguous().T for part in make((4, 3), torch.float32, 9)]
+        updates = [DenseUpdate(*part, torch.tensor(k), LR * (1 + k)) for k, part in enumerate([*parts, strided])]
+        for group in [updates] if at_once else [[update] for update in updates]:
+            cpu.dense_steps(group, scale)
+        results.append([(update.value, update.mean, update.square) for update in updates])
+    for together, alone in zip(*results, strict=True):
+        assert all(map(torch.equal, together, alone))

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable
 import torch
 from torch import Tensor, nn
 
-from dynedge.ops.adam import coalesce, dense_step, row_step, sum_of_squares
+from dynedge.ops.adam import DenseUpdate, coalesce, dense_steps, row_step, sum_of_squares
 
 # Sparse gradients come from autograd, so their indices are valid; torch warns unless the check is set explicitly.
 torch.sparse.check_sparse_tensor_invariants.disable()  # type: ignore[no-untyped-call]
@@ -57,10 +57,12 @@ class Adam:
         """
         values = []
         for name, parameter in self.parameters.items():
-            if parameter.grad is not None and name not in measured:
-                if parameter.grad.is_sparse:  # duplicate rows are summed first: the norm is over the sums
-                    parameter.grad = coalesce(parameter.grad)
-                values.append(parameter.grad.values() if parameter.grad.is_sparse else parameter.grad)
+            if (grad := parameter.grad) is not None and name not in measured:
+                if grad.is_sparse:  # duplicate rows are summed first: the norm is over the sums
+                    parameter.grad = coalesce(grad)
+                    values.append(parameter.grad._values())
+                else:
+                    values.append(grad)
         if not values:
             return torch.zeros(())
         total = sum_of_squares(values)
@@ -72,22 +74,23 @@ class Adam:
     @torch.no_grad()
     def step(self) -> None:
         """Updates every parameter that has a gradient."""
+        dense = []
         for name, parameter in self.parameters.items():
             grad = parameter.grad
             if grad is None:
                 continue
-            by_rows = self._moments[name][2].dim() > 0 if name in self._moments else grad.is_sparse
+            by_rows = self._moments[name][2].ndim > 0 if name in self._moments else grad.is_sparse
             if by_rows:
                 self._step_rows(name, parameter, coalesce(grad if grad.is_sparse else grad.to_sparse(1)))
             else:
-                self._step_dense(name, parameter, grad.to_dense() if grad.is_sparse else grad)
+                dense.append(self._dense_update(name, parameter, grad.to_dense() if grad.is_sparse else grad))
+        dense_steps(dense, self._grad_scale)
         self._grad_scale = torch.ones_like(self._grad_scale)
 
-    def _step_dense(self, name: str, parameter: Tensor, grad: Tensor) -> None:
+    def _dense_update(self, name: str, parameter: Tensor, grad: Tensor) -> DenseUpdate:
         mean, square, steps = self._moments_of(name, parameter, ())
-        steps += 1
         lr = self._rate(name, self.lr * getattr(parameter, "lr_scale", 1.0))
-        dense_step(parameter, grad, mean, square, steps, lr, self._grad_scale)
+        return DenseUpdate(parameter, grad, mean, square, steps, lr)
 
     def _step_rows(self, name: str, parameter: Tensor, grad: Tensor) -> None:
         mean, square, steps = self._moments_of(name, parameter, (len(parameter),))

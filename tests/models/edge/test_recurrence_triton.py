@@ -97,7 +97,7 @@ def test_losses_gradients_and_states_equal_those_on_the_cpu(name: str, monkeypat
         (decayed_counts, "BY_DEVICE", "decayed_counts"),
         (list_log_sum, "BY_DEVICE", "list_log_sum"),
         (adam, "ROWS_BY_DEVICE", "row_step"),
-        (adam, "DENSE_BY_DEVICE", "dense_step"),
+        (adam, "DENSE_BY_DEVICE", "dense_steps"),
         (adam, "COALESCE_BY_DEVICE", "coalesce"),
         (adam, "SQUARES_BY_DEVICE", "sum_of_squares"),
     ):

@@ -1,4 +1,4 @@
-"""adam: one Adam step, of a whole parameter or of some rows of a table, where each row counts its own steps.
+"""adam: one Adam step, of whole parameters or of some rows of a table, where each row counts its own steps.
 
     mean += (1 − β1)(g − mean)    square += (1 − β2)(g² − square)    g is the gradient times `scale`
     value −= lr · (mean / (1 − β1^t)) / (√(square / (1 − β2^t)) + ε)
@@ -13,14 +13,15 @@ from collections.abc import Callable, Sequence
 from torch import Tensor
 
 from dynedge.ops.adam import cpu, reference
+from dynedge.ops.adam.reference import DenseUpdate
 from dynedge.ops.dispatch import prefer_triton
 
-__all__ = ["coalesce", "dense_step", "row_step", "sum_of_squares"]
+__all__ = ["DenseUpdate", "coalesce", "dense_steps", "row_step", "sum_of_squares"]
 
 TRITON = "dynedge.ops.adam.triton"
 DENSE_BY_DEVICE: dict[str, Callable[..., None]] = {
-    "cpu": cpu.dense_step,
-    "cuda": prefer_triton(TRITON, "dense_step", reference.dense_step),
+    "cpu": cpu.dense_steps,
+    "cuda": prefer_triton(TRITON, "dense_steps", reference.dense_steps, lambda updates, _: updates[0].value),
 }
 ROWS_BY_DEVICE: dict[str, Callable[..., None]] = {
     "cpu": cpu.row_step,
@@ -36,11 +37,10 @@ SQUARES_BY_DEVICE: dict[str, Callable[..., Tensor]] = {
 }
 
 
-def dense_step(
-    value: Tensor, grad: Tensor, mean: Tensor, square: Tensor, count: Tensor | int, lr: Tensor, scale: Tensor
-) -> None:
-    """One step of a whole parameter; `count` is t, and it, `lr` and `scale` are scalars on the parameter's device."""
-    DENSE_BY_DEVICE.get(value.device.type, reference.dense_step)(value, grad, mean, square, count, lr, scale)
+def dense_steps(updates: Sequence[DenseUpdate], scale: Tensor) -> None:
+    """One step of each parameter, which is counted; `scale` is a scalar on their device."""
+    if updates:
+        DENSE_BY_DEVICE.get(updates[0].value.device.type, reference.dense_steps)(updates, scale)
 
 
 def row_step(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any
 
 import numba
@@ -13,7 +15,7 @@ from numba.extending import intrinsic
 from torch import Tensor
 
 from dynedge.ops.adam import reference
-from dynedge.ops.adam.reference import BETA1, BETA2, EPSILON
+from dynedge.ops.adam.reference import BETA1, BETA2, EPSILON, DenseUpdate
 from dynedge.ops.gather_matmul import ALLOW_FMA
 from dynedge.utils.array_type import Array
 from dynedge.utils.numba_compile import compiled
@@ -22,16 +24,25 @@ ZERO = {torch.float32: np.float32(0), torch.float64: np.float64(0)}
 LANES = 16  # separate sums, so that the loop is vectorised
 
 
-def dense_step(
-    value: Tensor, grad: Tensor, mean: Tensor, square: Tensor, count: Tensor | int, lr: Tensor, scale: Tensor
-) -> None:
-    grad, count = grad.contiguous(), int(count)
-    if not (value.is_contiguous() and mean.is_contiguous() and square.is_contiguous()):
-        reference.dense_step(value, grad, mean, square, count, lr, scale)
-        return
-    addresses = value.data_ptr(), grad.data_ptr(), mean.data_ptr(), square.data_ptr()
-    factors = scale.item(), lr.item() / (1 - BETA1**count), 1 / (1 - BETA2**count)
-    _dense_step_at(ZERO[value.dtype], value.numel(), *addresses, *factors)
+def dense_steps(updates: Sequence[DenseUpdate], scale: Tensor) -> None:
+    updates = [update._replace(grad=update.grad.contiguous()) for update in updates]
+    for kind, same in groupby(updates, _kind):
+        if kind is None:
+            reference.dense_steps(list(same), scale)
+        else:
+            _dense_steps(kind, list(same), scale.item())
+
+
+def _kind(update: DenseUpdate) -> torch.dtype | None:
+    """None if the parameter is not contiguous."""
+    value, _, mean, square, *_ = update
+    return value.dtype if value.is_contiguous() and mean.is_contiguous() and square.is_contiguous() else None
+
+
+def _dense_steps(kind: torch.dtype, updates: list[DenseUpdate], scale: float) -> None:
+    sizes = [update.value.numel() for update in updates]
+    addresses = [[tensor.data_ptr() for tensor in update] for update in updates]
+    _dense_steps_at(ZERO[kind], scale, np.array(sizes), np.array(addresses))
 
 
 def row_step(
@@ -56,14 +67,15 @@ def coalesce(grad: Tensor) -> Tensor:
 
 def sum_of_squares(grads: Sequence[Tensor]) -> Tensor:
     total = 0.0
-    for grad in grads:
-        whole = grad.contiguous()
-        total += _sum_of_squares_at(ZERO[whole.dtype], whole.numel(), whole.data_ptr())
+    for kind, same in groupby(grads, lambda grad: grad.dtype):
+        whole = [grad.contiguous() for grad in same]
+        sizes, addresses = [grad.numel() for grad in whole], [grad.data_ptr() for grad in whole]
+        total = _sum_of_squares_at(ZERO[kind], np.array(sizes), np.array(addresses), total)
     return torch.tensor(total, dtype=torch.float64)
 
 
-# A window updates a dozen small parameters. They are passed by address, because converting tensors to arrays would
-# take longer than the step itself.
+# A window updates a dozen small parameters. They are passed by address and all at once, because a call for each, with
+# its tensors as arrays, would take longer than the step itself.
 
 
 @intrinsic
@@ -75,23 +87,29 @@ def _pointer(_: Any, address: Any, like: Any) -> Any:
 
 
 @compiled
-def _dense_step_at(
-    like: Any, size: int, value: int, grad: int, mean: int, square: int, scale: float, lr: float, square_scale: float
-) -> None:
-    _dense_step(
-        numba.carray(_pointer(value, like), size),
-        numba.carray(_pointer(grad, like), size),
-        numba.carray(_pointer(mean, like), size),
-        numba.carray(_pointer(square, like), size),
-        scale,
-        lr,
-        square_scale,
-    )
+def _dense_steps_at(like: Any, scale: float, sizes: Array, addresses: Array) -> None:
+    """addresses [parameters, 6]: of the fields of `DenseUpdate`."""
+    for k in range(len(sizes)):
+        steps = numba.carray(_pointer(addresses[k, 4], np.int64(0)), 1)
+        lr = numba.carray(_pointer(addresses[k, 5], np.float64(0)), 1)[0]
+        steps[0] += 1
+        count = float(steps[0])
+        _dense_step(
+            numba.carray(_pointer(addresses[k, 0], like), sizes[k]),
+            numba.carray(_pointer(addresses[k, 1], like), sizes[k]),
+            numba.carray(_pointer(addresses[k, 2], like), sizes[k]),
+            numba.carray(_pointer(addresses[k, 3], like), sizes[k]),
+            scale,
+            lr / (1 - math.pow(BETA1, count)),
+            1 / (1 - math.pow(BETA2, count)),
+        )
 
 
 @compiled
-def _sum_of_squares_at(like: Any, size: int, values: int) -> Any:
-    return _sum_of_squares(numba.carray(_pointer(values, like), size))
+def _sum_of_squares_at(like: Any, sizes: Array, addresses: Array, total: float) -> float:
+    for k in range(len(sizes)):
+        total += _sum_of_squares(numba.carray(_pointer(addresses[k], like), sizes[k]))
+    return total
 
 
 @compiled(fastmath=ALLOW_FMA, error_model="numpy")

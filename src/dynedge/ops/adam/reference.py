@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,10 +11,27 @@ from torch import Tensor
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
 
 
+class DenseUpdate(NamedTuple):
+    """A whole parameter to update; the last two are scalars on its device."""
+
+    value: Tensor
+    grad: Tensor
+    mean: Tensor
+    square: Tensor
+    steps: Tensor  # int64: how often it was updated before
+    lr: Tensor  # float64
+
+
+def dense_steps(updates: Sequence[DenseUpdate], scale: Tensor) -> None:
+    for update in updates:
+        update.steps.add_(1)
+        dense_step(*update, scale)
+
+
 def dense_step(
-    value: Tensor, grad: Tensor, mean: Tensor, square: Tensor, count: Tensor | int, lr: Tensor, scale: Tensor
+    value: Tensor, grad: Tensor, mean: Tensor, square: Tensor, steps: Tensor, lr: Tensor, scale: Tensor
 ) -> None:
-    count = int(count)
+    count = int(steps)
     grad = grad * scale.to(grad.dtype)
     mean.lerp_(grad, 1 - BETA1)
     square.mul_(BETA2).addcmul_(grad, grad, value=1 - BETA2)

@@ -10,7 +10,7 @@ import triton
 from torch import Tensor
 
 from dynedge.ops.adam import reference, triton_kernels
-from dynedge.ops.adam.reference import BETA1, BETA2, EPSILON
+from dynedge.ops.adam.reference import BETA1, BETA2, EPSILON, DenseUpdate
 from dynedge.ops.segment_sum.triton import segment_sum, segment_sum_at_heads, tail_width
 
 ROW_BLOCK = 16  # rows per program
@@ -23,6 +23,12 @@ def _corrections(device: torch.device) -> Tensor:
     """float32[2, MAX_STEPS]: 1 / (1 − β1^t) and 1 / (1 − β2^t) by t: a float64 power takes as long as a row."""
     steps = torch.arange(MAX_STEPS, dtype=torch.float64).clamp_min_(1)
     return torch.stack([1 / (1 - beta**steps) for beta in (BETA1, BETA2)]).float().to(device)
+
+
+def dense_steps(updates: Sequence[DenseUpdate], scale: Tensor) -> None:
+    for update in updates:
+        update.steps.add_(1)
+        dense_step(*update, scale)
 
 
 def dense_step(
