@@ -406,6 +406,19 @@ def test_duplicate_event_ids_are_rejected_but_do_not_count_as_bad(tmp_path):
     assert rejects(log.path) == [(4, "id", "7", "duplicate event id"), (6, "id", "x", "duplicate event id")]
 
 
+@pytest.mark.parametrize("name", ["a.parquet", "a.jsonl"])
+def test_duplicate_event_ids_are_rejected_beside_missing_ones(tmp_path, name):
+    columns = {"user_id": ["u"] * 4, "item_id": ["i"] * 4, "timestamp": [1, 2, 3, 4], "id": [7, None, 7, 8]}
+    if name == "a.parquet":
+        pq.write_table(pa.table(columns), tmp_path / name)
+    else:
+        rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        (tmp_path / name).write_text("\n".join(map(json.dumps, rows)))
+    log = prepare(tmp_path / name, tmp_path / "log", Schema(event_id="id"), max_bad=1)
+    assert log.event_ids.take(log.event_id) == [7, 8]
+    assert rejects(log.path) == [(2, "id", "", "missing value"), (3, "id", "7", "duplicate event id")]
+
+
 def test_too_many_bad_rows_write_no_log_and_are_listed(tmp_path):
     good, bad = "u,i,1\n" * 998, "u,i,?\n"
     with pytest.raises(

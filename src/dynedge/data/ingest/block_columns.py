@@ -111,6 +111,7 @@ class NumberColumn:
             return encoder.encode_integers(integers, checks.status, checks.bad_column, out, unique)
         status = np.where(missing, np.uint8(MISSING), checks.status)  # missing optional values
         encoder.encode_integers(integers, status, checks.bad_column, out, unique)
+        checks.status[~missing] = status[~missing]  # with what `unique` has rejected
         out[missing] = -1
 
     def parse_numbers(self, checks: RowChecks, column: int, out: Array) -> None:
