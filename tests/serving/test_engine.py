@@ -1,6 +1,7 @@
 """The engine: after crashes, damage and reloads, the state has the bits of an uninterrupted one."""
 
 import json
+import os
 import shutil
 import threading
 import time
@@ -99,6 +100,17 @@ def test_a_damaged_snapshot_falls_back_to_the_one_before_and_then_to_the_whole_j
     flipped = bytearray(json.dumps({"position": "x"}).encode())
     (folder / files[0].name).with_suffix(".json").write_bytes(flipped)
     assert state_bits(start().session) == expected
+
+
+def test_a_snapshot_that_is_a_pipe_is_not_read(start, runs_folder, capsys):
+    engine = start()
+    send(engine, make_events(runs_folder, 5))
+    engine.close()
+    for path in engine.snapshots.folder.glob("*.safetensors"):
+        path.unlink()
+        os.mkfifo(path)
+    assert start().position == engine.position
+    assert "is not a regular file" in capsys.readouterr().err
 
 
 def test_a_snapshot_of_another_version_is_refused_with_a_sentence(start, runs_folder, capsys):

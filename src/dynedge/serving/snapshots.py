@@ -24,7 +24,7 @@ import torch
 from dynedge.data.id_index import ExternalId
 from dynedge.errors import DataError
 from dynedge.utils.atomic_io import PARTIAL, file_sha256, write_atomically, write_text
-from dynedge.utils.file_checks import read_json_object
+from dynedge.utils.file_checks import check_regular, read_json_object
 from dynedge.utils.tensor_io import Tensors, load_tensors
 
 VERSION = 4
@@ -117,6 +117,7 @@ class Snapshots:
                 info = _read_info(description)
                 if info.fingerprint != fingerprint or (until is not None and info.position > until):
                     continue
+                check_regular(path)
                 if file_sha256(path) != info.sha256:
                     raise DataError(f"{path} does not match its checksum.")
                 tensors = load_tensors(path)
