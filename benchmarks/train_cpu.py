@@ -1,13 +1,11 @@
-"""Training speed on a CPU, in events per second and by phase: plan, loss and gradients, optimizer.
+"""Training speed on a CPU, in events per second and by phase: plan, forward and loss, backward, optimizer.
 
     python benchmarks/train_cpu.py            # compared with a level-by-level loop in plain torch
     python benchmarks/train_cpu.py --peers    # and with PyG's TGN at batch size 200 (extra `peers`)
-    python benchmarks/train_cpu.py --peers --cpu-time    # while other programs run on the machine
 
 All systems train on the same events in one process, alternating, --repeats times; the fastest measurement of each
 counts, since other load on the machine only ever slows one down. The model is that of paper_setting.py without
-active entities and d-nodes (exact states, ten negatives per chunk), the setting with the longest paths. Small windows
-are trained without autograd (models/edge/window_step.py), and by the operators with autograd for comparison. The
+active entities and d-nodes (exact states, ten negatives per chunk), the setting with the longest paths. The
 level-by-level loop is the same model with the reference implementations of ops/ for all operators. Small windows run
 on one thread, as in `dynedge train`; TGN runs on one thread or on all, whichever is faster. Logs are read from --data
 if available, else generated.
@@ -23,7 +21,6 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
 from unittest.mock import patch
 
 import torch
@@ -33,7 +30,7 @@ from paper_setting import PAPER
 from torch.nn import functional as F
 
 from dynedge.data.log import EventLog
-from dynedge.models.base import State, Step
+from dynedge.models.base import Step
 from dynedge.models.edge.config import RecurrenceConfig
 from dynedge.models.edge.recurrence import Recurrence
 from dynedge.ops import adam, gather_linear, level_gru, read_states, sampled_softmax
@@ -41,7 +38,7 @@ from dynedge.training.loop import threads_for
 from dynedge.training.optimizer import Adam
 
 MAX_WINDOW_EVENTS = 20_000  # with larger windows the level-by-level loop would take minutes
-PHASES = "plan", "loss and gradients", "optimizer"
+PHASES = "plan", "forward and loss", "backward", "optimizer"
 
 
 def main() -> None:
@@ -53,11 +50,7 @@ def main() -> None:
     parser.add_argument("--windows", default="300,30", help="Numbers of windows per epoch, separated by commas.")
     parser.add_argument("--dim", type=int, default=64, help="Width of states.")
     parser.add_argument("--peers", action="store_true", help="Comparison with PyG's TGN.")
-    parser.add_argument("--cpu-time", action="store_true", help="CPU time of one thread, planning included.")
     args = parser.parse_args()
-    if args.cpu_time:
-        Timing.clock = time.process_time
-        torch.set_num_threads(1)
     print(
         f"{describe_machine()}; torch {torch.__version__}, {torch.get_num_threads()} threads, float32, d = {args.dim}"
     )
@@ -73,7 +66,6 @@ def compare(log_name: str, log: EventLog, count: int, args: argparse.Namespace) 
     config = replace(PAPER, active_users=None, active_items=None, dnodes=None, dim=args.dim, windows=count)
     systems: dict[str, Callable[[], Timing]] = {
         "dynedge": Trainer(config, log, args.events).measure,
-        "dynedge, autograd": Trainer(config, log, args.events, autograd=True).measure,
         "level by level": Trainer(config, log, args.events, plain=True).measure,
     }
     if args.peers:
@@ -101,8 +93,6 @@ def compare(log_name: str, log: EventLog, count: int, args: argparse.Namespace) 
 class Timing:
     """Seconds by phase of training on some windows, and the windows' sizes."""
 
-    clock = staticmethod(time.perf_counter)
-
     def __init__(self) -> None:
         self.events = self.levels = self.rows = 0
         self.phases = dict.fromkeys(PHASES, 0.0)
@@ -113,24 +103,16 @@ class Timing:
 
     @contextmanager
     def time(self, phase: str) -> Iterator[None]:
-        start = self.clock()
+        start = time.perf_counter()
         yield
-        self.phases[phase] += self.clock() - start
+        self.phases[phase] += time.perf_counter() - start
 
 
 class Trainer:
     """Trains dynedge on some windows from the middle of the log."""
 
-    def __init__(
-        self, config: RecurrenceConfig, log: EventLog, events: int, *, autograd: bool = False, plain: bool = False
-    ) -> None:
-        """`autograd`: no gradients of its own; `plain`: nor operators of its own."""
-        self.autograd, self.plain, self.log, self.train_end = (
-            autograd or plain,
-            plain,
-            log,
-            log.split.bounds(len(log))[0],
-        )
+    def __init__(self, config: RecurrenceConfig, log: EventLog, events: int, *, plain: bool = False) -> None:
+        self.plain, self.log, self.train_end = plain, log, log.split.bounds(len(log))[0]
         self.model = Recurrence.create(config, log, self.train_end, seed=0)
         self.optimizer = Adam(self.model.named_parameters(), 1e-3, 1e-2)
         self.count = -(-events * config.windows // self.train_end)
@@ -147,8 +129,11 @@ class Trainer:
                     timing = Timing()
                 with timing.time("plan"):
                     batch = next(batches)
-                with timing.time("loss and gradients"):
-                    self._set_gradients(batch, state, Step(0, 0, number))
+                with timing.time("forward and loss"):
+                    loss = self.model.loss(batch, state, Step(0, 0, number))
+                with timing.time("backward"):
+                    self.optimizer.zero_grad()
+                    loss.total.backward()
                 with timing.time("optimizer"):
                     self.optimizer.clip(1.0)
                     self.optimizer.step()
@@ -156,11 +141,6 @@ class Trainer:
                 timing.levels += batch.schedule.depth
                 timing.rows += len(batch.schedule.event)
         return timing
-
-    def _set_gradients(self, batch: Any, state: State, step: Step) -> None:
-        self.optimizer.zero_grad()
-        if self.autograd or self.model.loss_with_gradients(batch, state, step) is None:
-            self.model.loss(batch, state, step).total.backward()
 
 
 @contextmanager
@@ -223,7 +203,7 @@ class TGN:
         self.memory.reset_state()
         self.neighbours.reset_state()
         for start in range(0, len(self.source), self.BATCH):
-            with timing.time("loss and gradients"):
+            with timing.time("forward and loss"):
                 self._step(slice(start, start + self.BATCH))
             timing.events += self.BATCH
         return timing

@@ -336,35 +336,6 @@ def assert_trains_segments(model, log):
         assert list(starts) == sorted(starts) and starts[-1] == len(model.state_dict()[name])
 
 
-def assert_computes_gradients(model, log):
-    """The loss and what it logs, the gradients and the state afterwards have the bits of those by autograd."""
-    batches = list(model.train().batches(log, model.training_windows(len(log) * 3 // 4)))
-    states = model.start(), model.start()
-    for number, batch in enumerate(batches):
-        before, step = {name: part.clone() for name, part in model.state_dict().items()}, Step(3, 1, number)
-        model.zero_grad()
-        loss = model.loss_with_gradients(batch, states[0], step)
-        if loss is None:
-            assert all(torch.equal(part, before[name]) for name, part in model.state_dict().items())
-            assert all(parameter.grad is None for parameter in model.parameters())
-            return
-        gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
-        model.zero_grad()
-        expected = model.loss(batch, states[1], step)
-        expected.total.backward()
-        assert torch.equal(loss.total, expected.total.detach()) and loss.log == expected.log
-        for name, parameter in model.named_parameters():
-            assert same_gradient(gradients[name], parameter.grad), name
-        assert all(torch.equal(part, states[1][name]) for name, part in states[0].items())
-    model.zero_grad()
-
-
-def same_gradient(one, other):
-    if one is None or other is None:
-        return one is other
-    return one.is_sparse == other.is_sparse and torch.equal(one.to_dense(), other.to_dense())
-
-
 CHECKS = {
     capabilities.Growable: assert_growable,
     capabilities.Searchable: assert_searchable,
@@ -372,7 +343,6 @@ CHECKS = {
     capabilities.Undoable: assert_undoable,
     capabilities.GraphCapturable: assert_graph_capturable,
     capabilities.SharesGraph: assert_shares_graph,
-    capabilities.ComputesGradients: assert_computes_gradients,
     capabilities.TrainsSegments: assert_trains_segments,
     capabilities.Calibrated: assert_calibrated,
     capabilities.HasVectors: assert_has_vectors,

@@ -113,17 +113,6 @@ class SharesGraph(ABC):
         """The loss of a step from its inputs and the parameters alone."""
 
 
-class ComputesGradients(ABC):
-    """Computes the gradients of some training batches itself, faster than autograd."""
-
-    @abstractmethod
-    def loss_with_gradients(self, batch: Any, state: State, step: Step) -> Loss | None:
-        """As `Model.loss`, and sets `grad` of the parameters, which have none yet, to the bits of autograd's.
-
-        None for a batch whose gradients it leaves to autograd; nothing has changed then.
-        """
-
-
 class TrainsSegments(ABC):
     """Trains several segments of consecutive windows side by side, each from a state of its own at its border."""
 

@@ -48,16 +48,14 @@ class EntityFeatures(nn.Module):
         self.codes = torch.cat([self.codes[:, :-1], new, self.codes[:, -1:]], 1)
         self.grown = True
 
-    def rows(self, entities: Tensor) -> list[Tensor]:
-        """[n]: the row of each entity in each table."""
-        if self.grown:
-            entities = entities.clamp(max=self.codes.shape[1] - 2)  # the last row is "none"
-        return [codes[entities] for codes in self.codes]
-
     def forward(self, entities: Tensor) -> Tensor:
         """[n] -> [n, width]"""
-        rows = self.rows(entities)
-        parts = [F.embedding(row, table, sparse=True) for row, table in zip(rows, self.tables, strict=True)]
+        if self.grown:
+            entities = entities.clamp(max=self.codes.shape[1] - 2)  # the last row is "none"
+        parts = [
+            F.embedding(codes[entities], table, sparse=True)
+            for codes, table in zip(self.codes, self.tables, strict=True)
+        ]
         if len(parts) == 1:
             return parts[0]
         return torch.cat(parts, 1) if parts else torch.zeros(len(entities), 0, device=entities.device)

@@ -22,8 +22,8 @@ from dynedge.ops.adam import coalesce
 from dynedge.training.config import TrainingConfig
 from dynedge.training.optimizer import Adam
 from dynedge.training.owned_rows import exact_sum, fetch_rows, gradient_of_own_rows, row_squares
+from dynedge.training.precision import autocast
 from dynedge.training.segments import Segments
-from dynedge.training.step import loss_with_gradients
 from dynedge.utils.process_group import ALONE, ProcessGroup
 
 Gradients = dict[str, Tensor]  # by parameter: dense or sparse
@@ -70,7 +70,11 @@ class SegmentedStep:
 
     def _loss(self, batch: Any, state: State, position: Step) -> Loss:
         torch.manual_seed(position.generator().initial_seed())  # for layers that draw by themselves, as dropout
-        loss = loss_with_gradients(self.model, self.optimizer, self.config, batch, state, position)
+        with autocast(self.config):
+            loss = self.model.loss(batch, state, position)
+        self.optimizer.zero_grad()
+        if loss.total.requires_grad:
+            loss.total.backward()  # type: ignore[no-untyped-call]
         self.model.after_step(batch, state)
         return Loss(loss.total.detach(), loss.log)
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from dynedge.models.base import Loss, Model, State, Step
-from dynedge.models.capabilities import ComputesGradients, GraphCapturable, SharesGraph, capable
+from dynedge.models.capabilities import GraphCapturable, SharesGraph, capable
 from dynedge.ops.dispatch import warn_once
 from dynedge.training.config import TrainingConfig
 from dynedge.training.optimizer import Adam
@@ -40,25 +40,6 @@ class CapturedStep:
         return Loss(value, dict(zip(self.names, logged, strict=True))), norm
 
 
-def loss_with_gradients(
-    model: Model, optimizer: Adam, config: TrainingConfig, batch: Any, state: State, position: Step
-) -> Loss:
-    """The loss of a batch; sets the gradients, by autograd unless the model computes them itself."""
-    optimizer.zero_grad()
-    computes = capable(model, ComputesGradients)
-    with autocast(config):
-        loss = None if computes is None else computes.loss_with_gradients(batch, state, position)
-        if loss is None:
-            loss = model.loss(batch, state, position)
-    _backward(loss)
-    return loss
-
-
-def _backward(loss: Loss) -> None:
-    if loss.total.requires_grad:  # not for a model without parameters, or a window without examples
-        loss.total.backward()  # type: ignore[no-untyped-call]
-
-
 class TrainingStep:
     """Runs steps. Once a step is captured, the same `State` tensors are advanced in every epoch."""
 
@@ -79,8 +60,7 @@ class TrainingStep:
             inputs = self._sharing.step_inputs(batch, position)
             return self._run_or_replay(tuple(part.shape for part in inputs), None, self._sharing.loss_of, inputs)
         if self._capturable is None:
-            loss = loss_with_gradients(self.model, self.optimizer, self.config, batch, state, position)
-            return self._update(loss)
+            return self._run(lambda: self.model.loss(batch, state, position))
         self._bind(state)
         if not self._capturable.is_graph_capturable(batch):
             return self._run(lambda: self.model.loss(batch, state, position))
@@ -110,10 +90,8 @@ class TrainingStep:
         with autocast(self.config):
             loss = compute()
         self.optimizer.zero_grad()
-        _backward(loss)
-        return self._update(loss)
-
-    def _update(self, loss: Loss) -> tuple[Loss, Tensor]:
+        if loss.total.requires_grad:  # not for a model without parameters, or a window without examples
+            loss.total.backward()  # type: ignore[no-untyped-call]
         norm = self.optimizer.clip(self.config.max_grad_norm)
         if self._on_gpu or bool(torch.isfinite(norm) & torch.isfinite(loss.total)):  # a GPU's numbers are read later
             self.optimizer.step()

@@ -25,17 +25,10 @@ from dynedge.data.windows import Window
 from dynedge.errors import UsageError
 from dynedge.models.base import LogShape, Loss, State, Step, Tensors, check_finite, loggable, seeded
 from dynedge.models.candidate_states import candidates_of_chunks, num_chunks, rows_before
-from dynedge.models.capabilities import (
-    ComputesGradients,
-    GraphCapturable,
-    Growable,
-    Searchable,
-    TrainsSegments,
-    Undoable,
-)
+from dynedge.models.capabilities import GraphCapturable, Growable, Searchable, TrainsSegments, Undoable
 from dynedge.models.coevolving_base import ENTITY_TENSORS, CoevolvingModel, time_gap_features
 from dynedge.models.dynamic_base import Forward
-from dynedge.models.edge import popularity, window_step
+from dynedge.models.edge import popularity
 from dynedge.models.edge.config import RecurrenceConfig
 from dynedge.models.edge.dnode_constraint import DNodeConstraint
 from dynedge.models.edge.event_step import EventStep
@@ -91,7 +84,7 @@ class Evolved(NamedTuple):
     gaps: list[Tensor]  # time gaps of users and of items, if they are used
 
 
-class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturable, ComputesGradients, TrainsSegments):
+class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturable, TrainsSegments):
     in_float32 = False
 
     def __init__(
@@ -531,21 +524,21 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
     # ---- loss
 
     def sample_negatives(self, batch: WindowIndex, step: Step) -> Tensor | None:
-        """int64[.., C]: the negatives, each row for one event or for `chunks_per_sample` chunks in a row."""
+        """int64[.., C]: the negatives, each row for one event or for `_sharing` chunks in a row."""
         if self.full_softmax:
             return None
         chunks, device = num_chunks(len(batch.window)), self.xi.device
         shape = len(batch.window), self.config.negatives
         if not self.config.negatives_per_event:
-            shape = -(-chunks // self.chunks_per_sample(len(batch.window))), self.config.negatives
+            shape = -(-chunks // self._sharing(chunks)), self.config.negatives
         return torch.randint(self.shape.items, shape, generator=step.generator(device), device=device)
 
-    def chunks_per_sample(self, events: int) -> int:
+    def _sharing(self, chunks: int) -> int:
         """Number of chunks that share negatives: else a large window would update most items' rows."""
-        return max(1, -(-num_chunks(events) * self.config.negatives // MAX_NEGATIVES))
+        return max(1, -(-chunks * self.config.negatives // MAX_NEGATIVES))
 
     @property
-    def negative_weight(self) -> float:
+    def _negative_weight(self) -> float:
         """Number of items that a candidate counts as."""
         counts_once = self.full_softmax or not self.config.sampling_correction
         return 1.0 if counts_once else max(1.0, self.shape.items / self.config.negatives)
@@ -568,12 +561,12 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
             place = torch.where(rows >= 0, rows, batch.rows + self.arange(negatives.numel()).view_as(rows))
             outside = self.item_vectors(negatives.flatten(), state)
             inputs = LossInputs(forward.query, arena, outside, self.candidate_ids, *true, decay)
-            return own_negatives_softmax(inputs, negatives, place, math.log(self.negative_weight), listed)
-        share = self.chunks_per_sample(len(batch.window))
+            return own_negatives_softmax(inputs, negatives, place, math.log(self._negative_weight), listed)
+        share = self._sharing(num_chunks(len(batch.window)))
         candidates = candidates_of_chunks(batch, negatives, self.shape.items, share)
         outside = self.item_vectors(candidates.outside, state)
         scored = forward.query, arena, outside, self.candidate_ids, candidates
-        return sampled_softmax(*scored, *true, bonus, self.negative_weight, batch.after, decay, listed)
+        return sampled_softmax(*scored, *true, bonus, self._negative_weight, batch.after, decay, listed)
 
     def _listed_scores(
         self,
@@ -605,15 +598,9 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
             penalty, residual = self.dnode_constraint.penalty(self._phi_rows(batch), forward.extra[1], targets)
             total = window_loss + penalty
         self.advance(batch, forward, state)
-        return Loss(total / n, _logged(batch, forward.arena, window_loss.detach() / n, residual))
-
-    def loss_with_gradients(self, batch: WindowIndex, state: State, step: Step) -> Loss | None:
-        if not window_step.supports(self, batch):
-            return None
-        window_loss, arena = window_step.loss_with_gradients(self, batch, state, step)
-        self.advance(batch, Forward(arena, arena), state)
-        mean = window_loss / len(batch.window)
-        return Loss(mean, _logged(batch, arena, mean, torch.zeros(())))
+        written = forward.arena.detach()[batch.rows - len(batch.place) :]
+        logged = {"loss": window_loss.detach() / n, "residual": residual, "state_norm": _mean_norm(written)}
+        return Loss(total / n, {name: loggable(number) for name, number in logged.items()})
 
     def end_epoch(self, epoch: int) -> dict[str, float]:
         self.dnode_constraint.end_epoch()
@@ -748,12 +735,6 @@ def _add_bonus(bonus: ScoreBonus, scores: Tensor) -> None:
     """In place, to float[n, I]."""
     at = bonus.event, bonus.item
     scores[at] = scores[at] + bonus.value.to(scores.dtype)
-
-
-def _logged(batch: WindowIndex, arena: Tensor, loss: Tensor, residual: Tensor) -> dict[str, float | Tensor]:
-    norm = _mean_norm(arena.detach()[batch.rows - len(batch.place) :])
-    logged = {"loss": loss, "residual": residual, "state_norm": norm}
-    return {name: loggable(number) for name, number in logged.items()}
 
 
 def _mean_norm(states: Tensor) -> Tensor:

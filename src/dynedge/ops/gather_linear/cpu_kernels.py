@@ -74,33 +74,6 @@ def scatter_add(part: int, parts: int, out: Array, x: Array, index: Array) -> No
 
 
 @compiled
-def add_product(out: Array, x: Array, index: Array, w: Array) -> None:
-    """out[k] += x[index[k]] @ w, w [c, o]: on one thread, what `_add_product` of cpu.py does on several."""
-    if len(x) < len(index):
-        products = np.zeros((len(x), out.shape[1]), out.dtype)
-        add_matmul_rows(0, 1, products, x, np.arange(len(x)), w)
-        gather_add(0, 1, out, products, index)
-    else:
-        add_matmul_rows(0, 1, out, x, index, w)
-
-
-@compiled
-def part_gradients(grad: Array, x: Array, index: Array, w: Array) -> tuple[Array, Array]:
-    """Gradients of w [o, c] and x: on one thread, what `_backward_part` of cpu.py does on several."""
-    rows = index
-    if len(x) < len(index):
-        sums = np.zeros((len(x), grad.shape[1]), grad.dtype)
-        scatter_add(0, 1, sums, grad, index)
-        grad, rows = sums, np.arange(len(x))
-    w_grad, row_grads = np.zeros(w.shape, grad.dtype), np.zeros((len(rows), x.shape[1]), grad.dtype)
-    add_outer_rows(0, 1, w_grad, grad, x, rows)
-    add_matmul_rows(0, 1, row_grads, grad, np.arange(len(rows)), w)
-    x_grad = np.zeros(x.shape, grad.dtype)
-    scatter_add(0, 1, x_grad, row_grads, rows)
-    return w_grad, x_grad
-
-
-@compiled
 def relu_in_place(out: Array) -> None:
     """ReLU in place. A NaN stays a NaN."""
     for k in range(len(out)):

@@ -51,13 +51,13 @@ class _ReadStates(torch.autograd.Function):
             xi_shape, psi_shape = ctx.shapes[2 * i : 2 * i + 2]
             group_grad, source = rows[start : start + size], ctx.source[start : start + size]
             xi_grad = np.zeros(xi_shape, rows.dtype)
-            sum_xi(group_grad, source, xi_grad)
-            grads += torch.from_numpy(xi_grad), psi_gradient(group_grad, source, psi_shape)
+            _sum_xi(group_grad, source, xi_grad)
+            grads += torch.from_numpy(xi_grad), _psi_gradient(group_grad, source, psi_shape)
             start += size
         return None, grad[start:] if ctx.needs_input_grad[1] else None, *grads
 
 
-def psi_gradient(rows: Array, source: Array, shape: torch.Size) -> Tensor | None:
+def _psi_gradient(rows: Array, source: Array, shape: torch.Size) -> Tensor | None:
     """Sparse gradient of the rows of ψ that were read; None if there are none."""
     of_psi = np.flatnonzero(source >= 0) if len(shape) and shape[0] else source[:0]
     if not len(of_psi):
@@ -88,7 +88,7 @@ def fill_rows(
 
 
 @compiled
-def sum_xi(rows: Array, source: Array, xi_grad: Array) -> None:
+def _sum_xi(rows: Array, source: Array, xi_grad: Array) -> None:
     """xi_grad += the sum of the rows whose source is XI."""
     for k in range(len(source)):
         if source[k] == XI:
