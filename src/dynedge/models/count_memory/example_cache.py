@@ -7,8 +7,10 @@ shuffled: in time order an epoch would end with the networks fitted to its last 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import torch
 
@@ -39,11 +41,8 @@ class ExampleCache:
         self, start: Callable[[], State], collect: Collect, observe: Callable[[Window, State], None], examples: int
     ) -> None:
         self._start, self._collect, self._observe, self._num_examples = start, collect, observe, examples
-        self._log: EventLog | None = None
-        self._windows: list[range] = []
-        self._segments: list[range] = []  # of window numbers: their windows have examples, shuffled among themselves
-        self._collecting: Iterator[tuple[int, WindowExamples]] = iter(())
-        self._collected: dict[int, WindowExamples] = {}
+        self._cached: tuple[EventLog, list[range], dict[int, WindowExamples]] | None = None
+        self._segments: Sequence[range] = []  # of window numbers: the cached windows, shuffled among themselves
         self._is_shuffled = False
         self.shuffles = False  # whether `batches` shuffles before it reads
 
@@ -52,48 +51,27 @@ class ExampleCache:
 
         The first time the examples of all windows are collected, in a thread ahead of the reader.
         """
-        if self._log is not log or self._windows != list(windows):
-            self._open(log, windows, [range(len(windows))])
+        if self._cached is None or self._cached[0] is not log or self._cached[1] != list(windows):
+            collecting = self._collect_all(log, list(windows), [range(len(windows))])
+            if not self.shuffles:
+                yield from islice(collecting, numbers.start, numbers.stop)
+                return
+            deque(collecting, maxlen=0)
+        assert self._cached is not None
+        examples = self._cached[2]
         if self.shuffles and not self._is_shuffled:
-            self._shuffle()
-        for number in numbers:
-            while number not in self._collected:
-                self._collect_next()
-            yield self._collected[number]
+            for segment in self._segments:
+                _shuffle([examples[number].examples for number in segment], segment.start)
+            self._is_shuffled = True
+        yield from map(examples.__getitem__, numbers)
 
     def collect(self, log: EventLog, windows: Sequence[range], segments: Sequence[range]) -> None:
         """Collects the examples of the windows in these segments; the events of the others are counted only."""
-        self._open(log, windows, segments)
-        self._collect_rest()
+        deque(self._collect_all(log, list(windows), segments), maxlen=0)
 
-    def _shuffle(self) -> None:
-        """Shuffles the examples of each segment, in place: a captured step reads them where they are."""
-        self._collect_rest()
-        for segment in self._segments:
-            parts = [self._collected[number].examples for number in segment]
-            sizes = [len(part.query_features) for part in parts]
-            order = torch.randperm(sum(sizes), generator=torch.Generator().manual_seed(segment.start))
-            for columns in zip(*parts, strict=True):
-                shuffled = torch.cat(columns)[order.to(columns[0].device)]
-                for column, part in zip(columns, torch.split(shuffled, sizes), strict=True):
-                    column.copy_(part)
-        self._is_shuffled = True
-
-    def _open(self, log: EventLog, windows: Sequence[range], segments: Sequence[range]) -> None:
-        self._log, self._windows, self._segments = log, list(windows), list(segments)
-        self._collecting, self._collected, self._is_shuffled = self._collect_all(), {}, False
-
-    def _collect_next(self) -> None:
-        number, examples = next(self._collecting)
-        self._collected[number] = examples
-
-    def _collect_rest(self) -> None:
-        self._collected.update(self._collecting)
-
-    def _collect_all(self) -> Iterator[tuple[int, WindowExamples]]:
-        log, ranges, state = self._log, self._windows, self._start()
-        assert log is not None
-        wanted = {number for segment in self._segments for number in segment}
+    def _collect_all(self, log: EventLog, ranges: list[range], segments: Sequence[range]) -> Iterator[WindowExamples]:
+        wanted = {number for segment in segments for number in segment}
+        state, collected = self._start(), dict[int, WindowExamples]()
         per_window = -(-self._num_examples // len(ranges))
 
         def collect(number: int) -> WindowExamples | None:
@@ -104,7 +82,21 @@ class ExampleCache:
             examples = self._collect(window, number, per_window, state)
             return WindowExamples(window, examples, state if number == len(ranges) - 1 else None)
 
-        numbers = range(max(wanted, default=-1) + 1)
-        for number, examples in zip(numbers, prefetch_map(collect, numbers, threads=1), strict=True):
+        last = max(wanted, default=-1)
+        for number, examples in enumerate(prefetch_map(collect, range(last + 1), threads=1)):
             if examples is not None:
-                yield number, examples
+                collected[number] = examples
+            if number == last:
+                self._cached, self._segments, self._is_shuffled = (log, ranges, collected), segments, False
+            if examples is not None:
+                yield examples
+
+
+def _shuffle(parts: list[Examples], seed: int) -> None:
+    """Shuffles the examples of several windows, in place: a captured step reads them where they are."""
+    sizes = [len(part.query_features) for part in parts]
+    order = torch.randperm(sum(sizes), generator=torch.Generator().manual_seed(seed))
+    for columns in zip(*parts, strict=True):
+        shuffled = torch.cat(columns)[order.to(columns[0].device)]
+        for column, part in zip(columns, torch.split(shuffled, sizes), strict=True):
+            column.copy_(part)
