@@ -25,7 +25,8 @@ class ForkServer:
     def run(self, *arguments, **kill):
         """Runs a command; returns its exit code, or -9 if it was killed.
 
-        signal=9, after=seconds, when=file: sends the signal so many seconds after the file exists, or the start.
+        signal=9, after=seconds: sends the signal that many seconds after the start, or after `when`, a file, exists,
+        or after `new_in`, a folder, holds a name that it did not hold at the start.
         """
         self.process.stdin.write(json.dumps({"arguments": [*map(str, arguments), "--json"], **kill}) + "\n")
         self.process.stdin.flush()
@@ -69,9 +70,11 @@ def serve(toys):
             torch.set_num_threads(1)
             main()
         when, after = Path(command.get("when", "/")), command.get("after", math.inf)
-        deadline = time.monotonic() + after if when.exists() else None
+        folder = Path(command.get("new_in", ""))
+        known = _names(folder) if "new_in" in command else None
+        deadline = None
         while True:
-            if deadline is None and when.exists():
+            if deadline is None and when.exists() and (known is None or _names(folder) - known):
                 deadline = time.monotonic() + after
             done, status = os.waitpid(child, os.WNOHANG)
             if done:
@@ -81,6 +84,10 @@ def serve(toys):
                 deadline = math.inf
             time.sleep(0.002)
         print(os.waitstatus_to_exitcode(status), flush=True)
+
+
+def _names(folder):
+    return set(os.listdir(folder)) if folder.exists() else set()
 
 
 if __name__ == "__main__":
