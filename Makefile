@@ -1,4 +1,4 @@
-# Every target sets up .venv by itself, once.
+# Every target sets up .venv by itself, once: the demos what a user installs, all others the rest too.
 #   make demo       every step on a small synthetic log
 #   make demo-retail  the same on real grocery purchases: about three minutes
 #   make test       all tests
@@ -17,15 +17,18 @@ PYTHONS := python3.11 python3.12 python3.13
 VENV := .venv
 CONSTRAINTS := constraints.txt
 BIN := $(VENV)/bin
+PACKAGE := $(VENV)/.package
 SETUP := $(VENV)/.ready
-EXTRAS := dev,docs,mlflow,plots,tensorboard,tune,datasets
+USER_EXTRAS := datasets,plots,serve,tune
+EXTRAS := $(USER_EXTRAS),dev,docs,http-tests,mlflow,tensorboard
+INSTALL = $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c $(CONSTRAINTS) -e
 
 .PHONY: demo demo-retail test test-fast test-pythons test-oldest check format bench mutants docs docs-serve dist clean
 
-demo: $(SETUP)
+demo: $(PACKAGE)
 	$(BIN)/dynedge demo --out demo --force
 
-demo-retail: $(SETUP)
+demo-retail: $(PACKAGE)
 	$(BIN)/dynedge demo --retail --out demo-retail --force
 
 test: $(SETUP)
@@ -42,7 +45,7 @@ test-pythons:
 
 test-oldest:
 	$(MAKE) --no-print-directory test-fast PYTHON=python3.11 VENV=.venv-oldest CONSTRAINTS=constraints-oldest.txt \
-		EXTRAS=dev,plots,tensorboard,tune
+		USER_EXTRAS=plots,serve,tune EXTRAS=dev,oldest,plots,tensorboard,tune
 
 check: $(SETUP)
 	$(BIN)/ruff check .
@@ -81,9 +84,13 @@ clean:
 	rm -rf .venv .venv-* demo demo-retail site dist
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
-$(SETUP): pyproject.toml $(CONSTRAINTS)
+$(PACKAGE): pyproject.toml $(CONSTRAINTS)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "dynedge needs Python 3.11 or later; try: make PYTHON=python3.11"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS) -e '.[$(EXTRAS)]'
+	$(INSTALL) '.[$(USER_EXTRAS)]'
+	@touch $@
+
+$(SETUP): $(PACKAGE)
+	$(INSTALL) '.[$(EXTRAS)]'
 	@touch $@

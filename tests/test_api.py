@@ -495,6 +495,8 @@ def test_evaluations_and_comparisons_are_frames(log, model, fitted_shop, tmp_pat
         dynedge.compare(other, fitted_shop)
     with pytest.raises(dynedge.UsageError, match="two or more fitted models, each of them once"):
         dynedge.compare(other, other)
+    with pytest.raises(dynedge.UsageError, match=r"compare\(one, other\)"):
+        dynedge.compare([other, model])
 
 
 def test_vectors_and_similar_items(log, model):

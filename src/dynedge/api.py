@@ -359,8 +359,8 @@ def compare(*models: Model, protocol: str = "full", lists: bool = False, quiet: 
     >>> compare(Model("popular").fit(frame), Model("recent").fit(frame)).best
     'recent'
     """
-    if len(set(models)) < max(len(models), 2):
-        raise UsageError("compare takes two or more fitted models, each of them once.")
+    if not all(isinstance(model, Model) for model in models) or len(set(models)) < max(len(models), 2):
+        raise UsageError("compare takes two or more fitted models, each of them once: compare(one, other).")
     check_comparable([model._fitted().folder for model in models])
     evaluated = [model._ranks(None, protocol, quiet) for model in models]
     names: dict[str, str] = {}

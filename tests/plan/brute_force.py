@@ -120,12 +120,13 @@ def fewest_dnodes(prev: Array, depth: int) -> int:
     rows = coo_array(
         (np.repeat([1.0, -1.0, 1.0], len(row)), (np.tile(row, 3), np.concatenate(column))),
         shape=(len(row), above.size + links),
-    )
+    ).tocsr()
+    rows.indices, rows.indptr = (part.astype(np.int32) for part in (rows.indices, rows.indptr))  # for older scipy
     low, high = np.zeros(above.size + links), np.ones(above.size + links)
     low[above[:, 0]], high[above[:, depth]] = 1, 0
     is_integer = np.r_[np.zeros(above.size), np.ones(links)]
     solution = milp(
-        is_integer, constraints=LinearConstraint(rows.tocsr(), lb=0), integrality=is_integer, bounds=Bounds(low, high)
+        is_integer, constraints=LinearConstraint(rows, lb=0), integrality=is_integer, bounds=Bounds(low, high)
     )
     assert solution.success, solution.message
     return round(solution.fun)

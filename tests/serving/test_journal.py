@@ -2,6 +2,7 @@
 
 import sqlite3
 import uuid
+from contextlib import ExitStack, closing
 
 import pytest
 
@@ -16,22 +17,24 @@ def path(tmp_path):
     return tmp_path / "journal.sqlite"
 
 
+@pytest.fixture
+def open_sqlite(path):
+    """Opens a journal in a file, as often as it is called."""
+    with ExitStack() as opened:
+        yield lambda: opened.enter_context(closing(SqliteJournal(path)))
+
+
 @pytest.fixture(params=["sqlite", "redis"])
-def open_journal(request, path):
+def open_journal(request):
     """Opens one journal, as often as it is called."""
-    opened = []
-    if request.param == "redis":
-        from dynedge.serving.redis_journal import RedisJournal
+    if request.param == "sqlite":
+        yield request.getfixturevalue("open_sqlite")
+        return
+    from dynedge.serving.redis_journal import RedisJournal
 
-        url = request.getfixturevalue("redis_server").url(uuid.uuid4().hex)
-
-    def opening():
-        opened.append(SqliteJournal(path) if request.param == "sqlite" else RedisJournal(url))
-        return opened[-1]
-
-    yield opening
-    for journal in opened:
-        journal.close()
+    url = request.getfixturevalue("redis_server").url(uuid.uuid4().hex)
+    with ExitStack() as opened:
+        yield lambda: opened.enter_context(closing(RedisJournal(url)))
 
 
 def all_of(journal, position=0):
@@ -115,8 +118,8 @@ def test_the_first_run_replays_everything_and_a_later_one_what_is_newer_than_its
     assert journal.register_run("first", 100.0) == (0, float("-inf"))
 
 
-def test_a_full_disk_rolls_a_commit_back_and_the_journal_continues_once_there_is_space(path):
-    journal = SqliteJournal(path)
+def test_a_full_disk_rolls_a_commit_back_and_the_journal_continues_once_there_is_space(open_sqlite):
+    journal = open_sqlite()
     assert journal.append([Event("u", "i", 1.0)]).is_new == [True]
     pages = journal._writer.execute("PRAGMA page_count").fetchone()[0]
     journal._writer.execute(f"PRAGMA max_page_count = {pages + 2}")
@@ -129,42 +132,52 @@ def test_a_full_disk_rolls_a_commit_back_and_the_journal_continues_once_there_is
     assert len(all_of(journal)) == journal.end == 201
 
 
-def test_commits_are_synchronous(path):
-    journal = SqliteJournal(path)
+def test_commits_are_synchronous(open_sqlite):
+    journal = open_sqlite()
     assert journal._writer.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
     assert journal._writer.execute("PRAGMA synchronous").fetchone()[0] == 2
 
 
 @pytest.mark.parametrize("version", [1, 7])
-def test_a_file_that_is_not_a_journal_or_of_another_version_is_refused(path, version):
+def test_a_file_that_is_not_a_journal_or_of_another_version_is_refused(path, open_sqlite, version):
     path.write_bytes(b"something else" * 1000)
     with pytest.raises(DataError, match="cannot be used as a journal"):
-        SqliteJournal(path)
+        open_sqlite()
     path.unlink()
     with sqlite3.connect(path) as other:
         other.execute(f"PRAGMA user_version = {version}")
     other.close()
     with pytest.raises(DataError, match=f"journal of version {version}, but this dynedge reads version {VERSION}"):
-        SqliteJournal(path)
+        open_sqlite()
 
 
-def test_damaged_pages_and_rows_that_are_no_events_give_a_sentence(path):
-    journal = SqliteJournal(path)
+def test_damaged_pages_and_rows_that_are_no_events_give_a_sentence(path, open_sqlite):
+    journal = open_sqlite()
     journal.append([Event(f"user {k}", "item", float(k), (1.0,)) for k in range(3000)])
     journal._writer.execute("UPDATE events SET features = x'00' WHERE position = 2")
     with pytest.raises(DataError, match=r"journal.* is damaged \(position 2 is no event\): restore it from a backup"):
-        SqliteJournal(path).read(0)
+        open_sqlite().read(0)
     journal._writer.execute("DELETE FROM events WHERE position = 2")
     with pytest.raises(DataError, match=r"journal.* is damaged \(position 2 is missing\)"):
-        SqliteJournal(path).read(0)
+        open_sqlite().read(0)
     journal._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     journal.close()
     whole = bytearray(path.read_bytes())
     whole[4 * 4096 : 24 * 4096] = bytes(20 * 4096)
     path.write_bytes(whole)
     with pytest.raises(DataError, match="is damaged"):
-        all_of(SqliteJournal(path))
-    journal = SqliteJournal(path)
+        all_of(open_sqlite())
+    journal = open_sqlite()
     journal._writer.execute("ALTER TABLE runs RENAME COLUMN fingerprint TO print")
     with pytest.raises(DataError, match="is damaged"):
         journal.register_run("abc", 0.0)
+
+
+def test_a_damaged_name_in_the_schema_gives_a_sentence(path, open_sqlite):
+    """SQLite quotes the name in its message, which is no text then."""
+    journal = open_sqlite()
+    journal._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    journal.close()
+    path.write_bytes(path.read_bytes().replace(b"event_id IS NOT", b"event\xf2id IS NOT"))
+    with pytest.raises(DataError, match="cannot be used as a journal"):
+        open_sqlite()

@@ -108,6 +108,31 @@ def test_an_interrupted_refresh_ends_like_an_uninterrupted_one(served, tmp_path,
     assert (len(read_log(tmp_path / "log")), Session.open(run).coverage.events) == (3300, 3300)
 
 
+@pytest.mark.parametrize("content", ["", "[1]", '{"events": 1}', "[" * 100_000])
+def test_a_damaged_record_of_an_unfinished_swap_has_a_sentence(cli_run, served, monkeypatch, content):
+    run, data, journal = served
+    monkeypatch.setattr(refreshing, "mean", lambda name, ranks: 0.5)
+    with monkeypatch.context() as patched, pytest.raises(SystemExit):
+        patched.setattr(refreshing, "_finish_swap", lambda *_: sys.exit())
+        refreshing.refresh(run, data, journal)
+    (run / "refresh.json").write_text(content)
+    code, _, err = cli_run("refresh", run, "--data", data)
+    assert (code, "refresh.json is damaged" in err, "bug" in err) == (3, True, False)
+    (run / "refresh.json").unlink()
+    run.with_name("run.next").rename(run.with_name("run.previous"))
+    code, _, err = cli_run("refresh", run, "--data", data)
+    assert (code, "nothing new to learn from" in err) == (3, True)
+
+
+@pytest.mark.parametrize("content", ["", "[1]", "5", '{"accepted_total": "x", "dropped_at": null}', "[" * 100_000])
+def test_a_damaged_record_of_the_service_counts_as_the_first_refresh(served, monkeypatch, content):
+    run, data, journal = served
+    (data / "refresh.json").write_text(content)
+    monkeypatch.setattr(refreshing, "mean", lambda name, ranks: 0.5)
+    refreshed = refreshing.refresh(run, data, journal)
+    assert (refreshed.accepted, refreshed.accepted_total) == (True, 1)
+
+
 def test_a_service_reloads_what_it_has_learned(served, monkeypatch):
     run, data, journal = served
     engine = Engine(run, data)

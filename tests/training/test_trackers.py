@@ -37,10 +37,9 @@ def test_tensorboard_files_have_every_number(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore")  # of MLflow's own dependencies
-def test_a_local_mlflow_store_has_settings_and_numbers_in_one_run(tmp_path, monkeypatch):
+def test_a_local_mlflow_store_has_settings_and_numbers_in_one_run(tmp_path):
     mlflow = pytest.importorskip("mlflow", reason="pip install 'dynedge[mlflow]'")
-    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-    uri = (tmp_path / "store").as_uri()
+    uri = f"sqlite:///{tmp_path / 'store.db'}"
     (tmp_path / "run").mkdir()
     train(tmp_path / "run", f"mlflow:{uri}")
     client = mlflow.MlflowClient(tracking_uri=uri)

@@ -1,5 +1,6 @@
 """Prefetching: order, errors at their place, a bounded number of results ahead, and consumers that stop early."""
 
+import gc
 import threading
 import time
 
@@ -77,23 +78,57 @@ def test_an_error_is_raised_after_the_results_before_it() -> None:
     assert received == [1, 2]
 
 
-def test_a_consumer_that_stops_early_does_not_wait_for_queued_work() -> None:
+def test_a_consumer_that_stops_early_does_not_wait() -> None:
     release, started = threading.Event(), threading.Event()
+    ended = threading.Event()
     ran: list[int] = []
 
     def work(item: int) -> int:
+        ran.append(item)
         if item == 1:
             started.set()
             release.wait(10)
-        ran.append(item)
+            ended.set()
         return item
 
     results = prefetch_map(work, range(100), threads=1, ready=5)
     assert next(results) == 0
     assert started.wait(10)
-    threading.Timer(0.05, release.set).start()
     results.close()  # type: ignore[attr-defined]
+    assert not ended.is_set()
+    release.set()
+    assert ended.wait(10)
+    for thread in threading.enumerate():
+        if thread.name.startswith("dynedge-prefetch"):
+            thread.join(10)
     assert ran == [0, 1], "the running item ends, the queued ones are cancelled"
+
+
+def test_a_generator_in_a_cycle_that_a_starting_thread_collects_does_not_block_it() -> None:
+    """The collector may run in a thread before it has started, for which whoever started it waits."""
+    release = threading.Event()
+
+    def abandon() -> None:
+        results = prefetch_map(lambda item: item == 0 or release.wait(60), range(9), threads=1)
+        cycle: list[object] = [results]
+        cycle.append(cycle)
+        assert next(results)
+
+    class Collecting(threading.Thread):
+        def _set_ident(self) -> None:  # called in the new thread before `start` returns
+            super()._set_ident()  # type: ignore[misc]
+            gc.collect()
+
+    gc.disable()
+    try:
+        abandon()
+        starter = threading.Thread(target=lambda: Collecting(target=int).start(), daemon=True)
+        starter.start()
+        starter.join(10)
+        assert not starter.is_alive()
+    finally:
+        release.set()
+        gc.enable()
 
 
 def test_a_generator_closed_by_its_own_thread_does_not_wait_for_itself():

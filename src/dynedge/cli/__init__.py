@@ -11,7 +11,7 @@ import typer
 
 from dynedge import __version__
 from dynedge.cli.help_format import SectionedGroup
-from dynedge.errors import CommonError, DataError, DynedgeError
+from dynedge.errors import CommonError, DynedgeError
 from dynedge.utils import progress
 
 app = typer.Typer(
@@ -50,12 +50,7 @@ def _options(
         False, "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
     ),
 ) -> None:
-    try:
-        os.getcwd()
-    except FileNotFoundError:  # torch would end the process with a message of its own
-        raise DataError(
-            "the current directory no longer exists; change to another one (cd) and run the command again."
-        ) from None
+    pass
 
 
 def main() -> None:
@@ -66,6 +61,10 @@ def main() -> None:
 
 def run(arguments: list[str]) -> int:
     """Runs a command and returns its exit code; an error is one sentence on stderr, never a traceback."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:  # importing numpy or torch would end the process with a message of its own
+        return _fail("the current directory no longer exists; change to another one (cd) and repeat the command.", 3)
     _register_commands()
     try:
         return int(app(arguments, standalone_mode=False) or 0)

@@ -128,6 +128,8 @@ def _statistics_text(log: Path, statistics: dict[str, Any]) -> str:
 def _label(statistics: dict[str, Any]) -> str:
     if statistics["positive"]:
         return f"a label; {statistics['left_out']:,} rows without a label {statistics['positive']} were left out"
+    if statistics["label_is_feature"]:
+        return "a label, which is the last feature"
     return "a label, which models do not use" if statistics["label"] else "no label"
 
 

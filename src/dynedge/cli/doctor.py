@@ -20,7 +20,7 @@ from dynedge.cli import app
 from dynedge.cli.options import Json
 
 PACKAGES = "torch", "numpy", "numba", "pyarrow", "typer", "rich", "safetensors"
-FOR_DEVELOPMENT = {"dev", "peers"}  # extras that users do not need
+FOR_DEVELOPMENT = {"dev", "http-tests", "oldest", "peers"}  # extras that users do not need
 
 
 @app.command()

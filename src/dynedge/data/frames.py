@@ -83,7 +83,7 @@ class Frame(ToFrames):
 
 def is_frame(data: Any) -> bool:
     """Returns whether `as_arrow` takes it."""
-    return isinstance(data, Mapping) or hasattr(data, "__arrow_c_stream__") or _is_pandas(data)
+    return isinstance(data, Mapping) or hasattr(data, "__arrow_c_stream__") or _is_pandas(data) or _is_polars(data)
 
 
 def infer_column(frame: Any, argument: str, default: str, names: set[str]) -> str:
@@ -110,6 +110,8 @@ def as_arrow(frame: Any) -> Any:
     try:
         if _is_pandas(frame):
             return pa.Table.from_pandas(frame, preserve_index=False)
+        if _is_polars(frame):
+            return frame.to_arrow()  # with text of a type that every pyarrow can read
         return pa.table(dict(frame)) if isinstance(frame, Mapping) else pa.table(frame)
     except (pa.ArrowException, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())
@@ -177,3 +179,7 @@ def _column_names(frame: Any) -> list[str]:
 
 def _is_pandas(data: Any) -> bool:
     return type(data).__module__.startswith("pandas.") and hasattr(data, "columns")
+
+
+def _is_polars(data: Any) -> bool:
+    return type(data).__module__.startswith("polars.") and hasattr(data, "to_arrow")

@@ -42,6 +42,7 @@ def describe(log: EventLog) -> dict[str, Any]:
         "item_features": log.metadata.get("item_features", []),
         "user_features": log.metadata.get("user_features", []),
         "label": log.label is not None,
+        "label_is_feature": bool(log.metadata.get("label_is_feature")),
         "positive": log.metadata.get("positive"),
         "left_out": log.metadata.get("left_out", 0),
         "unused_columns": log.metadata.get("unused_columns", []),

@@ -21,7 +21,7 @@ from dynedge.data.frames import ids_to_arrow, library
 from dynedge.data.id_index import GrowableIdIndex
 from dynedge.errors import UsageError
 from dynedge.inference.session import Session
-from dynedge.models.capabilities import Searchable
+from dynedge.models.capabilities import Searchable, capable
 from dynedge.utils.array_type import Array
 from dynedge.utils.atomic_io import atomic_folder
 
@@ -29,6 +29,7 @@ SUMMARY = "index.json"
 MEASURED_USERS = 1000  # whose exact lists the index is compared with
 FLAT_ITEMS = 10_000  # below this, faiss compares all vectors
 PROBES, EF_CONSTRUCTION, M = 16, 200, 16
+ABLE = "edge-paper-small"  # a model that has an index
 SAME = 1e-4  # largest difference of base scores, relative to all scores, that is rounding
 
 Search = Callable[[Array, int], Array]  # queries float32[n, D], k -> items int64[n, k]
@@ -72,7 +73,11 @@ def recall(exact: Array, found: Array) -> float:
 def _vectors(session: Session) -> tuple[Array, Array]:
     """(items float32[I, D], queries of all users float32[U, D]); UsageError if scores are not inner products."""
     name = session.config.name
-    model = session.require(Searchable, "has no vectors whose inner products are its scores")
+    model = capable(session.model, Searchable)
+    if model is None:
+        raise UsageError(
+            f"{session.folder}: the model {name} has no vectors whose inner products are its scores; {ABLE} has."
+        )
     items = np.ascontiguousarray(model.item_matrix(torch.arange(len(session.items)), session.state).float().numpy())
     queries = np.empty((len(session.users), items.shape[1]), np.float32)
     for user in range(len(queries)):
@@ -81,7 +86,7 @@ def _vectors(session: Session) -> tuple[Array, Array]:
         if float(base.max() - base.min()) > SAME * (1 + float(np.abs(items @ queries[user]).max())):
             raise UsageError(
                 f"{session.folder}: scores of the model {name} have other parts than inner products (counts, items "
-                "already seen); an index of vectors cannot give its lists. edge-paper-small has inner products only."
+                f"already seen); an index of vectors cannot give its lists. {ABLE} has inner products only."
             )
     return items, queries
 

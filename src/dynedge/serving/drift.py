@@ -92,8 +92,8 @@ class _StateHistory:
         self._mean = states.mean(0) if len(states) else np.zeros(width, np.float32)
         spectrum = np.linalg.eigh(np.cov(states.T.astype(np.float64)) if len(states) > 1 else np.eye(width))
         self._components = spectrum.eigenvectors[:, : -min(3, width + 1) : -1].astype(np.float32)
-        self._rows, self._times = np.full(CAPACITY, -1, np.int64), np.zeros(CAPACITY)
-        self._states, self._next = np.zeros((CAPACITY, width), np.float32), 0
+        self._rows, self._times = np.full(CAPACITY, -1, np.int64), np.full(CAPACITY, 0.0)
+        self._states, self._next = np.full((CAPACITY, width), 0, np.float32), 0  # not zeros: memory is taken now
 
     def append(self, rows: Array, times: Array, states: Array) -> None:
         slots = (self._next + np.arange(len(rows))) % CAPACITY

@@ -97,7 +97,13 @@ def _is_parent(folder: Path, run: Path) -> bool:
 
 def _finish_swap(run: Path, old: Path, data: Path) -> Refreshed:
     """Records the swap and moves the old run to RUN.previous; repeating it does no harm."""
-    refreshed = Refreshed(**json.loads((run / RECORD).read_bytes()))
+    try:
+        refreshed = Refreshed(**json.loads((run / RECORD).read_bytes()))
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        raise DataError(
+            f"{run / RECORD} is damaged ({error}). It records a refresh that has replaced the run; remove the file, "
+            f"and rename {old} to {run.name}.previous or remove it, to go on without that record."
+        ) from None
     write_text(data / RECORD, json.dumps(asdict(refreshed)) + "\n")
     previous = run.with_name(run.name + ".previous")
     shutil.rmtree(previous, ignore_errors=True)
@@ -106,10 +112,12 @@ def _finish_swap(run: Path, old: Path, data: Path) -> Refreshed:
 
 
 def _read_record(data: Path) -> dict[str, int]:
+    """Returns the integers of the service's record; one that is missing or damaged counts as the first refresh."""
     try:
-        return dict(json.loads((data / RECORD).read_bytes()))
-    except (OSError, ValueError):
+        record = dict(json.loads((data / RECORD).read_bytes()))
+    except (OSError, ValueError, TypeError, RecursionError):
         return {}
+    return {name: value for name, value in record.items() if isinstance(value, int)}
 
 
 def _append_journal(session: Session, journal: Journal, log: EventLog, data: Path) -> int:

@@ -27,7 +27,7 @@ from dynedge.utils.atomic_io import PARTIAL, file_sha256, write_atomically, writ
 from dynedge.utils.file_checks import check_regular, read_json_object
 from dynedge.utils.tensor_io import Tensors, load_tensors
 
-VERSION = 4
+VERSION = 5
 RETAINED = 2  # snapshots of a run
 ABANDONED_SECONDS = 86400.0  # age at which snapshots of other runs and unfinished files are removed
 WRITE_BYTES = 1 << 22  # bytes written at once; other threads run in between

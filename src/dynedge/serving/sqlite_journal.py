@@ -18,6 +18,7 @@ JOURNAL = "journal.sqlite"  # in a service's data folder
 VERSION = 2
 READ_EVENTS = 4096  # events read together
 LOOKUP_IDS = 500  # event ids looked up in one query
+DAMAGE = sqlite3.DatabaseError, UnicodeDecodeError  # the latter: SQLite's message quotes a damaged name
 FULL = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}
 
 TABLES = f"""
@@ -41,8 +42,9 @@ class SqliteJournal:
     def __init__(self, path: Path) -> None:
         self.path, self.name = path, str(path)
         self._newest: list[Entry] = []  # of the last append
+        self._opened: list[sqlite3.Connection] = []
         try:
-            self._writer = _connect(path)
+            self._writer = self._connect()
             version = self._writer.execute("PRAGMA user_version").fetchone()[0]
             if version not in (0, VERSION):
                 raise DataError(
@@ -51,12 +53,25 @@ class SqliteJournal:
                 )
             self._writer.executescript(TABLES)
             self.end = self._scalar("SELECT coalesce(max(position), 0) FROM events")
-        except sqlite3.DatabaseError as error:
+        except DAMAGE as error:
+            self.close()
             raise DataError(f"{path} cannot be used as a journal: {error}.") from None
+        except DataError:
+            self.close()
+            raise
         self._readers, self._lock = threading.local(), threading.Lock()
 
     def close(self) -> None:
-        self._writer.close()
+        while self._opened:
+            self._opened.pop().close()
+
+    def _connect(self) -> sqlite3.Connection:
+        """Returns a connection that `close` closes."""
+        connection = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
+        self._opened.append(connection)
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        return connection
 
     @property
     def count(self) -> int:
@@ -162,11 +177,11 @@ class SqliteJournal:
 
     def _rows(self, where: str, *parameters: Any) -> list[tuple[Any, ...]]:
         if not hasattr(self._readers, "connection"):
-            self._readers.connection = _connect(self.path)
+            self._readers.connection = self._connect()
         query = f"SELECT position, event_id, user_id, item_id, time, features FROM events WHERE {where}"
         try:
             return list(self._readers.connection.execute(query, parameters))
-        except sqlite3.DatabaseError as error:
+        except DAMAGE as error:
             raise self._damaged(str(error)) from None
 
     def _entry(self, row: tuple[Any, ...]) -> Entry:
@@ -184,13 +199,6 @@ class SqliteJournal:
 
     def _scalar(self, query: str) -> int:
         return int(self._writer.execute(query).fetchone()[0])
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = FULL")
-    return connection
 
 
 def _row(entry: Entry) -> tuple[Any, ...]:

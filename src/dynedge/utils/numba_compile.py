@@ -22,6 +22,7 @@ from typing import Any
 
 import numba
 import numpy as np
+from numba import types
 from numba.core import event
 from numba.core.caching import CompileResultCacheImpl, FunctionCache
 from numba.core.dispatcher import Dispatcher
@@ -41,10 +42,24 @@ def compiled(function: Any = None, **options: Any) -> Any:
         dispatcher = numba.njit(nogil=True, **options)(function)
         if isinstance(dispatcher, Dispatcher):  # with NUMBA_DISABLE_JIT it is a plain function
             dispatcher._cache = _LazyCache(dispatcher)  # type: ignore[attr-defined]
+            if "inline" not in options:
+                _drop_literals(dispatcher)
             _kernels.append(dispatcher)
         return dispatcher
 
     return wrap if function is None else wrap(function)
+
+
+def _drop_literals(dispatcher: Any) -> None:
+    """Calls from other kernels with different constants share one version: numba compiles one for each constant."""
+    get_call_template = dispatcher.get_call_template
+
+    def without_literals(args: Any, kws: Any) -> Any:
+        return get_call_template(
+            tuple(map(types.unliteral, args)), {name: types.unliteral(kind) for name, kind in kws.items()}
+        )
+
+    dispatcher.get_call_template = without_literals
 
 
 def count_missing_kernels() -> int:

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import count, repeat
-from threading import current_thread
+from itertools import repeat
 from typing import Any, TypeVar
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-_pools = count()
 READY = 2  # results held ready for the consumer, beyond those being computed
 
 
@@ -21,14 +19,15 @@ def prefetch_map(
 ) -> Iterator[Result]:
     """Yields work(item) for each item, in order, computed in threads ahead of the consumer; 0 threads: on demand.
 
-    An error of `work` is raised where its result was due. A consumer that stops early does not wait for queued work.
+    An error of `work` is raised where its result was due. A consumer that stops early does not wait: queued work is
+    cancelled, and what is being computed ends in the background.
     """
     if threads == 0:
         yield from map(work, items)
         return
     pending: deque[Future[Result]] = deque()
-    name = f"dynedge-prefetch-{next(_pools)}"
-    pool = ThreadPoolExecutor(threads, name)
+    pool = ThreadPoolExecutor(threads, "dynedge-prefetch")
+    abandoned = False
     try:
         for item in items:
             pending.append(pool.submit(work, item))
@@ -36,9 +35,12 @@ def prefetch_map(
                 yield pending.popleft().result()
         while pending:
             yield pending.popleft().result()
+    except GeneratorExit:
+        abandoned = True
+        raise
     finally:
-        # An abandoned generator may be collected in one of its own threads, which cannot wait for itself.
-        pool.shutdown(wait=not current_thread().name.startswith(f"{name}_"), cancel_futures=True)
+        # The garbage collector may close it in any thread: one of its own, or one that another thread waits for.
+        pool.shutdown(wait=not abandoned, cancel_futures=True)
 
 
 def prefetch(items: Iterable[Item], depth: int = 3) -> Iterator[Item]:

@@ -40,6 +40,11 @@ def test_only_rows_with_a_positive_label_are_kept(prepared, tmp_path, condition,
 def test_a_log_says_what_is_not_used(prepared, cli_run, tmp_path):
     assert "not used  columns note\n" in prepared()[1]
     assert "a label, which models do not use" in cli_run("info", tmp_path / "log")[1]
+    prepared("--label-feature")
+    assert (
+        "1 features, 0 item features, 0 user features, a label, which is the last feature"
+        in cli_run("info", tmp_path / "log")[1]
+    )
     prepared("--positive", ">=4")
     shown = cli_run("info", tmp_path / "log")[1]
     assert "a label; 2 rows without a label >=4 were left out" in shown

@@ -605,7 +605,9 @@ def test_a_stream_that_is_not_read_to_its_end_ends_its_thread(tmp_path, monkeypa
     gc.disable()  # not by the garbage collector, which may run in any thread
     try:
         assert text_reader.text_columns(tmp_path / "a.csv", Schema(), b"") == ["user_id", "item_id", "timestamp"]
-        assert not set(threading.enumerate()) - before
+        for thread in set(threading.enumerate()) - before:
+            thread.join(10)
+            assert not thread.is_alive()
     finally:
         gc.enable()
 
