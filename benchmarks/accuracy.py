@@ -48,7 +48,7 @@ COLUMNS = (
 Variant = tuple[str, list[str]]  # model or recipe, and settings
 HEURISTICS: dict[str, Variant] = {name: (name, []) for name in RECIPES}
 MAIN: dict[str, Variant] = {
-    name: (name, []) for name in ("edge", "memory", "counts", "recurrence", "edge-paper-small")
+    name: (name, []) for name in ("edge", "memory", "counts", "recurrence", "edge-paper-small", "edge-paper-large")
 }
 
 # From the paper's model without d-nodes and active entities, one addition after another; then parts of the memory.
@@ -125,6 +125,7 @@ def main() -> None:
     parser.add_argument("--variants", help="Names of variants, separated by semicolons; default: all.")
     parser.add_argument("--seeds", type=int, default=3, help="Number of seeds.")
     parser.add_argument("--epochs", type=int, default=20, help="Maximum number of epochs.")
+    parser.add_argument("--split", default="", help="Shares of the split, as 0.7,0.15,0.15; default: the log's.")
     parser.add_argument("--jobs", type=int, default=1, help="Number of runs at the same time.")
     parser.add_argument("--seed", type=int, default=0, help="Seed of `one`.")
     parser.add_argument("--out", type=Path, help="Folder for the image of `plot`.")
@@ -153,7 +154,7 @@ def run(args: argparse.Namespace) -> None:
         log, experiment, variant, seed = task
         command = [sys.executable, __file__, "one", "--logs", args.logs, "--runs", args.runs, "--names", log]
         command += ["--experiments", experiment, "--variants", variant, "--seed", seed]
-        command += ["--epochs", args.epochs]
+        command += ["--epochs", args.epochs, "--split", args.split]
         ended = subprocess.run([str(word) for word in command], check=False, capture_output=True, text=True)
         message = ended.stdout.strip() if ended.returncode == 0 else f"{task} failed: {ended.stderr[-500:]}"
         print(f"{time.monotonic() - began:6.0f} s  {message}", flush=True)
@@ -170,7 +171,7 @@ def run_one(args: argparse.Namespace) -> None:
     config = recipe_config(name)
     if args.experiments == "solvers" and settings:
         settings = [*settings, f"model.depth={quarter_depth(args.logs / args.names)}"]
-    training = [f"training.seed={args.seed}"]
+    training = [f"training.seed={args.seed}", f"training.split={args.split}"]
     if name not in RECIPES:
         training.append(f"training.epochs={args.epochs}")
     config = override(config, [*training, *settings])

@@ -12,7 +12,6 @@ command in a subprocess, start of Python, syncing and all, on a log that has bee
 from __future__ import annotations
 
 import argparse
-import resource
 import sys
 import tempfile
 from pathlib import Path
@@ -54,19 +53,11 @@ def measure(log: Path, file: Path, rows: int, rule: str, repeats: int) -> None:
     for _ in range(repeats):
         before = read_log(log)
         write_new_rows(before, rows, file, late=rule == "merge")
-        cpu = cpu_seconds()
-        seconds, peak = run([*append_command(log, file), "--late", rule])
-        results.append((seconds, cpu_seconds() - cpu, peak))
+        results.append(run([*append_command(log, file), "--late", rule]))
         assert len(read_log(log)) == len(before) + rows
     seconds, cpu, peak = min(results)
     sizes = f"{len(before):12,} {before.num_users:10,} {before.num_items:10,} {rows:10,}"
     print(f"{sizes} {rule:>7} {seconds:8.2f} {cpu:6.2f} {peak:9,}", flush=True)
-
-
-def cpu_seconds() -> float:
-    """Processor time of all subprocesses so far: unlike the elapsed time, hardly longer on a busy machine."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
 
 
 def append_command(log: Path, file: Path) -> list[str]:

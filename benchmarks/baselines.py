@@ -101,7 +101,8 @@ def _store_settings(args: argparse.Namespace, log: str, model: str) -> None:
         return
     best = max(map(json.loads, trials), key=lambda trial: trial["valid_mrr"] or 0.0)
     chosen = _read_settings(args.settings)
-    searched = f"{len(trials)} trials of {args.epochs} epochs"
+    part = f" on the last {args.last:,} events" if _tuning_log(args, log) != args.logs / log else ""
+    searched = f"{len(trials)} trials of {args.epochs} epochs{part}"
     chosen.setdefault(log, {})[model] = {**best["changed"], SEARCH: searched}
     lines = ["# Settings that `baselines.py tune` chose for each log and model, and the search that chose them.\n"]
     for name in sorted(chosen):

@@ -32,6 +32,7 @@ import torch
 from gpu_limits import Limits, gpu_time
 from machine_info import describe_machine, peak_memory_mib
 from paper_setting import PAPER
+from torch.profiler import ProfilerActivity, profile
 
 from dynedge.data.log import EventLog, read_log
 from dynedge.data.synthetic import synthesize
@@ -96,6 +97,9 @@ def main() -> None:
     )
     parser.add_argument("--recipe", choices=RECIPES, default="edge-paper", help="Model.")
     parser.add_argument("--peers", action="store_true", help="Comparison with PyG's TGN and JODIE.")
+    parser.add_argument(
+        "--kernels", type=int, default=0, help="Number of kernels to list, by GPU time in the middle window's step."
+    )
     parser.add_argument(
         "--csv", type=Path, default=None, help="CSV file to append a row per case to, for gpu_plot.py."
     )
@@ -169,6 +173,8 @@ def run(name: str, log: EventLog, settings: dict[str, Any], args: argparse.Names
     phases = trainer.phases()
     parts = ", ".join(f"{phase} {phases[phase]:.2f}" for phase in PHASES)
     print(f"  GPU busy {sum(phases.values()):.2f} s: {parts}; CPU {best.busy:.2f} s", flush=True)
+    if args.kernels:
+        trainer.print_kernels(args.kernels)
     for protocol in filter(None, args.evaluate.split(",")):
         for repeat in ("first", "second"):  # the first compiles
             count, seconds = trainer.evaluate(protocol, args.evaluate_events)
@@ -255,6 +261,21 @@ class Trainer:
             for phase, seconds in self._profile(batch, state, Step(0, 0, number)).items():
                 took[phase] += seconds * every
         return took
+
+    def print_kernels(self, most: int) -> None:
+        """Prints which kernels take the longest in the step of the middle window."""
+        number, state = self.core.config.windows // 2, self.model.start()
+        batch = next(self.model.batches(self.log, self.model.training_windows(self.train_end), number))
+        step = TrainingStep(self.model, self.optimizer, self.config)
+        for _ in range(2):  # the first compiles
+            with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as profiled:
+                step._run(lambda: self.model.loss(batch, state, Step(0, 0, number)))
+                torch.cuda.synchronize()
+        events = sorted(profiled.key_averages(), key=lambda event: -event.self_device_time_total)
+        total, launches = sum(event.self_device_time_total for event in events), sum(event.count for event in events)
+        print(f"  window {number}, {len(batch.window):,} events: {total / 1e3:.3f} ms in {launches} launches")
+        for event in events[:most]:
+            print(f"    {event.self_device_time_total:9.1f} µs {event.count:4} × {event.key[:140]}", flush=True)
 
     def recall(self, max_events: int) -> float:
         """Returns Recall@10 among all items on the events right after the training events."""

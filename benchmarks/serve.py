@@ -11,9 +11,10 @@ independent of earlier responses; a request without a free connection waits, and
 scheduled time. Of ten requests, five are for recommendations of one user, three send 1 to 20 events, one is for
 similar items and one for recommendations of ten users.
 
-With --replicas, each replica has a client process with --readers connections, which ask for recommendations as fast
-as they are answered, while one more client sends 20 events a second. This needs redis-server, the packages of the
-extras `serve` and `redis`, and two cores per replica.
+With --replicas, each replica has a core of its own, and so has its client process, whose --readers connections ask
+for recommendations as fast as they are answered, while one more client sends 20 events a second, which every replica
+applies. All replicas run all the time; 1, 2, 4, … of them are asked, in turn, several times. This needs redis-server,
+the packages of the extras `serve` and `redis`, and two cores per replica.
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Coroutine
-from contextlib import ExitStack
+from collections.abc import Coroutine, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import cached_property
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -41,7 +43,7 @@ import numpy as np
 import torch
 from machine_info import describe_machine
 
-from dynedge.data.log import EventLog
+from dynedge.data.log import EventLog, read_log
 from dynedge.data.synthetic import synthesize
 from dynedge.data.windows import Window
 from dynedge.inference.event_input import Event
@@ -65,6 +67,8 @@ def main() -> None:
     parser.add_argument("--events", type=int, default=50_000, help="Number of events of the synthetic log.")
     parser.add_argument("--replicas", type=int, default=0, help="Reads of up to this many replicas instead.")
     parser.add_argument("--readers", type=int, default=4, help="Connections per replica, with --replicas.")
+    parser.add_argument("--rounds", type=int, default=3, help="Measurements of each number of replicas.")
+    parser.add_argument("--folder", type=Path, help="Log and run of an earlier call, or to be made there.")
     parser.add_argument("--parts", action="store_true", help="Only the parts: observe, recommend and top-k search.")
     args = parser.parse_args()
     print(f"{describe_machine()}; torch {torch.__version__}, {torch.get_num_threads()} threads")
@@ -74,9 +78,9 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory(prefix="serve-") as folder:
         root = Path(folder)
-        log, run = train(root, args.recipe, args.events)
+        log, run = train(args.folder or root, args.recipe, args.events)
         if args.replicas:
-            benchmark_replicas(root, log, run, args.replicas, args.readers, min(args.seconds, 20.0))
+            benchmark_replicas(root, log, run, args.replicas, args.readers, min(args.seconds, 20.0), args.rounds)
             return
         with Service(run, root / "data") as service:
             answers(load(service, log, min(5.0, args.seconds), args.rate, args.connections))  # warm-up
@@ -91,6 +95,9 @@ def main() -> None:
 
 
 def train(root: Path, recipe: str, events: int) -> tuple[EventLog, Path]:
+    """Returns a synthetic log and a run trained on it; those in the folder, if there are any."""
+    if (root / "run").exists():
+        return read_log(root / "log"), root / "run"
     log = synthesize(recipe, root / "log", events=events, quiet=True)
     command = [sys.executable, "-m", "dynedge", "train", str(root / "log"), "--out", str(root / "run")]
     subprocess.run([*command, "--epochs", "1", "--windows", "40"], check=True, capture_output=True)
@@ -107,17 +114,22 @@ def use_both_experts(run: Path, weight: float = 0.2) -> None:
 
 
 class Service:
-    """`dynedge serve` in a subprocess."""
+    """`dynedge serve` in a subprocess; with `core`, on that core alone."""
 
-    def __init__(self, run: Path, data: Path, *options: str) -> None:
+    def __init__(self, run: Path, data: Path, *options: str, core: int | None = None) -> None:
         command = [sys.executable, "-m", "dynedge", "serve", str(run), "--data", str(data), "--port", "0"]
-        self.command = [*command, *options]
+        self.command, self.core = [*command, *options], core
 
     def __enter__(self) -> Service:
-        self.process = subprocess.Popen(self.command, stdout=subprocess.PIPE, text=True)
-        assert self.process.stdout
-        self.port = int(self.process.stdout.readline().split()[0].rsplit(":", 1)[1])
+        with on_core(self.core):
+            self.process = subprocess.Popen(self.command, stdout=subprocess.PIPE, text=True)
         return self
+
+    @cached_property
+    def port(self) -> int:
+        """Printed once the service is ready."""
+        assert self.process.stdout
+        return int(self.process.stdout.readline().split()[0].rsplit(":", 1)[1])
 
     def __exit__(self, *error: object) -> None:
         self.process.terminate()
@@ -132,6 +144,36 @@ class Service:
         """CPU time so far."""
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@contextmanager
+def on_core(core: int | None) -> Iterator[None]:
+    """Context in which this process, and what it starts, runs on one core."""
+    cores = os.sched_getaffinity(0)
+    if core is not None:
+        os.sched_setaffinity(0, {core})
+    yield
+    os.sched_setaffinity(0, cores)
+
+
+def core_pairs() -> list[tuple[int, int]]:
+    """Returns pairs of this process's cores: the two threads of a physical core where there are such."""
+    free, pairs = sorted(os.sched_getaffinity(0)), list[tuple[int, int]]()
+    for core in list(free):
+        siblings = _siblings(core) & set(free) - {core}
+        if core in free and siblings:
+            pairs.append((core, min(siblings)))
+            free = [other for other in free if other not in pairs[-1]]
+    half = len(free) // 2
+    return pairs + list(zip(free[:half], free[half : 2 * half], strict=True))
+
+
+def _siblings(core: int) -> set[int]:
+    path = Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list")
+    if not path.exists():
+        return set()
+    ranges = [part.split("-") for part in path.read_text().strip().split(",")]
+    return {core for ends in ranges for core in range(int(ends[0]), int(ends[-1]) + 1)}
 
 
 def answers(requests: Coroutine[Any, Any, Responses]) -> Responses:
@@ -235,55 +277,70 @@ def _halves(responses: Responses) -> tuple[Responses, Responses]:
     return responses[: len(responses) // 2], responses[len(responses) // 2 :]
 
 
-def benchmark_replicas(root: Path, log: EventLog, run: Path, most: int, readers: int, seconds: float) -> None:
+def benchmark_replicas(
+    root: Path, log: EventLog, run: Path, most: int, readers: int, seconds: float, rounds: int
+) -> None:
     """Reads per second of 1, 2, 4, … replicas that share a stream, each with a client process of its own."""
     sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
     from serving.redis_server import RedisServer
 
     (root / "redis").mkdir()
     users = [str(user) for user in log.user_ids.take(range(min(log.num_users, 5000)))]
-    items, timestamp = log.item_ids.take(range(min(log.num_items, 5000))), float(log.time[-1])
+    items = [str(item) for item in log.item_ids.take(range(min(log.num_items, 5000)))]
     counts = [count for count in (2**k for k in range(10)) if count < most] + [most]
-    cores = len(os.sched_getaffinity(0))
-    shared = f"too few for more than {cores // 2} replicas to scale" if cores < 2 * most else "enough for all"
-    print(f"{seconds:g} s each; replicas, their clients and Redis have {cores} cores, {shared}")
-    with RedisServer(root / "redis") as redis:
+    pairs: list[tuple[int | None, int | None]] = [*core_pairs()]
+    cores = f"{len(os.sched_getaffinity(0))} cores"
+    if len(pairs) < most:
+        pairs, cores = [(None, None)] * most, f"{cores}, too few for {most} replicas and their clients to scale"
+    print(f"{rounds} rounds of {seconds:g} s each; {cores}")
+    rates: dict[int, list[float]] = {count: [] for count in counts}
+    with RedisServer(root / "redis") as redis, ExitStack() as stack:
+        with Service(run, root / "first") as first:
+            _ = first.port  # it has compiled the kernels, on all cores
         options = "--journal", redis.url("events")
-        one = 0.0
-        for count in counts:
-            with ExitStack() as stack:
-                services = [stack.enter_context(Service(run, root / "data", *options)) for _ in range(count)]
-                ports = [service.port for service in services]
-                pool = stack.enter_context(get_context("spawn").Pool(count))
-                pool.starmap(read_as_fast_as_answered, [(port, users, readers, 2.0) for port in ports])  # warm-up
-                started = time.perf_counter()
-                reading = pool.starmap_async(
-                    read_as_fast_as_answered, [(port, users, readers, seconds) for port in ports]
-                )
-                sent = 0
-                while not reading.ready():
-                    timestamp += 0.05
-                    event = {"user_id": random.choice(users), "item_id": random.choice(items), "timestamp": timestamp}
-                    asyncio.run(send_once(ports[sent % count], post("/events", {"events": [event]})))
-                    sent += 1
-                    reading.wait(0.05)
-                rate = sum(reading.get()) / seconds
-                one = one or rate
-                events = sent / (time.perf_counter() - started)
-                print(
-                    f"{count} replicas: {rate:8,.0f} reads/s, {rate / one:.2f} times one; {events:.0f} events/s",
-                    flush=True,
-                )
+        replicas = [Service(run, root / "data", *options, core=core) for core, _ in pairs[:most]]
+        services = [stack.enter_context(replica) for replica in replicas]
+        ports = [service.port for service in services]
+        pool = stack.enter_context(get_context("spawn").Pool(most))
+        sender = EventSender(ports, users, items, float(log.time[-1]))
+        for count in [most, *counts * rounds]:  # the first is the warm-up
+            work = [(port, users, readers, seconds, core) for port, (_, core) in zip(ports, pairs, strict=False)]
+            reading = pool.starmap_async(read_as_fast_as_answered, work[:count], chunksize=1)
+            while not reading.ready():
+                sender.send()
+                reading.wait(0.05)
+            rates[count].append(sum(reading.get()) / seconds)
+            print(f"{count} replicas asked: {rates[count][-1]:,.0f} reads/s", flush=True)
+        del rates[most][0]
+        print(f"{sender.sent:,} events sent")
+    for count, of_rounds in rates.items():
+        scaled = [rate / one for rate, one in zip(of_rounds, rates[1], strict=True)]
+        shown = " ".join(f"{rate:,.0f}" for rate in of_rounds)
+        print(f"{count} replicas: {np.median(of_rounds):8,.0f} reads/s ({shown}), {np.median(scaled):.2f} times one")
 
 
-def read_as_fast_as_answered(port: int, users: list[str], readers: int, seconds: float) -> int:
-    """Number of recommendations answered with status 200 in this time."""
+class EventSender:
+    """Sends random events one by one, to each replica in turn."""
+
+    def __init__(self, ports: list[int], users: list[str], items: list[str], newest: float) -> None:
+        self._ports, self._users, self._items, self._newest, self.sent = ports, users, items, newest, 0
+
+    def send(self) -> None:
+        self.sent += 1
+        event = {"user_id": random.choice(self._users), "item_id": random.choice(self._items)}
+        body = {"events": [event | {"timestamp": self._newest + 0.05 * self.sent}]}
+        asyncio.run(send_once(self._ports[self.sent % len(self._ports)], post("/events", body)))
+
+
+def read_as_fast_as_answered(port: int, users: list[str], readers: int, seconds: float, core: int | None) -> int:
+    """Number of recommendations answered with status 200 in this time; the client is on `core`."""
 
     async def read_all() -> int:
         deadline = time.perf_counter() + seconds
         return sum(await asyncio.gather(*(_read(port, users, deadline, seed) for seed in range(readers))))
 
-    return asyncio.run(read_all())
+    with on_core(core):
+        return asyncio.run(read_all())
 
 
 async def _read(port: int, users: list[str], deadline: float, seed: int) -> int:
@@ -337,7 +394,7 @@ def benchmark_growth(log: EventLog, run: Path, rounds: int = 5) -> None:
     rng, rows, sessions = random.Random(0), np.arange(min(log.num_users, 200)), dict[tuple[str, int], Session]()
     users, items = log.user_ids.take(range(log.num_users)), log.item_ids.take(range(log.num_items))
     for how in ("random events", "events of the log, again and again"):
-        for count in (2_000, 64_000, 256_000):
+        for count in (2_000, 64_000, 256_000, 1_024_000, 2_048_000):
             session, time_of_event = Session.open(run), float(log.time[-1])
             for start in range(0, count, 4096):
                 chosen = range(start, min(start + 4096, count))

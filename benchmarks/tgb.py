@@ -3,8 +3,9 @@
     dynedge prepare wikipedia.parquet --user-col user --item-col item --out wikipedia
     python benchmarks/tgb.py wikipedia --runs runs --models edge,memory --seeds 5 --epochs 10 --jobs 5
 
-Trains every model and seed with one thread each, `--jobs` at a time, on the split by time; an existing run is not
-trained again. Prints MRR on validation and test events, mean and standard deviation over the seeds.
+Trains every model and seed with one thread each, `--jobs` at a time, on the split by time. Prints MRR on validation
+and test events, mean and standard deviation over the seeds. Each run's two values are kept in RUNS/MODEL-SEED.json; a
+run that has this file is not repeated, so seeds can run on several machines (`--first-seed`).
 """
 
 import argparse
@@ -39,31 +40,35 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, required=True)
     parser.add_argument("--models", default="edge,memory")
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--jobs", type=int, default=1)
     args = parser.parse_args()
     args.runs.mkdir(parents=True, exist_ok=True)
     print(describe_machine(), flush=True)
     names, start = args.models.split(","), time.monotonic()
+    seeds = range(args.first_seed, args.first_seed + args.seeds)
     with ThreadPoolExecutor(args.jobs) as pool:
-        work = {(name, seed): pool.submit(scores, args, name, seed) for seed in range(args.seeds) for name in names}
+        work = {(name, seed): pool.submit(scores, args, name, seed) for seed in seeds for name in names}
     print(f"{args.log.name}, split {TGB_SPLIT}, protocol tgb, {args.seeds} seeds, {time.monotonic() - start:.0f} s")
     print(f"{'model':26}  {'validation MRR':>18}  {'test MRR':>18}")
     for name in names:
-        parts = [[work[name, seed].result()[part] for seed in range(args.seeds)] for part in ("valid", "test")]
+        parts = [[work[name, seed].result()[part] for seed in seeds] for part in ("valid", "test")]
         print(f"{name:26}  {spread(parts[0]):>18}  {spread(parts[1]):>18}")
     for name, mrr in BOARD.items():
         print(f"{name + ' (board)':26}  {'':18}  {mrr:18.3f}")
 
 
 def scores(args: argparse.Namespace, name: str, seed: int) -> dict[str, float]:
-    """Trains a run if it does not exist, and returns its MRR on validation and test events."""
+    """Trains and evaluates a run unless its file exists; returns its MRR on validation and test events."""
     run = args.runs / f"{name}-{seed}"
-    if not (run / "manifest.json").exists():
+    file = run.with_suffix(".json")
+    if not file.exists():
         options = ["--model", name, "--seed", str(seed), "--split", TGB_SPLIT, "--epochs", str(args.epochs)]
         dynedge("train", str(args.log), *options, "--device", "cpu", "--out", str(run), "--force")
-    evaluated = json.loads(dynedge("evaluate", str(run), "--protocol", "tgb", "--json"))
-    found = {part: evaluated[part]["mrr"] for part in ("valid", "test")}
+        evaluated = json.loads(dynedge("evaluate", str(run), "--protocol", "tgb", "--json"))
+        file.write_text(json.dumps({part: evaluated[part]["mrr"] for part in ("valid", "test")}))
+    found: dict[str, float] = json.loads(file.read_text())
     print(f"  {name}, seed {seed}: validation {found['valid']:.4f}, test {found['test']:.4f}", flush=True)
     return found
 

@@ -1,16 +1,19 @@
 """Accuracy and time of `dynedge update` against a full retraining, after a log has gained 20 % more events.
 
     python benchmarks/update.py --logs DIR --names wikipedia,online_retail --work DIR [--epochs 8] [--options E/R/F,…]
+    python benchmarks/update.py … --only full & python benchmarks/update.py … --only parent     # then as above
 
 The first five sixths of each log's events are a log of their own, on which the parent is trained. Then a model is
 trained on the whole log from nothing, and the parent is updated. All are ranked on the test events of the whole log;
 the frozen row is the parent, whose states go on and whose parameters do not. An option is epochs/replay/rate of
-`dynedge update`. Times are CPU seconds, which depend little on what else the machine does.
+`dynedge update`. Times are CPU seconds, which depend little on what else the machine does. With --only one of both is
+trained, for a later call with the same --work, which trains nothing twice.
 """
 
 from __future__ import annotations
 
 import argparse
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -30,6 +33,8 @@ from dynedge.runs.train_run import train_run
 from dynedge.runs.update_run import UpdateConfig, ranks_without_training, update_run
 from dynedge.utils.array_type import Array
 from dynedge.utils.jsonl import read_jsonl
+
+COMPILED_EVENTS = 3000
 
 
 def first_events(log: EventLog, count: int, out: Path) -> EventLog:
@@ -58,19 +63,27 @@ def timed_run(out: Path, work: Callable[[RunFolder], object]) -> float:
     return float(stored.read_text())
 
 
+def compile_kernels(log: EventLog, config: RunConfig) -> None:
+    """Trains on a few events, so that no measured time includes compiling."""
+    with tempfile.TemporaryDirectory() as folder, RunFolder(Path(folder) / "run") as run:
+        first = first_events(log, COMPILED_EVENTS, Path(folder) / "log")
+        train_run(run, set_key(config, "training.epochs", 1), first, quiet=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--logs", type=Path, required=True)
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--names", required=True)
     parser.add_argument("--model", default="edge")
+    parser.add_argument("--only", choices=("full", "parent"), help="Train this run, and stop.")
     parser.add_argument("--epochs", type=int, default=8)
     defaults = UpdateConfig()
     parser.add_argument("--options", default=f"{defaults.epochs}/{defaults.replay:g}/{defaults.rate:g}")
     arguments = parser.parse_args()
     arguments.work.mkdir(exist_ok=True, parents=True)
     config = set_key(recipe_config(arguments.model), "training.epochs", arguments.epochs)
-    print(describe_machine())
+    print(describe_machine(), flush=True)
     for name in arguments.names.split(","):
         compare(name, arguments, config)
 
@@ -78,10 +91,15 @@ def main() -> None:
 def compare(name: str, arguments: argparse.Namespace, config: RunConfig) -> None:
     """Prints a row for the full retraining, the frozen parent and each option."""
     log, at = read_log(arguments.logs / name), f"{arguments.work / arguments.model}-{name}"
-    old = first_events(log, len(log) * 5 // 6, arguments.work / f"{name}-first")
     parent, full = Path(f"{at}-parent"), Path(f"{at}-full")
-    whole = timed_run(full, lambda run: train_run(run, config, log, quiet=True))
-    timed_run(parent, lambda run: train_run(run, config, old, quiet=True))
+    compile_kernels(log, config)
+    if arguments.only != "parent":
+        whole = timed_run(full, lambda run: train_run(run, config, log, quiet=True))
+    if arguments.only != "full":
+        old = first_events(log, len(log) * 5 // 6, arguments.work / f"{name}-first")
+        timed_run(parent, lambda run: train_run(run, config, old, quiet=True))
+    if arguments.only:
+        return
     test = config.training.resolve_split(log).ranges(len(log))["test"]
     best, users = ranks_without_training(full, log, test), np.asarray(log.user[test.start : test.stop])
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from dynedge.data.frames import user_table
 from dynedge.data.ingest.pipeline import prepare
@@ -13,7 +14,8 @@ from dynedge.data.ingest.schema import Schema
 from dynedge.data.log import read_log
 from dynedge.errors import DataError
 from dynedge.experiments import paper, subprocess_training
-from dynedge.report.paper_page import tables
+from dynedge.report import paper_page
+from dynedge.report.paper_page import METRICS, Column, Table, tables
 
 SYSTEMS = {"dynamic graphs": (paper.EDGE,), "this package": ("popular",)}
 SHORT = replace(paper.QUICK, events=700, epochs=1, edge_epochs=1, windows=4)
@@ -58,6 +60,17 @@ def test_every_table_and_figure_is_written(folder):
     assert len(re.findall(r'src="data:image/svg\+xml;base64,', page)) == 9
     assert not re.findall(r'(?:src|href)="(?!data:)', page)
     assert "default-src 'none'" in page
+    assert f"torch {torch.__version__}), cpu, float32" in page
+    assert 'fill="var(--paper)"' in (folder / "figure4.svg").read_text()  # follows the color scheme, as its text does
+
+
+def test_the_best_value_is_bold_and_a_family_is_named_once():
+    columns = Column("family", "family", is_text=True), *METRICS
+    rows = [{"family": "GNNs", "mrr": 0.25}, {"family": "GNNs", "mrr": 0.5}, {"family": "other", "mrr": None}]
+    shown = paper_page._section(2, {2: Table("t", "c", columns, rows)})
+    assert re.findall(r"<b>(.*?)</b>", shown) == ["0.5000"]
+    assert [len(re.findall(f">{name}<", shown)) for name in ("GNNs", "other")] == [1, 1]
+    assert "<td>–</td>" in shown
 
 
 def test_numbers_have_intervals(folder):

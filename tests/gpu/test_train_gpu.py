@@ -80,7 +80,8 @@ def test_the_loss_curve_is_the_cpus_and_so_is_the_verdict(
     (losses, verdict), verdicts = runs[0], [mrr for _, mrr in runs]
 
     def as_on_a_cpu(model: Recurrence, prepared: Any, step: Step) -> torch.Tensor | None:
-        shape = -(-len(prepared.window) // CHUNK), model.config.negatives
+        events = len(prepared.window)
+        shape = events if model.config.negatives_per_event else -(-events // CHUNK), model.config.negatives
         drawn = torch.randint(log.num_items, shape, generator=step.generator())
         return None if log.num_items <= model.config.full_softmax_up_to else drawn.cuda()
 

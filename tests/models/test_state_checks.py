@@ -129,3 +129,14 @@ def test_a_row_of_psi_that_does_not_exist_is_refused(runs_folder, tmp_path):
     save_tensors(run / "model.safetensors", tensors)
     with pytest.raises(DataError, match=r"model.safetensors does not fit .*'psi_row_0' is inconsistent"):
         load_run(run)
+
+
+@pytest.mark.parametrize("code", [-1, 2**62])
+def test_an_item_code_that_is_no_row_of_its_table_is_refused(runs_folder, tmp_path, code):
+    run = shutil.copytree(make_run(runs_folder, "edge-paper-large"), tmp_path / "run")
+    (run / "manifest.json").unlink()
+    tensors = load_tensors(run / "model.safetensors")
+    tensors["items.codes"][-1, 1] = code
+    save_tensors(run / "model.safetensors", tensors)
+    with pytest.raises(DataError, match=rf"model.safetensors does not fit .*'items.codes' has the number {code}"):
+        load_run(run)

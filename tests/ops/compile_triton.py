@@ -27,7 +27,17 @@ from dynedge.models import window_index
 from dynedge.models.base import Step
 from dynedge.models.edge import recurrence
 from dynedge.models.edge.config import PAPER_LARGE, RecurrenceConfig
-from dynedge.ops import adam, all_scores, candidate_scores, decayed_counts, gather_linear, list_log_sum, read_states
+from dynedge.ops import (
+    adam,
+    all_scores,
+    bucket_values,
+    candidate_scores,
+    decayed_counts,
+    gather_linear,
+    list_log_sum,
+    read_states,
+    rows_before,
+)
 from dynedge.training.optimizer import Adam
 
 TARGET = GPUTarget("cuda", 90, 32)
@@ -105,6 +115,8 @@ def main() -> None:
         (gather_linear, "LINEAR_BY_DEVICE", "gather_linear"),
         (gather_linear, "ROWS_BY_DEVICE", "gather_rows"),
         (all_scores, "BY_DEVICE", "all_scores"),
+        (bucket_values, "BY_DEVICE", "bucket_values"),
+        (rows_before, "BY_DEVICE", "rows_before"),
         (candidate_scores, "BY_DEVICE", "candidate_scores"),
         (decayed_counts, "BY_DEVICE", "decayed_counts"),
         (list_log_sum, "BY_DEVICE", "list_log_sum"),

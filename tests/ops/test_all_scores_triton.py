@@ -1,4 +1,4 @@
-"""all_scores' Triton kernels against the reference; and rows_and_moves on a device against the schedule's rows."""
+"""all_scores' Triton kernels against the reference; and rows_before on a device against the schedule's rows."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from ops.triton_interpreter import DEVICE
 
 from dynedge.data.log import EventLog
 from dynedge.data.windows import Window
-from dynedge.models.candidate_states import NEVER, rows_and_moves
+from dynedge.models.candidate_states import item_rows
 from dynedge.models.window_index import index_window
 from dynedge.ops.all_scores import reference
 from dynedge.ops.all_scores.triton import all_scores
+from dynedge.ops.rows_before import rows_before
+from dynedge.ops.rows_before.reference import NEVER
 from dynedge.plan.links import Linker
 from dynedge.plan.schedule import build_schedule
 
@@ -50,7 +52,7 @@ def test_rows_before(active: float) -> None:
     past = Linker(np.zeros(8, bool), np.zeros(14, bool))(user, item)
     indexed = index_window(Window(log, range(60)), schedule, past, torch.zeros(1), by_item=True)
     items, events = rng.integers(0, 14, (60, 5)), np.arange(60)
-    rows, first_updates = rows_and_moves(indexed, torch.from_numpy(items), torch.from_numpy(events))
+    rows, first_updates = rows_before(item_rows(indexed), torch.from_numpy(items), torch.from_numpy(events))
     assert np.array_equal(rows.numpy(), schedule.rows_before(items, events[:, None]))
     for (k, c), move in np.ndenumerate(first_updates.numpy()):
         id_embeddings = np.flatnonzero((item[k:] == items[k, c]) & ~linker.active_item[items[k, c] % 10])

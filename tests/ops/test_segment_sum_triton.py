@@ -40,3 +40,13 @@ def test_segment_sum(name: str, d: int, kind: torch.dtype) -> None:
     head = torch.tensor(np.diff(keys.numpy(), prepend=-9) != 0) & (keys >= 0)
     torch.testing.assert_close(at_heads[head].double(), expected[keys[head].long()], rtol=1e-5, atol=1e-4)
     assert not at_heads[~head].any()
+
+
+def test_scaled() -> None:
+    values, keys = torch.randn(40, 5), torch.tensor([0] * 39 + [2])
+    out = torch.full((3, 5), torch.nan, device=DEVICE)
+    segment_sum(
+        values.to(DEVICE), torch.arange(40, device=DEVICE), keys.to(DEVICE), out, torch.tensor(2.0).to(DEVICE)
+    )
+    torch.testing.assert_close(out[[0, 2]].cpu(), 2 * torch.stack([values[:39].sum(0), values[39]]))
+    assert out[1].isnan().all()

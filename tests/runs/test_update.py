@@ -14,7 +14,7 @@ from dynedge.training.step import TrainingStep
 pytestmark = pytest.mark.usefixtures("toy_models")
 
 
-def write_log(out, events, other=0):
+def write_log(out, events, other=0, genre=False):
     """The first events of one log; later ones have new users and items. `other` changes them from the start."""
     user, item = toy.events(900)
     user[600:], item[600:] = user[600:] + 5, item[600:] + 3
@@ -26,7 +26,10 @@ def write_log(out, events, other=0):
         users, items = int(user.max()) + 1, int(item.max()) + 1
         writer.ids("user_ids", IdIndex.from_ids([f"user {k}" for k in range(users)]))
         writer.ids("item_ids", IdIndex.from_ids(range(items)))
-        writer.finish(events=events, users=users, items=items, item_features=[])
+        if genre:
+            writer.column("item_categories", np.int32, 1).append(np.zeros((items, 1), np.int32))
+            writer.ids("category_0_ids", IdIndex.from_ids(["drama"]))
+        writer.finish(events=events, users=users, items=items, item_features=["genre"] * genre)
     return out
 
 
@@ -87,6 +90,11 @@ def test_mistakes_are_one_sentence_and_change_nothing(cli_run, run, logs, tmp_pa
     cases = [
         (3, "adds nothing to train on", logs[0]),
         (3, "are not those of the run's log", write_log(tmp_path / "other", 900, other=1)),
+        (
+            3,
+            "its items have 1 features, and those of the run's log 0",
+            write_log(tmp_path / "genre", 900, genre=True),
+        ),
         (3, "it has 300 events, and the run's log has 600", write_log(tmp_path / "short", 300)),
     ]
     for expected, words, log in cases:

@@ -29,8 +29,10 @@ from dynedge.experiments.published_results import Threshold
 from dynedge.experiments.subprocess_training import announce
 from dynedge.models.edge.recurrence import make_plan
 from dynedge.plan.planner import DNodeRequest, Plan
+from dynedge.runs.folder import ENV
 from dynedge.runs.run_config import RunConfig, recipe_config
 from dynedge.training.logging import METRICS
+from dynedge.utils.file_checks import read_json_object
 from dynedge.utils.jsonl import read_jsonl
 
 # The paper's systems by family, then this package's own; `edge-paper` stands for the recipe that fits the log.
@@ -57,7 +59,7 @@ class Extent:
     windows: int = 300  # surveyed in Table 4
 
 
-QUICK = Extent(events=30_000, epochs=2, edge_epochs=10, dnode_factors=(0.0, 1.0), windows=60)
+QUICK = Extent(events=30_000, epochs=4, edge_epochs=10, dnode_factors=(0.0, 1.0), windows=60)
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,7 @@ def run_paper(log: EventLog, folder: Path, extent: Extent, *, seeds: int = 1) ->
         "epochs": [extent.epochs, extent.edge_epochs],
         "protocol": protocol,
         "split": str(log.split),
+        "machines": _machines(folder / "runs", entries),
         "edge": recipe,
         "families": {entry.name: names.get(entry.name, "this package") for entry in systems},
         "statistics": describe(log),
@@ -210,6 +213,17 @@ def _seconds(seeds: Sequence[Mapping[str, Any]]) -> dict[str, list[float] | None
     """The fastest and the slowest epoch of all seeds."""
     seconds = [record["seconds"] for seed in seeds for record in read_jsonl(Path(seed["run"]) / METRICS)]
     return {"seconds_range": [min(seconds), max(seconds)] if seconds else None}
+
+
+def _machines(runs: Path, names: Iterable[str]) -> list[str]:
+    """The machines on which the runs were trained: CPUs, device and precision."""
+    paths = [path for name in names for path in sorted(runs.glob(f"{name}-*/{ENV}"))]
+    return list(dict.fromkeys(_machine(read_json_object(path)) for path in paths))
+
+
+def _machine(env: Mapping[str, Any]) -> str:
+    packages = f"torch {env['packages']['torch']}"
+    return f"{env['cpus']} CPUs ({env['machine']}, {packages}), {env['device']}, {env['precision']}"
 
 
 def uncut_plan(log: EventLog, recipe: str) -> Plan:

@@ -13,13 +13,14 @@ import torch
 from torch import Tensor
 
 from dynedge.models.window_index import WindowIndex
+from dynedge.ops import rows_before as rows_op
+from dynedge.ops.rows_before import ItemRows
 from dynedge.ops.sampled_softmax import CHUNK, CandidateColumns, ChunkCandidates
 from dynedge.plan.schedule import NO_ROW, Schedule
 from dynedge.utils.array_type import Array
 from dynedge.utils.numba_compile import compiled
 
 FOREVER = np.iinfo(np.int64).max
-NEVER = np.iinfo(np.int32).max  # no event has that number
 
 
 def num_chunks(events: int) -> int:
@@ -46,7 +47,7 @@ def candidates_of_chunks(
     else:
         items, outside = negatives[group], negatives.flatten()
         row_outside = index.rows + torch.arange(len(outside), device=device).view(negatives.shape)[group]
-    rows, moves = rows_and_moves(index, items, CHUNK * torch.arange(chunks, device=device))
+    rows, moves = rows_op.rows_before(item_rows(index), items, CHUNK * torch.arange(chunks, device=device))
     placed = torch.where(rows >= 0, rows, row_outside)
     return ChunkCandidates(items, placed, moves, outside, all_items=negatives is None, chunks_per_sample=share)
 
@@ -65,35 +66,15 @@ def candidate_columns(
 def rows_before(index: WindowIndex, items: Tensor, events: Tensor) -> Tensor:
     """int64[m, C]: the rows of the candidates `items` [m, C] just before the events [m], or NO_ROW.
 
-    As Schedule.rows_before, on the device of the index; nothing waits for a GPU.
+    As Schedule.rows_before, on the device of the index.
     """
-    return rows_and_moves(index, items, events)[0]
+    return rows_op.rows_before(item_rows(index), items, events)[0]
 
 
-def rows_and_moves(index: WindowIndex, items: Tensor, events: Tensor) -> tuple[Tensor, Tensor]:
-    """`rows_before`, and int32[m, C]: the first event from there on that updates the candidate, or NEVER."""
-    starts = events[:, None]
-    _, entry, psi_users, psi = index.roots
-    first_item = len(index.roots[0])
-    rows = torch.full_like(items, NO_ROW)
-    moves = torch.full_like(items, NEVER, dtype=torch.int32)
-    if len(entry):
-        slot = torch.searchsorted(entry, items).clamp_(max=len(entry) - 1)
-        lengths = index.item_starts.diff()
-        numbers = torch.arange(len(entry), device=items.device)
-        slots = torch.repeat_interleave(numbers, lengths, output_size=len(index.item_events))
-        n, in_window = len(index.item), entry[slot] == items
-        # states written before the event, by all slots up to this one
-        written = torch.searchsorted(slots * n + index.item_events, slot * n + starts)
-        last = index.after[index.item_events[(written - 1).clamp_min_(0)]]
-        current = torch.where(written > index.item_starts[slot], last, first_item + slot)
-        rows = torch.where(in_window, current, rows)
-        following = index.item_events[written.clamp(max=len(index.item_events) - 1)].int()
-        moves = torch.where(in_window & (written < index.item_starts[slot + 1]), following, moves)
-    if len(psi):
-        slot = torch.searchsorted(psi, items).clamp_(max=len(psi) - 1)
-        rows = torch.where(psi[slot] == items, first_item + len(entry) + len(psi_users) + slot, rows)
-    return rows, moves
+def item_rows(index: WindowIndex) -> ItemRows:
+    users, entry, psi_users, psi = index.roots
+    first_psi = len(users) + len(entry) + len(psi_users)
+    return ItemRows(entry, index.item_starts, index.item_events, index.after, len(users), psi, first_psi)
 
 
 @compiled

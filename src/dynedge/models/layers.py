@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from dynedge.models.base import LogShape
 from dynedge.models.entity_rows import Rows
+from dynedge.models.state_checks import check_range
 from dynedge.ops.gather_linear import GatherPart, gather_linear
 from dynedge.ops.level_gru import gru_arena
 from dynedge.utils.array_type import Array
@@ -37,6 +38,12 @@ class EntityFeatures(nn.Module):
         self.codes: Tensor
         self.register_buffer("codes", torch.from_numpy(np.array(codes, np.int64).reshape(len(codes), count + 1)))
         self.width, self.ids, self.grown = len(sizes) * dim, ids, False
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        """Raises DataError if a code from a file is no row of its table: compiled code reads it unchecked."""
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+        for codes, table in zip(self.codes, self.tables, strict=True):
+            check_range(f"{prefix}codes", codes, 0, len(table) - 1)
 
     def grow(self) -> None:
         """Adds one row that all entities added later share: the mean id embedding, and no category."""

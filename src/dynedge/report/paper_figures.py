@@ -114,8 +114,11 @@ def _write_scatter(results: Results, path: Path) -> None:
         _save(figure(7, 4), path)
         return
     opening = '<svg xmlns="http://www.w3.org/2000/svg" width="760" height="444" '
-    drawn = time_scatter(rows, classes).replace("<svg ", opening, 1)
-    write_text(path, drawn.replace(">", f"><style>{STYLE.read_text(encoding='utf-8')}</style>", 1))
+    # The style follows the reader's color scheme, so the background must as well.
+    style = (
+        f'<style>{STYLE.read_text(encoding="utf-8")}</style><rect width="100%" height="100%" fill="var(--paper)"/>'
+    )
+    write_text(path, time_scatter(rows, classes).replace("<svg ", opening, 1).replace(">", f">{style}", 1))
 
 
 def _draw_by_dnodes(rows: Sequence[Results], metric: str, title: str, path: Path) -> None:
@@ -125,18 +128,23 @@ def _draw_by_dnodes(rows: Sequence[Results], metric: str, title: str, path: Path
         if row[metric] is not None:
             panels.setdefault(_threshold_text(row["threshold"]), []).append(row)
     fig = figure(6 * max(len(panels), 1), 4.2)
-    for axes, (name, of_panel) in zip(
-        fig.subplots(1, max(len(panels), 1), squeeze=False)[0], panels.items(), strict=False
-    ):
+    shown = [row for of_panel in panels.values() for row in of_panel]
+    most_seconds = max((row["seconds_per_epoch"] for row in shown), default=1.0)
+    most = max((row["intervals"][metric][1] for row in shown), default=1.0)
+    all_axes = fig.subplots(1, max(len(panels), 1), squeeze=False)[0]
+    for position, (axes, (name, of_panel)) in enumerate(zip(all_axes, panels.items(), strict=False)):
         at = range(len(of_panel))
         axes.bar(at, [row["seconds_per_epoch"] for row in of_panel], color=BLUE, alpha=0.55, width=0.6)
         axes.set_xticks(at, [str(row["dnodes"]) for row in of_panel])
-        style_axes(axes, f"n* = {name}", xlabel="d-nodes per window", ylabel="seconds per epoch (bars)")
+        axes.set_ylim(0, 1.15 * most_seconds)
+        label = "seconds per epoch (bars)" if position == 0 else ""
+        style_axes(axes, f"n* = {name}", xlabel="d-nodes per window", ylabel=label)
         right = axes.twinx()
         low, high = zip(*(row["intervals"][metric] for row in of_panel), strict=True)
         right.vlines(at, low, high, color=RED, linewidth=2, alpha=0.5)
         right.plot(at, [row[metric] for row in of_panel], "o", color=RED)
-        right.set(ylabel=f"test {title} (points)", ylim=(0, 1.15 * max(high)))
+        label = f"test {title} (points)" if position == len(panels) - 1 else ""
+        right.set(ylabel=label, ylim=(0, 1.15 * most))
         right.spines[["top"]].set_visible(False)
     _save(fig, path)
 

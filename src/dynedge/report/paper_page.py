@@ -30,6 +30,7 @@ class Column:
     key: str
     heading: str
     form: str = "{}"
+    is_text: bool = False
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ class Table:
 
 
 METRICS = Column("mrr", "MRR", "{:.4f}"), Column("recall@10", "Recall@10", "{:.4f}")
+METRIC_KEYS = {column.key for column in METRICS}
 SECONDS = Column("seconds_per_epoch", "seconds per epoch", "{:.3g}")
 PAPER_METRICS = Column("paper_mrr", f"MRR {PAPER}"), Column("paper_recall@10", f"Recall@10 {PAPER}")
 
@@ -112,8 +114,8 @@ def _systems(results: Results, title: str, board: Sequence[Row], *, families: bo
     if families:
         rows.sort(key=lambda row: order.index(row["family"]))
     columns = (
-        *((Column("family", "family"),) if families else ()),
-        Column("model", "method"),
+        *((Column("family", "family", is_text=True),) if families else ()),
+        Column("model", "method", is_text=True),
         *METRICS,
         Column("difference", "MRR, difference to best", "{:+.4f}"),
         SECONDS,
@@ -121,13 +123,13 @@ def _systems(results: Results, title: str, board: Sequence[Row], *, families: bo
         Column("parameters", "parameters", "{:,}"),
         Column("seeds", "seeds"),
         *(PAPER_METRICS if results["paper_log"] else ()),
-        Column("error", "remark"),
+        Column("error", "remark", is_text=True),
     )
     candidates = describe_candidates(results["protocol"], results["statistics"]["items"])
     caption = (
         f"The item of each of {results['systems']['events']:,} test events is ranked among {candidates}, by "
         f"what came before the event. {results['edge']} is the paper's EDGE. Intervals: 95 % bootstrap over "
-        "users; of seconds, fastest to slowest epoch."
+        "users; of seconds, fastest to slowest epoch. Bold: the best."
     )
     return Table(title, caption, columns, rows)
 
@@ -215,7 +217,7 @@ def _ladder(results: Results) -> Table:
         SECONDS,
         *METRICS,
         *((Column("paper_minutes", f"minutes per epoch {PAPER}"), *PAPER_METRICS) if known else ()),
-        Column("error", "remark"),
+        Column("error", "remark", is_text=True),
     )
     caption = (
         f"{results['edge']} with fewer and fewer active entities: users and items with more than n* training events "
@@ -270,7 +272,7 @@ def _page(results: Results, made: Mapping[int, Table], figures: Sequence[Path]) 
     parts = [
         f"<h1>{title}</h1>",
         f"<p>{numbers['events']:,} events, {numbers['users']:,} users, {numbers['items']:,} items, split "
-        f"{results['split']}. Tables and figures have the numbers of <i>Efficient Dynamic Graph Representation "
+        f"{results['split']}. Tables and figures are numbered as in <i>Efficient Dynamic Graph Representation "
         f"Learning at Scale</i>.{last}</p>",
         _section(1, made),
         _figures("The log and its dependencies", (1, 2, 3), figures),
@@ -282,7 +284,8 @@ def _page(results: Results, made: Mapping[int, Table], figures: Sequence[Path]) 
         _figures("Longest path", (9,), figures),
         _section(5, made),
         _figures("Degree distribution", (7,), figures),
-        f"<p><small>dynedge {__version__}, log <code>{escape(results['log'])}</code>. The tables are also in "
+        f"<p><small>dynedge {__version__}, log <code>{escape(results['log'])}</code>; trained on "
+        f"{escape('; '.join(results['machines']))}. The tables are also in "
         "table1.csv to table5.csv, the figures in figure1.svg and so on, beside this page.</small></p>",
     ]
     return html_page(title, parts)
@@ -291,24 +294,35 @@ def _page(results: Results, made: Mapping[int, Table], figures: Sequence[Path]) 
 def _section(number: int, made: Mapping[int, Table]) -> str:
     table = made[number]
     shown = [column for column in table.columns if any(row.get(column.key) not in (None, "") for row in table.rows)]
-    head = "".join(f"<th>{escape(column.heading)}</th>" for column in shown)
-    body = "".join(f"<tr>{''.join(_cell(column, row) for column in shown)}</tr>\n" for row in table.rows)
+    head = "".join(f"<th{_text_class(column)}>{escape(column.heading)}</th>" for column in shown)
+    best = {key: max((row[key] for row in table.rows if row.get(key)), default=None) for key in METRIC_KEYS}
+    body, family = "", ""
+    for row in table.rows:
+        printed = row | {"family": None} if row.get("family", "") == family else row  # once per group
+        cells = (_cell(column, printed, is_best=row.get(column.key) == best.get(column.key, "")) for column in shown)
+        body += f"<tr>{''.join(cells)}</tr>\n"
+        family = row.get("family", "")
     return (
         f"<h2>Table {number}: {escape(table.title)}</h2><p>{escape(table.caption)}</p>"
         f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table></div>'
     )
 
 
-def _cell(column: Column, row: Row) -> str:
+def _text_class(column: Column) -> str:
+    return ' class="text"' if column.is_text else ""
+
+
+def _cell(column: Column, row: Row, *, is_best: bool) -> str:
     value = row.get(column.key)
     if value is None or value == "":
-        return "<td>–</td>" if column.key != "error" else "<td></td>"
+        return "<td></td>" if column.is_text else "<td>–</td>"
     text = escape(value if isinstance(value, str) else column.form.format(value))
+    text = f"<b>{text}</b>" if is_best else text
     interval = ""
     if f"{column.key}_low" in row:
         bounds = (column.form.format(row[f"{column.key}_{end}"]) for end in ("low", "high"))
         interval = f" <small>{' to '.join(bounds)}</small>"
-    return f"<td>{text}{interval}</td>"
+    return f"<td{_text_class(column)}>{text}{interval}</td>"
 
 
 def _figures(heading: str, numbers: Sequence[int], figures: Sequence[Path]) -> str:

@@ -114,9 +114,13 @@ def continued_from(folder: Path, trained: LoadedRun, log: EventLog, training: Tr
         raise DataError(f"{folder} has no checksum of its log: train it again with this version of dynedge.")
     if len(log) < events:
         raise DataError(f"{where}: it has {len(log):,} events, and the run's log has {events:,}.")
-    if log.features.shape[1] != ids.features.shape[1]:
-        widths = log.features.shape[1], ids.features.shape[1]
-        raise DataError(f"{where}: its events have {widths[0]} features, and those of the run's log {widths[1]}.")
+    for kind, now, then in (
+        ("events", log.features.shape[1], ids.features.shape[1]),
+        ("items", len(log.category_ids), len(ids.category_ids)),
+        ("users", len(log.user_category_ids), len(ids.user_category_ids)),
+    ):
+        if now != then:
+            raise DataError(f"{where}: its {kind} have {now} features, and those of the run's log {then}.")
     if log.prefix_checksum(events) != trained_on["prefix_checksum"]:
         raise DataError(
             f"{where}: its first {events:,} events are not those of the run's log; make the longer log with: "
@@ -126,10 +130,10 @@ def continued_from(folder: Path, trained: LoadedRun, log: EventLog, training: Tr
         if not found.starts_with(expected):
             raise DataError(f"{where}: its first {len(expected):,} {kind} are not those of the run's log.")
     before = trained.config.training.resolve_split(log, events).bounds(events)[0]
-    now = training.resolve_split(log).bounds(len(log))[0]
-    if now <= before:
+    end = training.resolve_split(log).bounds(len(log))[0]
+    if end <= before:
         raise DataError(
-            f"{name} adds nothing to train on: of its {len(log):,} events {now:,} are for training, and {folder} was "
+            f"{name} adds nothing to train on: of its {len(log):,} events {end:,} are for training, and {folder} was "
             f"trained on {before:,}."
         )
     return before

@@ -22,7 +22,7 @@ from dynedge.utils.atomic_io import file_sha256, write_text
 from dynedge.utils.process_group import ALONE, ProcessGroup
 from dynedge.utils.tensor_io import Tensors, load_tensors, save_tensors
 
-FORMAT, VERSION = "dynedge-checkpoint", 4
+FORMAT, VERSION = "dynedge-checkpoint", 5
 
 
 @dataclass(frozen=True)

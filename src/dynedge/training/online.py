@@ -35,7 +35,7 @@ LEAST_WINDOWS = 20  # of the validation events, by which the factor of the learn
 REPEATED_WINDOWS = 8  # windows after which they are trained on again, from the state before them
 REPLAYED_WINDOWS = 3  # drawn for each step, from the latest …
 BUFFERED_WINDOWS = 64
-AVERAGED_WINDOWS = 100  # of the moving average of the parameters that ranks, where training averages them too
+AVERAGED_WINDOWS = 50  # of the moving average of the parameters that ranks, where training averages them too
 CALIBRATION_EVENTS = 20_000  # half-life of the reciprocal ranks by which the fusion weight is chosen
 
 

@@ -18,7 +18,7 @@ from dynedge.models.base import LogShape
 from dynedge.models.count_memory import contexts as c
 from dynedge.models.count_memory.candidates import ITEM_FEATURES, QUERY_FEATURES
 from dynedge.models.count_memory.config import MemoryConfig, StandaloneMemoryConfig
-from dynedge.models.count_memory.event_index import RECENT_EVENTS
+from dynedge.models.count_memory.event_index import GAP_STEPS, RECENT_EVENTS
 from dynedge.models.count_memory.model import CountMemory
 
 HALF_LIVES = (1e12, 30.0, 4.0)
@@ -52,6 +52,11 @@ class Rules:
 def decayed(age, half_life):
     """A weight of one after `age` events; below a millionth (2^-20) it is nothing."""
     return 2.0 ** (-age / half_life) if age <= 20 * half_life else 0.0
+
+
+def likeness(gap, other):
+    """How alike two gaps are, by their codes."""
+    return float(gap is other) if gap is None or other is None else decayed(abs(gap - other), GAP_STEPS)
 
 
 def history(log, user, end):
@@ -90,6 +95,11 @@ class Expected:
 
     def add(self, context, kind, event, weight):
         self.sums[self.item[event], c.SOURCE[context, kind]] += weight
+
+    def gap(self, j):
+        """The code of the time between event j and the one before of its user; None for the first one."""
+        before = self.before(j)[:1]
+        return int(GAP_STEPS * np.log2(1 + self.time[j] - self.time[before[0]])) if before else None
 
     def log_factor(self, event):
         return decayed(self.k - event, self.rules.log_half_life)
@@ -142,6 +152,14 @@ class Expected:
                 if len(preceding) >= length and preceding[:length] == self.recent[:length]:
                     self.add("user_last", kind, follower, 1)
 
+    def add_elapsed(self):
+        for j in self.own[: self.rules.config.history_events]:
+            self.add("elapsed", "plain", j, (1 + self.time[self.k] - self.time[j]) ** -c.ELAPSED_POWER)
+
+    def add_after_gap(self):
+        for _, follower in self.followers(0):
+            self.add("after_gap", "plain", follower, likeness(self.gap(self.k), self.gap(follower)))
+
     def add_last(self):
         for age, (_, follower) in enumerate(self.followers(0)):
             self.add("last", "plain", follower, 1)
@@ -180,15 +198,39 @@ class Expected:
                 self.add("earlier", "log-decayed", follower, weight * self.log_factor(follower))
 
     def add_near(self):
+        for _, j, x, weight, _ in self.near_events():
+            self.add("near", "plain", x, weight)
+            self.add("near", "log-decayed", x, weight * self.log_factor(j))
+
+    def near_events(self):
+        """(item number r of the user, occurrence, event near it, its weight, weight without distance and r)."""
         for r in range(self.rules.near_items):
             occurrences = self.read(r)[: self.rules.near_occurrences(r)]
             for j in occurrences:
-                of_item = c.NEAR_DECAY**r / len(occurrences) ** c.NEAR_POWER
+                scale = len(occurrences) ** -c.NEAR_POWER
                 sides = ((self.before(j), self.rules.near_before), (self.after(j), self.rules.near_after))
                 for events, weights in sides:
                     for x, weight in zip(events, weights, strict=False):
-                        self.add("near", "plain", x, of_item * weight)
-                        self.add("near", "log-decayed", x, of_item * weight * self.log_factor(j))
+                        yield r, j, x, c.NEAR_DECAY**r * scale * weight, scale
+
+    def add_session(self):
+        for r, j, x, _, scale in self.near_events():
+            since = self.time[self.k] - self.time[self.own[r]]
+            if since <= c.SESSION and abs(self.time[x] - self.time[j]) <= c.SESSION:
+                self.add("session", "plain", x, scale)
+                if since == 0 and self.time[x] == self.time[j]:
+                    self.add("session", "same time", x, scale)
+
+    def add_alike(self):
+        for r, j, x, weight, _ in self.near_events():
+            around = self.before(j)[: c.NEAR_DISTANCE] + self.after(j)[: c.NEAR_DISTANCE]
+            common = [y for y in around if self.item[y] in self.recent and self.item[y] != self.recent[r]]
+            self.add("alike", "plain", x, weight * len(common) ** 2)
+
+    def add_now(self):
+        for item in {self.item[j] for j in list(range(self.k))[::-1][:RECENT_EVENTS]}:
+            for j in self.occurrences(item)[: c.PROFILE]:
+                self.add("now", "log-decayed", j, likeness(self.gap(self.k), self.gap(j)) * self.log_factor(j))
 
     def add_peers(self):
         for r in range(c.PEER_ITEMS):
@@ -210,7 +252,7 @@ class Expected:
         if not self.own:
             return features
         total, gap, last = self.totals, self.time[self.k] - self.time[self.own[0]], self.recent[0]
-        if {"user", "user_last"} & in_use:
+        if {"user", "user_last", "elapsed"} & in_use:
             read = self.own[: self.rules.config.history_events]
             features[0] = 0.2 * log1p(len(self.own))
             features[1] = 0.2 * log1p(len({self.item[j] for j in read}))
@@ -220,7 +262,7 @@ class Expected:
         features[5] = gap <= 0
         features[6] = self.recent[1:2] == [last]
         features[7] = self.recent[2:3] == [last]
-        if {"last", "last_two", "similar", "near", "peers"} & in_use:
+        if {"last", "last_two", "after_gap", "similar", "near", "session", "alike", "peers"} & in_use:
             features[8] = 0.2 * log1p(len(self.occurrences(last)))
         features[9] = 0.2 * log1p(total["last", "plain"])
         features[10] = 0.2 * log1p(total["last_two", "plain"])
@@ -231,11 +273,39 @@ class Expected:
         features[15] = 0.1 * log1p(self.k - self.own[0])
         features[16] = 0.2 * log1p(total["peers", "log-decayed"])
         features[17] = 0.2 * log1p(total["user_last", "last two"])
+        features[18:22] = self.habits(in_use)
+        features[22:] = self.kind()
         return features
+
+    def habits(self, in_use):
+        latest = list(enumerate(self.own[: c.HABIT_EVENTS]))
+        weight = [c.HABIT_DECAY**age for age, _ in latest]
+        alike = [likeness(self.gap(self.k), self.gap(j)) if self.before(j) else 0 for _, j in latest]
+        alike = np.multiply(alike, weight)
+        repeats = [[self.item[x] for x in self.before(j)[:1]] == [self.item[j]] for _, j in latest]
+        read = [self.item[j] for j in self.own[: self.rules.config.history_events]]
+        if not {"user", "user_last", "elapsed"} & in_use:
+            read = []
+        once = [age < len(read) and read.count(self.item[j]) == 1 for age, j in latest]
+        session = sum(self.time[self.k] - self.time[j] <= c.SESSION for _, j in latest)
+        return (
+            np.dot(weight, repeats) / sum(weight),
+            (np.dot(alike, repeats) + 0.1) / (sum(alike) + 0.2),
+            np.dot(weight, once) / sum(weight),
+            0.2 * log1p(session),
+        )
+
+    def kind(self):
+        """Mean logarithms of the number of events and of the age of the user's last items."""
+        events = [self.occurrences(item) for item in self.recent]
+        return (
+            np.mean([0.2 * log1p(len(of_item)) for of_item in events]),
+            np.mean([0.1 * log1p(self.k - of_item[-1]) for of_item in events]),
+        )
 
     def make_item_features(self, item, in_use):
         features = np.zeros(ITEM_FEATURES)
-        read = self.own[: self.rules.config.history_events] if {"user", "user_last"} & in_use else []
+        read = self.own[: self.rules.config.history_events] if {"user", "user_last", "elapsed"} & in_use else []
         met = [(age, j) for age, j in enumerate(read) if self.item[j] == item]
         if met:
             age, elapsed = met[0][0], self.time[self.k] - self.time[met[0][1]]
@@ -251,6 +321,17 @@ class Expected:
         features[10] = 0.2 * log1p(self.k - events[:8][-1])
         features[11] = elapsed <= 0
         features[12] = self.user[events[0]] == self.user[self.k]
+        gaps = [self.gap(j) for j in events[: c.PROFILE]]
+        features[13] = np.mean([likeness(self.gap(self.k), gap) for gap in gaps])
+        features[14] = np.mean([gap is None for gap in gaps])
+        if self.own:
+            frequency, age = self.kind()
+            of_last = self.occurrences(self.recent[0])
+            features[15] = 0.2 * log1p(len(events)) - frequency
+            features[16] = abs(features[15])
+            features[17] = abs(0.2 * log1p(len(events)) - 0.2 * log1p(len(of_last)))
+            features[18] = abs(0.1 * log1p(self.k - events[-1]) - age)
+            features[19] = 0.1 * log1p(abs(events[-1] - of_last[-1]))
         return features
 
 

@@ -42,7 +42,7 @@ def counted(model, index, query, items):
     probabilities = np.zeros((items, CONTEXT_SOURCES))
     with np.errstate(invalid="ignore"):
         probabilities[found] = np.where(buffer.totals > 0, buffer.sums[:size] / buffer.totals, 0)
-    item_features(index, query, buffer, np.arange(size), of_items)
+    item_features(index, model.settings, query, buffer, np.arange(size), of_items)
     features = dict(zip(found.tolist(), of_items.T, strict=True))
     query_features = buffer.query_features.copy()
     clear(buffer, size)
@@ -99,7 +99,7 @@ def test_the_small_logs_reach_every_source_and_the_limits():
             limited += Expected(log, k, Rules(MemoryConfig(**LIMITS["reached"]))).sums.sum(0)
             unlimited += Expected(log, k, Rules()).sums.sum(0)
     assert (unlimited > 0).all()
-    without_limits = [SOURCE["recent", kind] for kind in ("plain", "context-decayed")]
+    without_limits = [SOURCE["recent", "plain"], SOURCE["recent", "context-decayed"], SOURCE["now", "log-decayed"]]
     assert np.flatnonzero(limited == unlimited).tolist() == without_limits
 
 
@@ -125,5 +125,7 @@ def test_scores_are_those_of_any_window_size():
 
 
 def test_an_unknown_context_is_an_error():
-    with pytest.raises(UsageError, match="'next' is not a context; choose from user, user_last, last, last_two"):
+    with pytest.raises(
+        UsageError, match="'next' is not a context; choose from user, user_last, elapsed, last, last_two"
+    ):
         make_memory(make_log(), contexts=("user", "next"))

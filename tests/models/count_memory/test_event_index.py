@@ -70,8 +70,10 @@ def assert_lists(state, user, item, time):
     for k, (u, i, t) in enumerate(zip(user.tolist(), item.tolist(), time.tolist(), strict=True)):
         before = histories[u][-1] if histories[u] else None
         if before is not None:
-            occurrences[before[0]][before[2]][4:] = [i, k]
-        occurrences[i].append([u, len(histories[u]), k, NONE if before is None else before[0], NONE, NEVER])
+            gap = int(64 * np.log2(1 + t - before[3]))
+            occurrences[before[0]][before[2]][5:] = [i, k, gap]
+        preceding = [NONE, NONE] if before is None else [before[0], gap]
+        occurrences[i].append([u, len(histories[u]), k, *preceding, NONE, NEVER, NONE])
         histories[u].append((i, k, len(occurrences[i]) - 1, t))
     assert int(state["clock"]) == len(user)
     for u, (start, length, capacity) in enumerate(state["user_blocks"].tolist()):

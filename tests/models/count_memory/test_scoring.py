@@ -43,7 +43,10 @@ def expected_scores(model, log, k):
         of_popularity = 0.3 * np.log1p(log.num_items * shares)
         inputs = torch.from_numpy(np.concatenate((of_sources, counts.item_features, of_popularity), 1))
         inputs = torch.cat((inputs, query.expand(log.num_items, -1)), 1)
-        log_factor = log_factor + mixture.rescaling_in(inputs).relu() @ mixture.rescaling_out
+        hidden = mixture.rescaling_in(inputs).relu()
+        if mixture.rescaling_second is not None:
+            hidden = mixture.rescaling_second(hidden).relu()
+        log_factor = log_factor + hidden @ mixture.rescaling_out
         most = model.counts.rescaled_items
         if is_candidate.sum() > most:
             threshold = probability[is_candidate].sort(descending=True).values[most - 1]
@@ -60,6 +63,7 @@ def expected_scores(model, log, k):
         {},
         {"gating_hidden": 0},
         {"rescaling_hidden": 0},
+        {"rescaling_second": 0},
         {"rescaled_items": 3},
         {"rescaled_items": 1, "occurrences": 3},
     ],

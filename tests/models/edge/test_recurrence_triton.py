@@ -15,7 +15,15 @@ from dynedge.models.base import Step
 from dynedge.models.edge import recurrence
 from dynedge.models.edge.config import PAPER_LARGE, RecurrenceConfig
 from dynedge.models.edge.recurrence import Recurrence
-from dynedge.ops import adam, decayed_counts, gather_linear, list_log_sum, read_states
+from dynedge.ops import (
+    adam,
+    bucket_values,
+    decayed_counts,
+    gather_linear,
+    list_log_sum,
+    read_states,
+    rows_before,
+)
 from dynedge.training.optimizer import Adam
 
 pytestmark = pytest.mark.slow
@@ -94,6 +102,8 @@ def test_losses_gradients_and_states_equal_those_on_the_cpu(name: str, monkeypat
         (read_states, "BY_DEVICE", "read_states"),
         (gather_linear, "LINEAR_BY_DEVICE", "gather_linear"),
         (gather_linear, "ROWS_BY_DEVICE", "gather_rows"),
+        (bucket_values, "BY_DEVICE", "bucket_values"),
+        (rows_before, "BY_DEVICE", "rows_before"),
         (decayed_counts, "BY_DEVICE", "decayed_counts"),
         (list_log_sum, "BY_DEVICE", "list_log_sum"),
         (adam, "ROWS_BY_DEVICE", "row_step"),

@@ -2,8 +2,8 @@
 
 A query is a user, a time and a clock: only events before the clock are read. Its candidates are the items of all
 contexts together; every other item has probability 0 under all context sources. Sums are collected unnormalised, with
-their totals: a probability is their ratio. Most candidates are found by `near` alone: they come last, and their sums
-are in a small array of their own.
+their totals: a probability is their ratio. Most candidates are found by `near` alone: they come last, and the sums of
+`near`, `session` and `alike` are in a small array of their own.
 
 What is read lies far apart in memory, so a query's time is that of its cache misses: rows are fetched ahead, and
 short loops let the processor fetch several at once.
@@ -17,15 +17,21 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dynedge.models.count_memory.config import CONTEXTS
 from dynedge.models.count_memory.contexts import (
     CONTEXT_SOURCES,
     EARLIER_DECAY,
     EARLIER_ITEMS,
+    ELAPSED_POWER,
+    HABIT_DECAY,
+    HABIT_EVENTS,
     NEAR_DECAY,
     NEAR_DISTANCE,
     NEAR_POWER,
     PEER_ITEMS,
+    PROFILE,
     RECENT_ITEMS,
+    SESSION,
     SIMILAR_DISTANCE,
     SOURCE,
     CountSettings,
@@ -34,16 +40,19 @@ from dynedge.models.count_memory.event_index import (
     AT,
     BEFORE,
     CLOCK,
+    GAP,
     ITEM,
     LENGTH,
     NEXT,
     NEXT_AT,
+    NEXT_GAP,
     NONE,
     PLACE,
     RECENT_EVENTS,
     START,
     EventIndex,
     first_from,
+    gap_code,
 )
 from dynedge.models.count_memory.event_index import USER as OF_USER
 from dynedge.ops.prefetch_row import prefetch_row
@@ -51,10 +60,10 @@ from dynedge.ops.vector_math import log
 from dynedge.utils.array_type import Array
 from dynedge.utils.numba_compile import compiled
 
-QUERY_FEATURES = 18  # sizes of the contexts, time since the user's last event, whether the last items are the same
-ITEM_FEATURES = 13  # of an item: how recently and how often the user and anyone met it
+QUERY_FEATURES = 24  # sizes of the contexts, time since the user's last event, the user's habits and kind of items
+ITEM_FEATURES = 20  # of an item: how recently, how often and after which gaps the user and anyone met it
 SEEN = 0  # the item feature that is 1 for the user's own items
-STALENESS = 6  # the first item feature that is not about the user
+STALENESS, GAPS, KIND = 6, 13, 15  # the first item features that are about anyone, about gaps, and compare items
 LOGARITHMS = (
     (1, 0.3),
     (2, 0.1),
@@ -65,7 +74,8 @@ LOGARITHMS = (
     (10, 0.2),
 )  # item features: log(1 + x), scaled
 
-IN_USER, IN_USER_LAST, IN_LAST, IN_LAST_TWO, IN_SIMILAR, IN_EARLIER, IN_NEAR, IN_PEERS, IN_RECENT = range(9)
+IN_USER, IN_USER_LAST, IN_ELAPSED, IN_LAST, IN_LAST_TWO, IN_AFTER_GAP, IN_SIMILAR, IN_EARLIER = range(8)
+IN_NEAR, IN_SESSION, IN_ALIKE, IN_PEERS, IN_RECENT, IN_NOW = range(8, len(CONTEXTS))
 USER, USER_CONTEXT, USER_LOG, USER_RECENCY = (
     SOURCE["user", kind] for kind in ("plain", "context-decayed", "log-decayed", "recency")
 )
@@ -77,7 +87,9 @@ LAST_TWO, LAST_TWO_RECENCY = SOURCE["last_two", "plain"], SOURCE["last_two", "re
 LAST_TWO_LOG = SOURCE["last_two", "log-decayed"]
 SIMILAR, SIMILAR_LOG = SOURCE["similar", "plain"], SOURCE["similar", "log-decayed"]
 EARLIER, EARLIER_LOG = SOURCE["earlier", "plain"], SOURCE["earlier", "log-decayed"]
-NEAR, NEAR_LOG = SOURCE["near", "plain"], SOURCE["near", "log-decayed"]
+NEAR = SOURCE["near", "plain"]  # the first of those that `near`, `session` and `alike` have
+NEAR_SOURCES = SOURCE["alike", "plain"] + 1 - NEAR
+ELAPSED, AFTER_GAP, NOW = SOURCE["elapsed", "plain"], SOURCE["after_gap", "plain"], SOURCE["now", "log-decayed"]
 PEERS, PEERS_LOG = SOURCE["peers", "plain"], SOURCE["peers", "log-decayed"]
 RECENT, RECENT_CONTEXT = SOURCE["recent", "plain"], SOURCE["recent", "context-decayed"]
 
@@ -88,8 +100,8 @@ class CandidateBuffer(NamedTuple):
     slot: Array  # int32[I]: slot of an item, or -1
     items: Array  # int32[C]: item in each slot
     seen: Array  # int32[C]: 1 + age of the user's newest event with the item, negative if there are others; 0: none
-    near: Array  # float32[C, 2]: plain and log-decayed sums of `near`, by slot
-    sums: Array  # float32[C, CONTEXT_SOURCES], by slot; not of candidates that `near` alone found, see add_rows
+    near: Array  # float32[C, NEAR_SOURCES]: sums of the sources from NEAR on, by slot
+    sums: Array  # float32[C, CONTEXT_SOURCES], by slot; not of candidates that these alone found, see add_rows
     totals: Array  # float64[CONTEXT_SOURCES]: 0 where the source has seen nothing
     query_features: Array  # float32[QUERY_FEATURES]
     unseen: Array  # float32[C]: the probability that the item had if no context had seen it, by slot (scoring.py)
@@ -112,7 +124,7 @@ def allocate_buffer(items: int, candidates: int) -> CandidateBuffer:
         np.full(items, NONE, np.int32),
         np.zeros(candidates, np.int32),
         np.zeros(candidates, np.int32),
-        np.zeros((candidates, 2), np.float32),
+        np.zeros((candidates, NEAR_SOURCES), np.float32),
         np.zeros((candidates, CONTEXT_SOURCES), np.float32),
         np.zeros(CONTEXT_SOURCES),
         np.zeros(QUERY_FEATURES, np.float32),
@@ -127,7 +139,7 @@ def collect_candidates(
 ) -> tuple[int, int]:
     """Fills an empty buffer for a query; `clear` empties it again.
 
-    Returns the number of candidates that other contexts than `near` found, and of all candidates.
+    Returns the number of candidates that other contexts than `near`, `session` and `alike` found, and of all.
     """
     buffer.totals[:] = 0
     buffer.query_features[:] = 0
@@ -139,24 +151,58 @@ def collect_candidates(
         for r in range(count):
             if not _occurs(recent, r):
                 size = _read_occurrences(index, settings, query, recent, count, r, stops[r], buffer, size)
-    if settings.contexts[IN_RECENT]:
-        for age in range(RECENT_EVENTS):
-            item = query.latest_items[RECENT_EVENTS - 1 - age]
-            if item == NONE:
-                break
-            slot = _slot_of(buffer, size, item)
-            size = max(size, slot + 1)
-            _add(buffer, slot, RECENT, 1.0)
-            _add(buffer, slot, RECENT_CONTEXT, _factor(settings.recent_decay, age))
+    size = _read_latest(index, settings, query, buffer, size)
     others = size
     if query.place > 0:
-        if settings.contexts[IN_NEAR]:
+        if settings.contexts[IN_NEAR] or settings.contexts[IN_SESSION] or settings.contexts[IN_ALIKE]:
             for r in range(min(count, settings.near_items)):
                 if not _occurs(recent, r):
-                    size = _read_near(index, settings, query.clock, r, stops[r], buffer, size)
-            _sum_near(buffer, others, size)
+                    size = _read_near(index, settings, query, recent[:count], r, stops[r], buffer, size)
+            _sum_near(settings, buffer, others, size)
         _set_query_features(index, query, recent, count, buffer)
+        _set_habits(index, settings, query, buffer)
+        _set_kind(index, query, stops, buffer)
     return others, size
+
+
+@compiled
+def _read_latest(index: EventIndex, settings: CountSettings, query: Query, buffer: CandidateBuffer, size: int) -> int:
+    """Counts the latest items of the log: contexts `recent` and `now`."""
+    recent, now, gap = settings.contexts[IN_RECENT], settings.contexts[IN_NOW], gap_before(index, query)
+    for age in range(RECENT_EVENTS if recent or now else 0):
+        item = query.latest_items[RECENT_EVENTS - 1 - age]
+        if item == NONE:
+            break
+        slot = _slot_of(buffer, size, item)
+        size = max(size, slot + 1)
+        if recent:
+            _add(buffer, slot, RECENT, 1.0)
+            _add(buffer, slot, RECENT_CONTEXT, _factor(settings.recent_decay, age))
+        if now and buffer.sums[slot, NOW] == 0:
+            start = index.item_blocks[item, START]
+            stop = first_from(index.occurrences, AT, start, start + index.item_blocks[item, LENGTH], query.clock)
+            for x in range(max(start, stop - PROFILE), stop):
+                alike = _likeness(settings, gap, index.occurrences[x, GAP])
+                decay = _factor(settings.log_decay, query.clock - index.occurrences[x, AT])
+                _add(buffer, slot, NOW, alike * decay)
+    return size
+
+
+@compiled
+def gap_before(index: EventIndex, query: Query) -> int:
+    """Returns the code of the time since the user's last event; NONE without one."""
+    if query.place == 0:
+        return NONE
+    last = index.user_blocks[query.user, START] + query.place - 1
+    return int(gap_code(query.time - index.history_time[last]))
+
+
+@compiled(inline="always")
+def _likeness(settings: CountSettings, gap: int, other: int) -> np.float32:
+    """Returns 1 for gaps with the same code, half of it for twice the time; the first event of a user has none."""
+    if min(gap, other) == NONE:
+        return np.float32(gap == other)
+    return _factor(settings.gap_likeness, abs(gap - other))
 
 
 @compiled
@@ -210,11 +256,11 @@ def _occurs(recent: Array, r: int) -> bool:
 def _read_history(
     index: EventIndex, settings: CountSettings, query: Query, buffer: CandidateBuffer, size: int
 ) -> int:
-    """Counts the user's own events: contexts `user` and `user_last`."""
+    """Counts the user's own events: contexts `user`, `user_last` and `elapsed`."""
     start = index.user_blocks[query.user, START]
     end = start + query.place
-    own, after = settings.contexts[IN_USER], settings.contexts[IN_USER_LAST]
-    if not (own or after):
+    own, after, elapsed = settings.contexts[IN_USER], settings.contexts[IN_USER_LAST], settings.contexts[IN_ELAPSED]
+    if not (own or after or elapsed):
         return size
     history, last, matches, distinct = index.history, index.history[end - 1, ITEM], 0, 0
     for age in range(min(query.place, settings.history_events)):
@@ -230,6 +276,9 @@ def _read_history(
             _add(buffer, slot, USER_LOG, _factor(settings.log_decay, query.clock - index.history[x, CLOCK]))
             if is_new:
                 _add(buffer, slot, USER_RECENCY, 1.0 / (1 + age))
+        if elapsed:
+            seconds = max(query.time - index.history_time[x], 0.0)
+            _add(buffer, slot, ELAPSED, (1 + seconds) ** -ELAPSED_POWER)
         if after and age > 0 and history[x, ITEM] == last:
             slot = buffer.slot[history[x + 1, ITEM]]
             matches += 1
@@ -275,13 +324,14 @@ def _read_occurrences(
     used, clock, (start, stop) = settings.contexts, query.clock, found
     follows = used[IN_EARLIER] and r < EARLIER_ITEMS
     if r == 0:
-        follows = used[IN_LAST] or used[IN_LAST_TWO] or used[IN_SIMILAR]
+        follows = used[IN_LAST] or used[IN_LAST_TWO] or used[IN_SIMILAR] or used[IN_AFTER_GAP]
     peers = used[IN_PEERS] and r < PEER_ITEMS
-    if not (follows or peers or used[IN_NEAR]):
+    near = used[IN_NEAR] or used[IN_SESSION] or used[IN_ALIKE]
+    if not (follows or peers or near):
         return size
     read = min(stop - start, settings.occurrences[r])
     if follows:
-        size = _read_followers(index, settings, clock, recent, count, r, stop, read, buffer, size)
+        size = _read_followers(index, settings, query, recent, count, r, stop, read, buffer, size)
     read = min(read, settings.near_occurrences[r])
     at, after = _locate_occurrences(index, stop, read)
     for c in range(read):
@@ -310,56 +360,87 @@ def _read_occurrences(
 def _read_near(
     index: EventIndex,
     settings: CountSettings,
-    clock: int,
+    query: Query,
+    recent: Array,
     r: int,
     found: Array,
     buffer: CandidateBuffer,
     size: int,
 ) -> int:
     """Counts what came before and after the latest occurrences of the user's item number r."""
-    start, stop = found
+    (start, stop), clock, zero = found, query.clock, np.float32(0)
     read = min(stop - start, settings.occurrences[r], settings.near_occurrences[r])
     at, after = _locate_occurrences(index, stop, read)
+    scale = np.float32(max(read, 1) ** -NEAR_POWER)
     weights = settings.near_weights * np.float32(NEAR_DECAY**r * max(read, 1) ** -NEAR_POWER)
+    own_time = index.history_time[index.user_blocks[query.user, START] + query.place - 1 - r]
+    in_session = settings.contexts[IN_SESSION] and query.time - own_time <= SESSION
+    at_same_time, alike, members = query.time <= own_time, settings.contexts[IN_ALIKE], np.uint64(0)
+    for item in recent:
+        members |= np.uint64(1) << np.uint64(item & 63)
+    of_session, of_time, of_alike = zero, zero, zero
     for c in range(read):
         x, y = stop - 1 - c, at[c]
         fresh = _factor(settings.log_decay, clock - index.occurrences[x, AT])
-        last = y + min(NEAR_DISTANCE, after[c])
+        first, last = y - min(NEAR_DISTANCE, index.occurrences[x, PLACE]), y + min(NEAR_DISTANCE, after[c])
         while index.history[last, CLOCK] >= clock:
             last -= 1
-        for z in range(y - min(NEAR_DISTANCE, index.occurrences[x, PLACE]), last + 1):
+        common = _common_items(index, recent, members, recent[r], first, last) if alike else 0
+        for z in range(first, last + 1):
             weight = weights[NEAR_DISTANCE + z - y]
             if weight > 0:
                 item = index.history[z, ITEM]
+                if in_session:
+                    apart = abs(index.history_time[z] - index.history_time[y])
+                    of_session = scale if apart <= SESSION else zero
+                    of_time = scale if at_same_time and apart <= 0 else zero
+                of_alike = weight * np.float32(common * common)
                 slot = buffer.slot[item]
                 is_new = slot == NONE  # no branch: it could not be predicted
                 slot = size if is_new else slot
                 buffer.slot[item], buffer.items[slot] = slot, item
-                plain, decayed = buffer.near[slot, 0], buffer.near[slot, 1]
-                buffer.near[slot, 0] = weight + (np.float32(0) if is_new else plain)
-                buffer.near[slot, 1] = weight * fresh + (np.float32(0) if is_new else decayed)
+                sums = buffer.near[slot]
+                sums[0] = weight + (zero if is_new else sums[0])
+                sums[1] = weight * fresh + (zero if is_new else sums[1])
+                sums[2] = of_session + (zero if is_new else sums[2])
+                sums[3] = of_time + (zero if is_new else sums[3])
+                sums[4] = of_alike + (zero if is_new else sums[4])
                 size += is_new
     return size
 
 
 @compiled
-def _sum_near(buffer: CandidateBuffer, others: int, size: int) -> None:
-    """Totals the sums of `near`, and copies them to the rows of candidates that other contexts found too."""
-    for slot in range(size):
-        buffer.totals[NEAR] += buffer.near[slot, 0]
-        buffer.totals[NEAR_LOG] += buffer.near[slot, 1]
+def _common_items(index: EventIndex, recent: Array, members: int, but: int, first: int, last: int) -> int:
+    """Returns how many of these events have one of the recent items, `but` one; `members` has a bit for each."""
+    common = 0
+    for z in range(first, last + 1):
+        item = index.history[z, ITEM]
+        if (members >> np.uint64(item & 63)) & np.uint64(1) and item != but:
+            common += (recent == item).any()
+    return common
+
+
+@compiled
+def _sum_near(settings: CountSettings, buffer: CandidateBuffer, others: int, size: int) -> None:
+    """Totals the sums of `near`, `session` and `alike`, and copies them to rows that other contexts have begun."""
+    for s, context in enumerate((IN_NEAR, IN_NEAR, IN_SESSION, IN_SESSION, IN_ALIKE)):
+        for slot in range(size):
+            if settings.contexts[context]:
+                buffer.totals[NEAR + s] += buffer.near[slot, s]
+            else:
+                buffer.near[slot, s] = 0
     buffer.seen[others:size] = 0
     for slot in range(others):
-        buffer.sums[slot, NEAR], buffer.sums[slot, NEAR_LOG] = buffer.near[slot]
+        buffer.sums[slot, NEAR : NEAR + NEAR_SOURCES] = buffer.near[slot]
 
 
 @compiled
 def add_rows(buffer: CandidateBuffer, others: int, slots: Array) -> None:
-    """Fills the rows of `sums` of those of these candidates that `near` alone found: the slots from `others` on."""
+    """Fills the rows of `sums` of those of these candidates that have none yet: the slots from `others` on."""
     for slot in slots:
         if slot >= others:
             buffer.sums[slot] = 0
-            buffer.sums[slot, NEAR], buffer.sums[slot, NEAR_LOG] = buffer.near[slot]
+            buffer.sums[slot, NEAR : NEAR + NEAR_SOURCES] = buffer.near[slot]
 
 
 @compiled
@@ -379,7 +460,7 @@ def _locate_occurrences(index: EventIndex, stop: int, read: int) -> tuple[Array,
 def _read_followers(
     index: EventIndex,
     settings: CountSettings,
-    clock: int,
+    query: Query,
     recent: Array,
     count: int,
     r: int,
@@ -388,8 +469,9 @@ def _read_followers(
     buffer: CandidateBuffer,
     size: int,
 ) -> int:
-    """Counts what followed the occurrences before `stop`: contexts `last` and `last_two`, or `earlier` for r > 0."""
+    """Counts what followed the occurrences before `stop`: `last`, `last_two`, `after_gap`, or `earlier` for r > 0."""
     last, last_two = settings.contexts[IN_LAST], settings.contexts[IN_LAST_TWO] and count > 1
+    after_gap, gap, clock = settings.contexts[IN_AFTER_GAP], gap_before(index, query), query.clock
     weight, followed = np.float32(EARLIER_DECAY ** (r - 1)), 0
     for x in range(stop - 1, stop - 1 - read, -1):
         if index.occurrences[x, NEXT_AT] >= clock:
@@ -409,6 +491,8 @@ def _read_followers(
             _add(buffer, slot, LAST_LOG, log_factor)
             _add(buffer, slot, LAST_RECENCY, 1.0 / (1 + followed))
             followed += 1
+        if after_gap:
+            _add(buffer, slot, AFTER_GAP, _likeness(settings, gap, index.occurrences[x, NEXT_GAP]))
         if last_two and index.occurrences[x, BEFORE] == recent[1]:
             _add(buffer, slot, LAST_TWO, 1.0)
             _add(buffer, slot, LAST_TWO_RECENCY, 1.0 / buffer.totals[LAST_TWO])
@@ -468,10 +552,62 @@ def _set_query_features(index: EventIndex, query: Query, recent: Array, count: i
     features[17] = 0.2 * np.log1p(totals[USER_LAST_TWO])
 
 
+@compiled
+def _set_habits(index: EventIndex, settings: CountSettings, query: Query, buffer: CandidateBuffer) -> None:
+    """How often the user's latest events repeat the one before, in all and after gaps like this one, and how often
+    their item occurs once; and the size of the session.
+    """
+    last, gap = index.user_blocks[query.user, START] + query.place - 1, gap_before(index, query)
+    weight, events, repeats, once, session = 1.0, 0.0, 0.0, 0.0, 0
+    alike, alike_repeats = 0.0, 0.0
+    for age in range(min(query.place, HABIT_EVENTS)):
+        x = last - age
+        session += query.time - index.history_time[x] <= SESSION
+        slot = buffer.slot[index.history[x, ITEM]]
+        events += weight
+        once += weight if slot != NONE and buffer.seen[slot] == 1 + age else 0.0
+        if age + 1 < query.place:
+            is_repeat = index.history[x, ITEM] == index.history[x - 1, ITEM]
+            other = gap_code(index.history_time[x] - index.history_time[x - 1])
+            of_gap = weight * _likeness(settings, gap, other)
+            alike += of_gap
+            if is_repeat:
+                repeats += weight
+                alike_repeats += of_gap
+        weight *= HABIT_DECAY
+    features = buffer.query_features
+    features[18] = repeats / events
+    features[19] = (alike_repeats + 0.1) / (alike + 0.2)
+    features[20] = once / events
+    features[21] = 0.2 * np.log1p(session)
+
+
+@compiled
+def _set_kind(index: EventIndex, query: Query, found: Array, buffer: CandidateBuffer) -> None:
+    """How frequent and how old the user's last items are, on average; `found` as by `_find_occurrences`."""
+    frequency, age, count = 0.0, 0.0, len(found)
+    for r in range(count):
+        frequency += _frequency(found[r, 1] - found[r, 0])
+        age += _item_age(query.clock - index.occurrences[found[r, 0], AT])
+    buffer.query_features[22], buffer.query_features[23] = frequency / count, age / count
+
+
+@compiled(inline="always")
+def _frequency(events: float) -> float:
+    return 0.2 * np.log1p(events)
+
+
+@compiled(inline="always")
+def _item_age(events: float) -> float:
+    return 0.1 * np.log1p(events)
+
+
 @compiled(error_model="numpy")
-def item_features(index: EventIndex, query: Query, buffer: CandidateBuffer, slots: Array, out: Array) -> None:
-    """Writes out[ITEM_FEATURES, n or more] of the candidates in `slots`: when and how often the user and anyone met
-    the item.
+def item_features(
+    index: EventIndex, settings: CountSettings, query: Query, buffer: CandidateBuffer, slots: Array, out: Array
+) -> None:
+    """Writes out[ITEM_FEATURES, n or more] of the candidates in `slots`: when, how often and after which gaps the
+    user and anyone met the item, and how it differs from the user's last items.
     """
     end, n = index.user_blocks[query.user, START] + query.place, len(slots)
     out[:] = 0
@@ -485,7 +621,9 @@ def item_features(index: EventIndex, query: Query, buffer: CandidateBuffer, slot
             out[3, j] = 1.0 if elapsed <= 0 else 0.0
             out[4, j] = 1.0 if age == 0 else 0.0
             out[5, j] = 1.0 if buffer.seen[slots[j]] > 0 else 0.0
-    _staleness(index, query, buffer, slots, out[STALENESS:])
+    _staleness(index, settings, query, buffer, slots, out[STALENESS:GAPS], out[GAPS:KIND])
+    if query.place > 0:
+        _compare_kind(index, query, index.history[end - 1, ITEM], buffer, n, out[STALENESS:GAPS], out[KIND:])
     for row, scale in LOGARITHMS:
         values, factor = out[row], np.float32(scale)
         for j in range(out.shape[1]):
@@ -493,9 +631,19 @@ def item_features(index: EventIndex, query: Query, buffer: CandidateBuffer, slot
 
 
 @compiled
-def _staleness(index: EventIndex, query: Query, buffer: CandidateBuffer, slots: Array, out: Array) -> None:
-    """Writes the features that are not about the user, without their logarithms."""
-    n = len(slots)
+def _staleness(
+    index: EventIndex,
+    settings: CountSettings,
+    query: Query,
+    buffer: CandidateBuffer,
+    slots: Array,
+    out: Array,
+    of_gaps: Array,
+) -> None:
+    """Writes the features that are about anyone, without their logarithms; and of the item's latest events the share
+    after gaps like this one, and of first events of a user.
+    """
+    n, gap = len(slots), gap_before(index, query)
     starts, stops, at = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.int64)
     for j in range(n):
         prefetch_row(index.item_blocks, buffer.items[slots[j]])
@@ -504,7 +652,8 @@ def _staleness(index: EventIndex, query: Query, buffer: CandidateBuffer, slots: 
         starts[j] = index.item_blocks[item, START]
         stops[j] = starts[j] + index.item_blocks[item, LENGTH]
         prefetch_row(index.occurrences, stops[j] - 1)
-        prefetch_row(index.occurrences, max(starts[j], stops[j] - 8))
+        for x in range(max(starts[j], stops[j] - PROFILE), stops[j], 2):  # two to a cache line
+            prefetch_row(index.occurrences, x)
         prefetch_row(index.occurrences, starts[j])
     for j in range(n):
         stops[j] = first_from(index.occurrences, AT, starts[j], stops[j], query.clock)
@@ -522,3 +671,27 @@ def _staleness(index: EventIndex, query: Query, buffer: CandidateBuffer, slots: 
         out[4, j] = query.clock - index.occurrences[max(start, stop - 8), AT]
         out[5, j] = 1.0 if elapsed <= 0 else 0.0
         out[6, j] = 1.0 if index.occurrences[stop - 1, OF_USER] == query.user else 0.0
+        alike, firsts, read = np.float32(0), np.float32(0), min(stop - start, PROFILE)
+        for x in range(stop - read, stop):
+            alike += _likeness(settings, gap, index.occurrences[x, GAP])
+            firsts += np.float32(index.occurrences[x, GAP] == NONE)
+        of_gaps[0, j], of_gaps[1, j] = alike / read, firsts / read
+
+
+@compiled
+def _compare_kind(
+    index: EventIndex, query: Query, last: int, buffer: CandidateBuffer, n: int, of_anyone: Array, out: Array
+) -> None:
+    """Writes how n candidates differ from the user's last items, on average and from the last one, in frequency and
+    age; `of_anyone` are the features by `_staleness`.
+    """
+    start = index.item_blocks[last, START]
+    stop = first_from(index.occurrences, AT, start, start + index.item_blocks[last, LENGTH], query.clock)
+    frequency, first = _frequency(stop - start), query.clock - index.occurrences[start, AT]
+    for j in range(n):
+        of_item, age = _frequency(of_anyone[2, j]), of_anyone[3, j]
+        out[0, j] = of_item - buffer.query_features[22]
+        out[1, j] = abs(out[0, j])
+        out[2, j] = abs(of_item - frequency)
+        out[3, j] = abs(_item_age(age) - buffer.query_features[23])
+        out[4, j] = _item_age(abs(age - first))

@@ -85,11 +85,12 @@ def collect_examples(
     step: int,
     buffer: CandidateBuffer,
     out: Examples,
-) -> None:
+) -> int:
     """Writes the examples first, first + step, … of a window: of the events `sampled` int64[m], which ascend.
 
-    `popularity` is that before the window's first event, and advances past its last. `offsets` float64[m] in [0, 1)
-    are the random starts of the systematic samples of candidates.
+    `popularity` is that before the window's first event, and advances to the last of these; returns the number of
+    events that it then has counted. `offsets` float64[m] in [0, 1) are the random starts of the systematic samples of
+    candidates.
     """
     half_lives, counted = len(popularity.total), 0
     gates = np.zeros(len(networks.gating_logits), np.float32)
@@ -106,10 +107,12 @@ def collect_examples(
         out.source_mask[m, 1 + half_lives :] = buffer.totals > 0
         items, log_weights = _choose_candidates(buffer, size, events.item[k], offsets[m])
         out.log_weight[m, 0], out.log_weight[m, 2 : 1 + len(items)] = 0.0, log_weights[1:]
-        _write_candidates(index, popularity, query, buffer, others, items, out.probability[m], out.inputs[m])
+        _write_candidates(
+            index, popularity, settings, query, buffer, others, items, out.probability[m], out.inputs[m]
+        )
         _write_unseen(index, popularity, buffer, size, events.item[k], out, m)
         clear(buffer, size)
-    count_popularity(popularity, settings.weight_growth, events.item[counted:])
+    return counted
 
 
 @compiled
@@ -149,6 +152,7 @@ def _choose_candidates(buffer: CandidateBuffer, size: int, true_item: int, offse
 def _write_candidates(
     index: EventIndex,
     popularity: Popularity,
+    settings: CountSettings,
     query: Query,
     buffer: CandidateBuffer,
     others: int,
@@ -167,7 +171,7 @@ def _write_candidates(
         if buffer.slot[items[number]] != NONE:
             places[count], slots[count] = place, buffer.slot[items[number]]
             count += 1
-    columns = rescaling_inputs(index, popularity, query, buffer, others, slots[:count])
+    columns = rescaling_inputs(index, popularity, settings, query, buffer, others, slots[:count])
     for j in range(count):
         for s in range(CONTEXT_SOURCES):
             if buffer.totals[s] > 0:

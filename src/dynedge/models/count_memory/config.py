@@ -6,7 +6,10 @@ from dataclasses import dataclass
 
 from dynedge.config import option
 
-CONTEXTS = "user", "user_last", "last", "last_two", "similar", "earlier", "near", "peers", "recent"
+CONTEXTS = (
+    *("user", "user_last", "elapsed", "last", "last_two", "after_gap", "similar", "earlier"),
+    *("near", "session", "alike", "peers", "recent", "now"),
+)
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,9 @@ class MemoryConfig:
     gating_hidden: int = option(32, "Hidden units of the gating network; 0: constant weights.", least=0)
     rescaling_hidden: int = option(
         64, "Hidden units of the network that rescales item probabilities; 0: one factor for seen items.", least=0
+    )
+    rescaling_second: int = option(
+        32, "Hidden units of its second layer, where it has a first one; 0: one layer.", least=0
     )
     training_examples: int = option(80_000, "Number of training events that the networks are fitted to.", least=0)
 

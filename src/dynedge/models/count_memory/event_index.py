@@ -40,7 +40,8 @@ RESCALE_ABOVE = 1e12  # weight of an event at which all popularity counts are di
 AHEAD = 6  # events between the stages in which an event's rows are fetched
 NEGLIGIBLE = 1e-30  # counts below, beside an event of weight 1, become 0
 ITEM, CLOCK, NUMBER = range(3)  # columns of an event in a history; NUMBER: among the item's occurrences
-USER, PLACE, AT, BEFORE, NEXT, NEXT_AT = range(6)  # columns of an occurrence, see EventIndex
+USER, PLACE, AT, BEFORE, GAP, NEXT, NEXT_AT, NEXT_GAP = range(8)  # columns of an occurrence, see EventIndex
+GAP_STEPS, LONGEST_GAP = 64, 1e18  # of a gap's code: steps for twice the time; in seconds
 NONE, NEVER = -1, np.iinfo(np.int32).max  # no item; no clock
 BLOCKS = ("user_blocks", ("history", "history_time")), ("item_blocks", ("occurrences",))
 
@@ -56,7 +57,8 @@ class EventIndex(NamedTuple):
     item_blocks: Array  # int64[I, 3]: the same of an item's occurrences
     history: Array  # int32[P, 3]: ITEM, CLOCK and NUMBER of an event
     history_time: Array  # float64[P]
-    occurrences: Array  # int32[Q, 6]: USER, PLACE in its history, clock AT; item BEFORE, NEXT item at clock NEXT_AT
+    # int32[Q, 8]: USER, PLACE in its history, clock AT; item BEFORE, code of the GAP to it; the same of the NEXT item
+    occurrences: Array
     latest_items: Array  # int32[RECENT_EVENTS]: items of the latest events of the log, newest last; -1: none
     popularity: Array  # float32[I, H]: counts that decay by giving newer events a larger weight
     popularity_total: Array  # float64[H]
@@ -104,7 +106,7 @@ def empty(users: int, items: int, half_lives: int) -> State:
     state["item_blocks"] = torch.zeros(items, 3, dtype=torch.int64)
     state["history"] = torch.zeros(POOL_CAPACITY, 3, dtype=torch.int32)
     state["history_time"] = torch.zeros(POOL_CAPACITY, dtype=torch.float64)
-    state["occurrences"] = torch.zeros(POOL_CAPACITY, 6, dtype=torch.int32)
+    state["occurrences"] = torch.zeros(POOL_CAPACITY, 8, dtype=torch.int32)
     state["latest_items"] = torch.full((RECENT_EVENTS,), NONE, dtype=torch.int32)
     state["popularity"] = torch.zeros(items, half_lives)
     state["popularity_total"] = torch.zeros(half_lives, dtype=torch.float64)
@@ -118,7 +120,7 @@ def check(state: State, users: int, items: int, half_lives: int) -> None:
     check_names(state, (name for name in EventIndex._fields if name != "num_items"))
     clock = int(check_tensor(state, "clock", int64, (1,), 0, NEVER))
     history = check_tensor(state, "history", int32, (at_least(POOL_CAPACITY), 3))
-    occurrences = check_tensor(state, "occurrences", int32, (at_least(POOL_CAPACITY), 6))
+    occurrences = check_tensor(state, "occurrences", int32, (at_least(POOL_CAPACITY), 8))
     check_tensor(state, "history_time", float64, (len(history),))
     used = check_tensor(state, "used", int64, (2,), 0)
     check_tensor(state, "user_blocks", int64, (users, 3), 0, len(history))
@@ -165,11 +167,17 @@ def _is_consistent(index: EventIndex, clock: int) -> bool:
             found = index.occurrences[index.item_blocks[item, START] + number]
             if found[USER] != user or found[PLACE] != place or found[AT] != at:
                 return False
-            before = index.history[start + place - 1, ITEM] if place > 0 else NONE
+            before, gap, next_gap = NONE, NONE, NONE
+            if place > 0:
+                before, gap = index.history[start + place - 1, ITEM], _gap_before(index, start + place)
             is_last = place + 1 == length
+            if not is_last:
+                next_gap = _gap_before(index, start + place + 1)
             following = NONE if is_last else index.history[start + place + 1, ITEM]
             following_at = NEVER if is_last else index.history[start + place + 1, CLOCK]
             if found[BEFORE] != before or found[NEXT] != following or found[NEXT_AT] != following_at:
+                return False
+            if found[GAP] != gap or found[NEXT_GAP] != next_gap:
                 return False
     for item in range(len(index.item_blocks)):
         start, length = index.item_blocks[item, START], index.item_blocks[item, LENGTH]
@@ -270,6 +278,18 @@ def _move(index: EventIndex, pool: int, records: Array, block: Array, capacity: 
 
 
 @compiled
+def gap_code(seconds: float) -> int:
+    """Returns the logarithm of the time between two events of a user: GAP_STEPS more for twice the time."""
+    return int(GAP_STEPS * np.log2(1.0 + min(max(seconds, 0.0), LONGEST_GAP)))
+
+
+@compiled
+def _gap_before(index: EventIndex, x: int) -> int:
+    """Returns the code of the gap between an event in the pool of histories and the one before it."""
+    return gap_code(index.history_time[x] - index.history_time[x - 1])
+
+
+@compiled
 def append_events(index: EventIndex, user: Array, item: Array, time: Array, places: Array) -> int:
     """Appends events until one does not fit into a pool; returns how many were appended."""
     users, items, history = index.user_blocks, index.item_blocks, index.history
@@ -301,17 +321,18 @@ def append_events(index: EventIndex, user: Array, item: Array, time: Array, plac
                 index.history_time[start + x] = index.history_time[old + x]
         if more_occurrences:
             _move(index, 1, index.occurrences, items[i], more_occurrences)
-        clock, place, number, before = index.clock[0], users[u, LENGTH], items[i, LENGTH], NONE
+        clock, place, number, before, gap = index.clock[0], users[u, LENGTH], items[i, LENGTH], NONE, NONE
         x = users[u, START] + place
-        if place > 0:
-            before = index.history[x - 1, ITEM]
-            last = items[before, START] + index.history[x - 1, NUMBER]
-            index.occurrences[last, NEXT], index.occurrences[last, NEXT_AT] = i, clock
         index.history[x, ITEM], index.history[x, CLOCK], index.history[x, NUMBER] = i, clock, number
         index.history_time[x] = time[k]
-        x = items[i, START] + number
-        index.occurrences[x, USER], index.occurrences[x, PLACE], index.occurrences[x, AT] = u, place, clock
-        index.occurrences[x, BEFORE], index.occurrences[x, NEXT], index.occurrences[x, NEXT_AT] = before, NONE, NEVER
+        if place > 0:
+            before = index.history[x - 1, ITEM]
+            gap = _gap_before(index, x)
+            last = index.occurrences[items[before, START] + index.history[x - 1, NUMBER]]
+            last[NEXT], last[NEXT_AT], last[NEXT_GAP] = i, clock, gap
+        new = index.occurrences[items[i, START] + number]
+        new[USER], new[PLACE], new[AT], new[BEFORE], new[GAP] = u, place, clock, before, gap
+        new[NEXT], new[NEXT_AT], new[NEXT_GAP] = NONE, NEVER, NONE
         places[k] = place
         users[u, LENGTH] += 1
         items[i, LENGTH] += 1

@@ -24,13 +24,18 @@ from dynedge.utils.numba_compile import compiled
 REASON_OF_CONTEXT = {
     "user": "history",
     "user_last": "followed",
+    "elapsed": "history",
     "last": "followed",
     "last_two": "followed",
+    "after_gap": "followed",
     "similar": "followed",
     "earlier": "near",
     "near": "near",
+    "session": "near",
+    "alike": "near",
     "peers": "near",
     "recent": "popular",
+    "now": "popular",
 }
 
 

@@ -26,7 +26,7 @@ class Mixture(nn.Module):
     user's own items.
     """
 
-    def __init__(self, logits: Tensor, gating_hidden: int, rescaling_hidden: int) -> None:
+    def __init__(self, logits: Tensor, gating_hidden: int, rescaling_hidden: int, rescaling_second: int = 0) -> None:
         super().__init__()
         sources = len(logits)
         self.logits = nn.Parameter(logits)
@@ -35,7 +35,9 @@ class Mixture(nn.Module):
         self._item_inputs = FIXED_INPUTS + sources - 1 - CONTEXT_SOURCES
         inputs = self._item_inputs + QUERY_FEATURES
         self.rescaling_in = nn.Linear(inputs, rescaling_hidden) if rescaling_hidden else None
-        self.rescaling_out = nn.Parameter(torch.zeros(rescaling_hidden))
+        has_second = rescaling_hidden and rescaling_second
+        self.rescaling_second = nn.Linear(rescaling_hidden, rescaling_second) if has_second else None
+        self.rescaling_out = nn.Parameter(torch.zeros(rescaling_second if has_second else rescaling_hidden))
         self.rescaling_seen = nn.Parameter(torch.zeros(1))
         for parameter in self.parameters():
             parameter.lr_scale = LR_SCALE  # type: ignore[attr-defined]
@@ -53,10 +55,14 @@ class Mixture(nn.Module):
         rescaling = np.zeros((0, self._item_inputs + QUERY_FEATURES), np.float32), np.zeros(0, np.float32)
         if self.rescaling_in is not None:
             rescaling = array(self.rescaling_in.weight), array(self.rescaling_in.bias)
+        second = np.zeros((0, len(rescaling[1])), np.float32), np.zeros(0, np.float32)
+        if self.rescaling_second is not None:
+            second = array(self.rescaling_second.weight), array(self.rescaling_second.bias)
         rows, bias = rescaling
         of_item, of_query = (np.ascontiguousarray(part) for part in np.split(rows, [self._item_inputs], 1))
         last = (array(part) for part in (self.rescaling_out, self.rescaling_seen))
-        return NetworkWeights(*gating, array(self.gating_out), array(self.logits), of_item, of_query, bias, *last)
+        gates = array(self.gating_out), array(self.logits)
+        return NetworkWeights(*gating, *gates, of_item, of_query, bias, *second, *last)
 
     def loss(self, examples: Examples) -> tuple[Tensor, Tensor]:
         """Returns ([m], [m]): the negative log probability of the true item, before and after rescaling."""
@@ -82,5 +88,7 @@ class Mixture(nn.Module):
             of_item, of_query = torch.split(self.rescaling_in.weight, [self._item_inputs, QUERY_FEATURES], 1)
             hidden = inputs @ of_item.T + (query @ of_query.T + self.rescaling_in.bias)[:, None]
             is_candidate = (inputs != 0).any(2)  # what no context has seen is left as it is
+            if self.rescaling_second is not None:
+                hidden = self.rescaling_second(hidden.relu())
             log_factor = log_factor + (hidden.relu() @ self.rescaling_out) * is_candidate
         return logits + log_factor

@@ -8,7 +8,9 @@ costs next to nothing until then. Its parameters are two small networks (gating.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 from operator import is_
 from typing import Any, Self
 
@@ -43,7 +45,7 @@ from dynedge.models.count_memory.explain import explain_items, shares_by_reason
 from dynedge.models.count_memory.gating import Mixture
 from dynedge.models.count_memory.scoring import Events
 from dynedge.models.growable import padded_size
-from dynedge.ops.thread_pool import run_side_by_side
+from dynedge.ops.thread_pool import run_in_background, run_side_by_side
 from dynedge.utils.array_type import Array
 
 MIN_PART = 4  # events for which another thread pays: scoring one takes some 100 µs, waking a thread 100 to 300
@@ -66,9 +68,11 @@ class CountMemory(Model, Growable, Explainable, Undoable, RemembersSeen):
         sources = 1 + len(config.half_lives) + CONTEXT_SOURCES
         self._copies: list[Popularity] = []  # of the popularity in this tensor at this clock, see _popularity_copies
         self._copies_at: tuple[Tensor | None, int] = None, 0
+        self._counting: list[Future[None]] = []  # threads that count the last events of a window
         self._view: tuple[list[Tensor], EventIndex | None] = [], None
         self._scratch: list[CandidateBuffer] = []
-        self.mixture = Mixture(torch.zeros(sources), config.gating_hidden, config.rescaling_hidden)
+        hidden = config.gating_hidden, config.rescaling_hidden, config.rescaling_second
+        self.mixture = Mixture(torch.zeros(sources), *hidden)
         self._equal_weights = Mixture(torch.zeros(sources), 0, 0).weights()
         self._continued: dict[range, WindowExamples] = {}
         self._examples = ExampleCache(self.start, self._collect, self.observe, config.training_examples)
@@ -89,6 +93,7 @@ class CountMemory(Model, Growable, Explainable, Undoable, RemembersSeen):
 
     def _index(self, state: State) -> EventIndex:
         """Returns the index in a state; cached for the same tensors: making the view is much of a query's cost."""
+        self._finish_counting()
         tensors, view = self._view
         same = view is not None and view.num_items == self.shape.items and len(tensors) == len(state)
         if view is None or not same or not all(map(is_, tensors, state.values())):
@@ -172,10 +177,11 @@ class CountMemory(Model, Growable, Explainable, Undoable, RemembersSeen):
         parts = zip(*(one.examples for one in (batch, *earlier)), strict=True)
         return replace(batch, examples=Examples(*map(torch.cat, parts)))
 
-    def _collect(self, window: Window, number: int, count: int, state: State) -> Examples:
+    def _collect(self, window: Window, number: int, count: int, state: State, more: bool = False) -> Examples:
         """Returns up to `count` examples of a window and appends its events.
 
-        Candidates are those that rank highest if all sources have the same weight.
+        Candidates are those that rank highest if all sources have the same weight. `more`: the next window is
+        collected next, so that its events can be appended while the last events of this one are counted.
         """
         n, rng = len(window), np.random.default_rng([self._seed, number])
         count = min(n, count)
@@ -186,17 +192,28 @@ class CountMemory(Model, Growable, Explainable, Undoable, RemembersSeen):
         index, copies = self._index(state), self._popularity_copies(count, events.clock, state)
         buffers = [self._buffer(thread) for thread in range(len(copies))]
 
-        remaining = iter(range(len(copies)))
+        remaining, counted = iter(range(len(copies))), [0] * len(copies)
 
         def collect(thread: int) -> None:
             for part in remaining:
                 parts = events, sampled, offsets, part, len(copies), buffers[thread], examples
-                collect_examples(index, copies[part], self.settings, self._equal_weights, *parts)
+                counted[part] = collect_examples(index, copies[part], self.settings, self._equal_weights, *parts)
 
         run_side_by_side(collect, len(copies))
+        growth = self.settings.weight_growth
+        for popularity, done in zip(copies, counted, strict=True):
+            self._counting.append(
+                run_in_background(partial(count_popularity, popularity, growth, events.item[done:]))
+            )
+        if not more:
+            self._finish_counting()
         index.latest_items[:] = events.latest_items[-RECENT_EVENTS:]
         self._copies, self._copies_at = copies, (state["popularity"], int(state["clock"]))
         return to_tensors(examples, self.mixture.logits)
+
+    def _finish_counting(self) -> None:
+        while self._counting:
+            self._counting.pop().result()
 
     def _popularity_copies(self, count: int, clock: int, state: State) -> list[Popularity]:
         """The popularity at this clock for each thread that collects examples: the state's own, and copies of it.

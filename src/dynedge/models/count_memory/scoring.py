@@ -24,7 +24,7 @@ import numpy as np
 from dynedge.models.count_memory.candidates import (
     ITEM_FEATURES,
     NEAR,
-    NEAR_LOG,
+    NEAR_SOURCES,
     SEEN,
     CandidateBuffer,
     Query,
@@ -70,7 +70,9 @@ class NetworkWeights(NamedTuple):
     rescaling_in: Array  # [hidden, FIXED_INPUTS + H]
     rescaling_query: Array  # [hidden, QUERY_FEATURES]
     rescaling_bias: Array  # [hidden]
-    rescaling_out: Array  # [hidden]
+    rescaling_second: Array  # [second, hidden]; no rows: there is no second layer
+    second_bias: Array  # [second]
+    rescaling_out: Array  # [second, or else hidden]
     rescaling_seen: Array  # [1]: added to the log factor of the user's own items
 
 
@@ -121,7 +123,13 @@ def compute_gates(networks: NetworkWeights, buffer: CandidateBuffer, half_lives:
 
 @compiled(error_model="numpy")
 def rescaling_inputs(
-    index: EventIndex, popularity: Popularity, query: Query, buffer: CandidateBuffer, others: int, slots: Array
+    index: EventIndex,
+    popularity: Popularity,
+    settings: CountSettings,
+    query: Query,
+    buffer: CandidateBuffer,
+    others: int,
+    slots: Array,
 ) -> Array:
     """Returns float32[FIXED_INPUTS + H, n]: log probabilities by source, item features, popularity by half-life.
 
@@ -149,7 +157,7 @@ def rescaling_inputs(
         for s in range(len(rows)):
             for j in range(width):
                 rows[s, j] = scale * log(np.float32(1) + rows[s, j])
-    item_features(index, query, buffer, slots, out[CONTEXT_SOURCES:FIXED_INPUTS])
+    item_features(index, settings, query, buffer, slots, out[CONTEXT_SOURCES:FIXED_INPUTS])
     return out
 
 
@@ -212,8 +220,10 @@ def _add_sources(of_source: Array, buffer: CandidateBuffer, others: int, size: i
             total += of_source[s] * sums[s]
         buffer.probability[slot] = total
     for slot in range(others, size):
-        of_near = of_source[NEAR] * buffer.near[slot, 0] + of_source[NEAR_LOG] * buffer.near[slot, 1]
-        buffer.probability[slot] = buffer.unseen[slot] + of_near
+        total, sums = buffer.unseen[slot], buffer.near[slot]
+        for s in range(NEAR_SOURCES):
+            total += of_source[NEAR + s] * sums[s]
+        buffer.probability[slot] = total
 
 
 @compiled
@@ -226,10 +236,25 @@ def _rescaling_base(networks: NetworkWeights, buffer: CandidateBuffer) -> Array:
     return base
 
 
+@compiled
+def _second_layer(networks: NetworkWeights, units: Array) -> Array:
+    """Returns float32[second, n] before its rectifier, given the first layer's [hidden, n] before its own."""
+    for a in range(len(units)):
+        for j in range(units.shape[1]):
+            units[a, j] = max(units[a, j], np.float32(0))
+    second = len(networks.second_bias)
+    out, rows = np.empty((second, units.shape[1]), np.float32), np.arange(second)
+    for a in range(second):
+        out[a] = networks.second_bias[a]
+    add_matmul(out, 0, rows, networks.rescaling_second, 0, rows, second, units)
+    return out
+
+
 @compiled(fastmath=VECTORISED)
 def _rescale(
     index: EventIndex,
     popularity: Popularity,
+    settings: CountSettings,
     networks: NetworkWeights,
     query: Query,
     buffer: CandidateBuffer,
@@ -242,12 +267,14 @@ def _rescale(
         log_factor[j] = networks.rescaling_seen[0] if buffer.seen[slots[j]] else 0.0
     hidden = len(networks.rescaling_bias)
     if hidden:
-        inputs = rescaling_inputs(index, popularity, query, buffer, others, slots)
+        inputs = rescaling_inputs(index, popularity, settings, query, buffer, others, slots)
         units, rows = np.empty((hidden, inputs.shape[1]), np.float32), np.arange(hidden)
         base = _rescaling_base(networks, buffer)
         for a in range(hidden):
             units[a] = base[a]
         add_matmul(units, 0, rows, networks.rescaling_in, 0, rows, hidden, inputs)
+        if len(networks.second_bias):
+            units, hidden = _second_layer(networks, units), len(networks.second_bias)
         for a in range(hidden):
             weight, of_unit = networks.rescaling_out[a], units[a]
             for j in range(len(slots)):
@@ -308,7 +335,7 @@ def _mix_and_rescale(
     compute_gates(networks, buffer, len(popularity.total), gates)
     mix_sources(index, popularity, gates, buffer, others, size)
     rescaled = _most_probable(buffer, size, settings.rescaled_items if len(networks.rescaling_bias) else size)
-    mean_factor = np.exp(_rescale(index, popularity, networks, query, buffer, others, rescaled))
+    mean_factor = np.exp(_rescale(index, popularity, settings, networks, query, buffer, others, rescaled))
     _scale_others(buffer, size, rescaled, mean_factor)
     return size, gates
 

@@ -69,6 +69,7 @@ from dynedge.utils.process_group import local_processes
 
 MAX_NEGATIVES = 1 << 18  # negatives sampled per window: beyond, neighbouring chunks share theirs
 CAPTURED_EVENTS = 1 << 19  # in larger windows the GPU takes longer to compute than the CPU to launch
+MAX_NORMS = 1 << 12  # states of a window, roughly, whose mean norm is logged
 FEW_USERS = 16  # queries up to which a compiled step is faster than tensor operations
 ListedWindow = tuple[int, PlannedWindow, ScoreLists | None]  # number of the window, its plan, its events' lists
 FEW = 20  # on a CPU the scores of all items take less time than those of a twentieth of them, one by one
@@ -738,7 +739,9 @@ def _add_bonus(bonus: ScoreBonus, scores: Tensor) -> None:
 
 
 def _mean_norm(states: Tensor) -> Tensor:
-    return states.norm(dim=1).mean() if len(states) else states.new_zeros(())
+    """Of some of the states, at equal distances, where there are many."""
+    some = states[:: max(1, len(states) // MAX_NORMS)]
+    return some.norm(dim=1).mean() if len(some) else states.new_zeros(())
 
 
 def make_plan(config: RecurrenceConfig, log: EventLog, train_end: int) -> Plan:

@@ -26,8 +26,8 @@ def _corrections(device: torch.device) -> Tensor:
 
 
 def dense_steps(updates: Sequence[DenseUpdate], scale: Tensor) -> None:
+    torch._foreach_add_([update.steps for update in updates], 1)
     for update in updates:
-        update.steps.add_(1)
         dense_step(*update, scale)
 
 
@@ -71,7 +71,7 @@ def coalesce(grad: Tensor) -> Tensor:
 def sum_of_squares(grads: Sequence[Tensor]) -> Tensor:
     """As in the package, in two launches for all gradients."""
     norms = torch._foreach_norm([grad for grad in grads if grad.numel()])
-    return torch.stack([norm.double() for norm in norms]).square().sum() if norms else torch.zeros(())
+    return torch.stack(norms).double().square_().sum() if norms else torch.zeros(())
 
 
 def row_step(

@@ -1,4 +1,7 @@
-"""gather_linear on a GPU: gathered rows and one matrix product; gradients are summed by row in a fixed order."""
+"""gather_linear on a GPU: rows gathered into one matrix, in the precision of the product; gradients summed by row.
+
+Legend: as in the package.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +9,83 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+import triton
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from dynedge.ops.segment_sum.triton import segment_sum
+from dynedge.ops.column_sum.triton import column_sum
+from dynedge.ops.gather_linear import triton_kernels
+from dynedge.ops.matmul import matmul
+from dynedge.ops.segment_sum.triton import segment_sum, sorted_index
 
 ALIGNMENT = 8  # numbers: matrix products are slow where rows are not a multiple of it
+ROWS = 32  # that a program gathers at once
 
 
 def gather_linear(parts: Sequence[tuple[Tensor, Tensor | None]], w: Tensor, bias: Tensor, relu: bool) -> Tensor:
-    inputs = [x if index is None else gather_rows(x, index) for x, index in parts]
-    if padding := -w.shape[1] % ALIGNMENT:
-        inputs.append(inputs[0].new_zeros(len(inputs[0]), padding))
-        w = F.pad(w, (0, padding))
-    out = F.linear(inputs[0] if len(inputs) == 1 else torch.cat(inputs, 1), w, bias)
-    return F.relu(out) if relu else out
+    tables, indices = zip(*parts, strict=True)
+    out: Tensor = _GatherLinear.apply(indices, relu, w, bias, *tables)  # type: ignore[no-untyped-call]
+    return out
+
+
+class _GatherLinear(torch.autograd.Function):
+    """In bfloat16 under autocast, else in float32; gradients of w and bias are summed in float32."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, indices: tuple[Tensor | None, ...], relu: bool, w: Tensor, bias: Tensor, *tables: Tensor
+    ) -> Tensor:
+        dtype = torch.bfloat16 if torch.is_autocast_enabled(w.device.type) else w.dtype
+        padding = -w.shape[1] % ALIGNMENT
+        x, weight = _concatenate(tables, indices, padding, dtype), w.to(dtype)
+        weight = F.pad(weight, (0, padding)) if padding else weight
+        product = torch._addmm_activation if relu else torch.addmm
+        out = product(bias.to(dtype), x, weight.T)
+        ctx.indices, ctx.relu, ctx.width = indices, relu, w.shape[1]
+        ctx.tables = [(table.shape, table.dtype) for table in tables]
+        ctx.save_for_backward(x, weight, out if relu else None)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        x, weight, out = ctx.saved_tensors
+        grad = torch.ops.aten.threshold_backward(grad, out, 0) if ctx.relu else grad
+        grad = grad.contiguous().to(x.dtype)
+        of_w = matmul(grad.T, x)[:, : ctx.width] if ctx.needs_input_grad[2] else None
+        of_bias = column_sum(grad) if ctx.needs_input_grad[3] else None
+        needed = ctx.needs_input_grad[4:]
+        of_x, column, of_tables = torch.mm(grad, weight) if any(needed) else None, 0, list[Tensor | None]()
+        for need, index, (shape, dtype) in zip(needed, ctx.indices, ctx.tables, strict=True):
+            columns, column = slice(column, column + shape[1]), column + shape[1]
+            of_tables.append(_gradient(of_x[:, columns], index, shape, dtype) if need and of_x is not None else None)
+        return None, None, of_w, of_bias, *of_tables
+
+
+def _concatenate(
+    tables: Sequence[Tensor], indices: Sequence[Tensor | None], padding: int, dtype: torch.dtype
+) -> Tensor:
+    """[n, Σ c + padding]: the gathered rows, one part beside the other; the padding is zeros."""
+    first, index = tables[0], indices[0]
+    if len(tables) == 1 and index is None and not padding:
+        return first.contiguous().to(dtype)
+    n = len(first) if index is None else len(index)
+    out, column = first.new_empty((n, sum(table.shape[1] for table in tables) + padding), dtype=dtype), 0
+    rows = [table if table.stride(1) == 1 else table.contiguous() for table in tables]
+    for k, (table, index) in enumerate(zip(rows, indices, strict=True)):
+        columns, extra = table.shape[1], padding if k + 1 == len(tables) else 0
+        if n and columns + extra:
+            width = min(64, triton.next_power_of_2(columns + extra))
+            triton_kernels.copy_rows[(triton.cdiv(n, ROWS), triton.cdiv(columns + extra, width))](
+                *(table, table if index is None else index, out, n, columns, columns + extra),
+                *(table.stride(0), out.shape[1], column),
+                HAS_INDEX=index is not None,
+                BM=ROWS,
+                BK=width,
+            )
+        column += columns
+    return out
 
 
 def gather_rows(x: Tensor, index: Tensor) -> Tensor:
@@ -32,15 +96,20 @@ def gather_rows(x: Tensor, index: Tensor) -> Tensor:
 class _GatherRows(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, index: Tensor) -> Tensor:
-        ctx.save_for_backward(index)
-        ctx.shape, ctx.kind = x.shape, x.dtype
+        ctx.index, ctx.table = index, (x.shape, x.dtype)  # not saved, which would lose its remembered order
         return x.index_select(0, index)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        (index,) = ctx.saved_tensors
-        keys, order = torch.sort(index, stable=True)
-        out = grad.new_zeros(ctx.shape, dtype=torch.float32)
-        segment_sum(grad.contiguous(), order, keys, out)
-        return out.to(ctx.kind), None
+        return _gradient(grad.contiguous(), ctx.index, *ctx.table), None
+
+
+def _gradient(grad: Tensor, index: Tensor | None, shape: torch.Size, dtype: torch.dtype) -> Tensor:
+    """Of a table, from the gradient of its gathered rows."""
+    if index is None:
+        return grad.to(dtype)
+    keys, order = sorted_index(index)
+    out = grad.new_zeros(shape, dtype=torch.float32)
+    segment_sum(grad, order, keys, out)
+    return out.to(dtype)

@@ -10,7 +10,9 @@ and their gradients are float32. The bits are the same every time.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -20,8 +22,11 @@ import triton
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from dynedge.ops.column_sum.triton import column_sum
 from dynedge.ops.level_gru import triton_kernels, triton_narrow_levels
-from dynedge.ops.segment_sum.triton import segment_sum
+from dynedge.ops.matmul import matmul
+from dynedge.ops.remember import remember
+from dynedge.ops.segment_sum.triton import segment_sum, sorted_index
 from dynedge.plan.schedule import Schedule
 from dynedge.utils.array_type import Array
 
@@ -64,6 +69,17 @@ class Levels:
     first_written: int
     users: int  # number of written rows of users
     runs: list[LevelRun]
+
+    @cached_property
+    def gate_rows(self) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+        """For the rows of pre that are read, int[W]: (these sorted, rows of the gates' gradients in that order)."""
+
+        @remember
+        def in_order(source: Tensor) -> tuple[Tensor, Tensor]:
+            keys, order = sorted_index(source)
+            return keys, _rows_by_side(self, len(source)).index_select(0, order)
+
+        return in_order
 
     @classmethod
     def of(cls, schedule: Schedule, device: torch.device | str) -> Levels:
@@ -143,15 +159,16 @@ class _LevelGRU(torch.autograd.Function):
         tables = arena, pre.contiguous(), gates, parent_states, *weights, b_own.contiguous()
         lists = levels.parents, source, levels.blocks, levels.offsets
         _launch("forward", levels.runs, d, dtype, first, *tables, *lists)
-        ctx.levels, ctx.pre = levels, (pre.shape, pre.dtype)
-        ctx.save_for_backward(*weights, gates, parent_states, source)
+        ctx.levels, ctx.source, ctx.pre = levels, source, (pre.shape, pre.dtype)
+        ctx.save_for_backward(*weights, gates, parent_states)
         return arena
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         levels: Levels = ctx.levels
-        w_own, w_other, gates, parent_states, source = ctx.saved_tensors
+        source: Tensor = ctx.source
+        w_own, w_other, gates, parent_states = ctx.saved_tensors
         d, first, users = w_own.shape[2], levels.first_written, levels.users
         gate_grads, parent_grads = torch.empty_like(gates), grad.new_empty(len(source), 2 * d)
         grad = grad.contiguous()
@@ -171,17 +188,17 @@ class _LevelGRU(torch.autograd.Function):
 def _weight_gradients(gate_grads: Tensor, parent_states: Tensor, d: int) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of one side's w_own, w_other [3d, d] and b_own [3d]. Own parents' gates are in the order n, r, z."""
     own, other = gate_grads[:, : 3 * d], gate_grads[:, d:]
-    w_own, w_other = _matmul(own.T, parent_states[:, :d]), _matmul(other.T, parent_states[:, d:])
-    return w_own.roll(-d, 0), w_other, own.sum(0, dtype=torch.float32).roll(-d, 0)
+    w_own, w_other = matmul(own.T, parent_states[:, :d]), matmul(other.T, parent_states[:, d:])
+    return w_own.roll(-d, 0), w_other, column_sum(own).roll(-d, 0)
 
 
 def _pre_gradients(
     gate_grads: Tensor, source: Tensor, levels: Levels, shape: torch.Size, dtype: torch.dtype
 ) -> Tensor:
     """[P, 3d]: ∂r ∂z ∂n, summed over the written rows that read each row of pre."""
-    keys, order = torch.sort(source, stable=True)
+    keys, rows = levels.gate_rows(source)
     out = gate_grads.new_zeros(shape, dtype=torch.float32)
-    segment_sum(gate_grads[:, shape[1] // 3 :], _rows_by_side(levels, len(source))[order], keys, out)
+    segment_sum(gate_grads[:, shape[1] // 3 :], rows, keys, out)
     return out.to(dtype)
 
 
@@ -256,10 +273,3 @@ def _one_level_per_launch(runs: list[LevelRun], fits_one_program: bool, reverse:
 def _num_processors(device: torch.device) -> int:
     """Number of multiprocessors; a fixed number for the interpreter."""
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4
-
-
-def _matmul(a: Tensor, b: Tensor) -> Tensor:
-    """a @ b with float32 sums and a float32 result."""
-    if a.dtype == torch.float32:
-        return torch.mm(a, b)
-    return torch.mm(a, b, out_dtype=torch.float32) if a.is_cuda else torch.mm(a.float(), b.float())

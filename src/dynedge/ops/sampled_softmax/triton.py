@@ -162,10 +162,10 @@ class _Gradients:
         """Gradients of the arena [rows, d] and of `outside`."""
         updated = self._per_program(self.item_row_after)
         if self.candidates.all_items:
-            pool = _sum_by_key(values, _keys(row, self.candidate_rows, updated), rows + outside).mul_(self.grad)
+            pool = self._sum_by_key(values, _keys(row, self.candidate_rows, updated), rows + outside)
             return pool[:rows], pool[rows:]
         in_arena = torch.where(self.candidate_rows < rows, self.candidate_rows, -1)
-        arena_grad = _sum_by_key(values, _keys(row, in_arena, updated), rows).mul_(self.grad)
+        arena_grad = self._sum_by_key(values, _keys(row, in_arena, updated), rows)
         outside_grad = values.new_empty(outside, values.shape[1])
         self._sum_shared(values, len(row), rows, outside_grad)
         return arena_grad, outside_grad
@@ -175,7 +175,7 @@ class _Gradients:
         updated = self._per_program(torch.where(self.item_row_after >= 0, item, -1))
         if self.candidates.all_items:
             keys = _keys(item, self._repeat(self.candidates.items), updated)
-            return _sum_by_key(values, keys, num_ids).mul_(self.grad)
+            return self._sum_by_key(values, keys, num_ids)
         updated[values[-len(updated) :, -1] == 0] = -1  # most updated items are not candidates
         keys = _keys(item, self.candidates.items[:: self.candidates.chunks_per_sample], updated)
         out = values.new_empty(len(keys), values.shape[1])
@@ -185,6 +185,13 @@ class _Gradients:
         self._sum_shared(values, len(item), -1, out[first.stop : last.start])
         shape = num_ids, values.shape[1]
         return torch.sparse_coo_tensor(keys[None].long(), out, shape, check_invariants=False)
+
+    def _sum_by_key(self, values: Tensor, keys: Tensor, size: int) -> Tensor:
+        """float32[size, ..]: values summed by key, in a fixed order; negative keys are skipped."""
+        ordered, source = torch.sort(keys, stable=True)
+        out = values.new_zeros(size, values.shape[1])
+        segment_sum(values, source, ordered, out, self.grad)
+        return out
 
     def _repeat(self, per_chunk: Tensor) -> Tensor:
         """[P, C] from [m, C]: a row for every program of a chunk."""
@@ -221,11 +228,3 @@ def _num_processors(tensor: Tensor) -> int:
 def _keys(true: Tensor, candidates: Tensor, updated: Tensor) -> Tensor:
     """int32: the table row that each of the kernel's gradient rows belongs to; −1 for none."""
     return torch.cat([true.int(), candidates.flatten().int(), updated])
-
-
-def _sum_by_key(values: Tensor, keys: Tensor, size: int) -> Tensor:
-    """float32[size, ..]: values summed by key, in a fixed order; negative keys are skipped."""
-    ordered, source = torch.sort(keys, stable=True)
-    out = values.new_zeros(size, values.shape[1])
-    segment_sum(values, source, ordered, out)
-    return out

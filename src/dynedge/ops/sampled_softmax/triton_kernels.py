@@ -387,7 +387,7 @@ def _sum_shared_columns(
     BM: tl.constexpr,
     BK: tl.constexpr,
 ):
-    """CandidateColumns k to k + BK − 1."""
+    """Columns k to k + BK − 1."""
     group = tl.program_id(1).to(tl.int64)
     c = tl.program_id(0) * BM + tl.arange(0, BM)
     col = k + tl.arange(0, BK)[None, :]

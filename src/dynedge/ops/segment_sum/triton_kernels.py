@@ -1,8 +1,9 @@
 """Triton kernels of segment_sum: sums by sorted key without atomics, first inside blocks of positions, then across.
 
-The rows of a key are adjacent. In a block, the first of them gets the sum of those in the block; then the first of
-all adds the sums at the starts of the following blocks, as long as they have its key. A key with ten thousand rows
-takes a few hundred dependent reads, not ten thousand. Negative keys are skipped.
+The rows of a key are adjacent. A key whose rows are all in one block is summed there; of any other, the first row in
+each block gets the sum of those in the block, and then the first of all adds the sums at the starts of the following
+blocks, as long as they have its key. A key with ten thousand rows takes a few hundred dependent reads, not ten
+thousand. Negative keys are skipped.
 """
 
 from __future__ import annotations
@@ -12,12 +13,42 @@ import triton.language as tl
 
 
 @triton.jit
-def _columns_within(values, row, key, same, partial, i, head, k, D: tl.constexpr, BK: tl.constexpr):
-    """CandidateColumns k to k + BK − 1."""
+def _keys_around(keys, count, BM: tl.constexpr):
+    """The last key before this program's block and the first one after it; −9 where there is none."""
+    start = tl.program_id(0) * BM
+    before = tl.load(keys + start - 1, mask=start > 0, other=-9)
+    return before, tl.load(keys + start + BM, mask=start + BM < count, other=-9)
+
+
+@triton.jit
+def _columns_within(
+    values,
+    row,
+    key,
+    same,
+    partial,
+    out,
+    factor,
+    i,
+    written,
+    complete,
+    incomplete,
+    k,
+    D: tl.constexpr,
+    BK: tl.constexpr,
+    BY_KEY: tl.constexpr,
+):
+    """Columns k to k + BK − 1."""
     col = k + tl.arange(0, BK)[None, :]
     value = tl.load(values + row + col, mask=(key >= 0)[:, None] & (col < D), other=0.0).to(tl.float32)
     total = tl.dot(same, value, input_precision="ieee")
-    tl.store(partial + i.to(tl.int64)[:, None] * D + col, total, mask=head[:, None] & (col < D))
+    at = i.to(tl.int64)[:, None] * D + col
+    tl.store(partial + at, total, mask=incomplete[:, None] & (col < D))
+    if BY_KEY:
+        tl.store(out + key.to(tl.int64)[:, None] * D + col, factor * total, mask=complete[:, None] & (col < D))
+    else:
+        total = tl.where(complete[:, None], factor * total, 0.0)
+        tl.store(out + at, total, mask=written[:, None] & (col < D))
 
 
 @triton.jit(do_not_specialize=["count"])
@@ -26,23 +57,41 @@ def sum_within_blocks(
     source,
     keys,
     partial,
+    out,
+    scale,
     count,
     stride,
     D: tl.constexpr,
     BM: tl.constexpr,
     BK: tl.constexpr,
     TAIL: tl.constexpr,
+    BY_KEY: tl.constexpr,
+    HAS_SCALE: tl.constexpr,
 ):
-    """partial [N, d]: each key's sum over a block, at its first position there; other rows are not written."""
+    """Fills out for keys that are in one block only, else partial [N, d] at the key's first position in the block.
+
+    out[key] if BY_KEY; else at each key's first position, and zeros elsewhere.
+    """
     i = tl.program_id(0) * BM + tl.arange(0, BM)
     valid = i < count
     key = tl.load(keys + i, mask=valid, other=-1)
     previous = tl.load(keys + i - 1, mask=valid & (tl.arange(0, BM) > 0), other=-9)
+    before, after = _keys_around(keys, count, BM)
     head = valid & (key != previous) & (key >= 0)
+    complete = head & (key != before) & (key != after)
+    incomplete = head & (complete == 0)
+    written = valid & ((incomplete == 0) | (key == before))
     row = tl.load(source + i, mask=valid, other=0).to(tl.int64)[:, None] * stride
     same = ((key[:, None] == key[None, :]) & head[:, None] & valid[None, :]).to(tl.float32)
+    factor = 1.0
+    if HAS_SCALE:
+        factor = tl.load(scale).to(tl.float32)
     for k in tl.static_range(0, D, BK):
-        _columns_within(values, row, key, same, partial, i, head, k, D, BK if k + BK <= D else TAIL)
+        _columns_within(
+            *(values, row, key, same, partial, out, factor, i, written, complete, incomplete, k, D),
+            BK if k + BK <= D else TAIL,
+            BY_KEY,
+        )
 
 
 @triton.jit
@@ -50,12 +99,9 @@ def _columns_across(
     partial,
     keys,
     out,
+    factor,
     count,
-    i,
-    valid,
-    key,
-    head,
-    may_continue,
+    at,
     last,
     k,
     D: tl.constexpr,
@@ -63,23 +109,21 @@ def _columns_across(
     BK: tl.constexpr,
     BY_KEY: tl.constexpr,
 ):
-    """CandidateColumns k to k + BK − 1."""
-    col = k + tl.arange(0, BK)[None, :]
-    total = tl.load(partial + i.to(tl.int64)[:, None] * D + col, mask=head[:, None] & (col < D), other=0.0)
-    continued = tl.zeros([BK], tl.float32)
-    block, continues = tl.program_id(0) + 1, tl.max(may_continue.to(tl.int32), 0) > 0
+    """Columns k to k + BK − 1."""
+    col = k + tl.arange(0, BK)
+    total = tl.load(partial + at.to(tl.int64) * D + col, mask=col < D, other=0.0)
+    block, continues = tl.program_id(0) + 1, True
     while continues:
-        at = (block + tl.arange(0, BM)).to(tl.int64) * BM
-        same_key = tl.load(keys + at, mask=at < count, other=-1) == last
-        sums = tl.load(partial + at[:, None] * D + col, mask=same_key[:, None] & (col < D), other=0.0)
-        continued += tl.sum(sums, 0)
+        first = (block + tl.arange(0, BM)).to(tl.int64) * BM
+        same_key = tl.load(keys + first, mask=first < count, other=-1) == last
+        mask = same_key[:, None] & (col < D)[None, :]
+        total += tl.sum(tl.load(partial + first[:, None] * D + col[None, :], mask=mask, other=0.0), 0)
         block += BM
         continues = tl.min(same_key.to(tl.int32), 0) > 0
-    total += tl.where(may_continue[:, None], continued[None, :], 0.0)
     if BY_KEY:
-        tl.store(out + key.to(tl.int64)[:, None] * D + col, total, mask=head[:, None] & (col < D))
+        tl.store(out + last.to(tl.int64) * D + col, factor * total, mask=col < D)
     else:
-        tl.store(out + i.to(tl.int64)[:, None] * D + col, total, mask=valid[:, None] & (col < D))
+        tl.store(out + at.to(tl.int64) * D + col, factor * total, mask=col < D)
 
 
 @triton.jit(do_not_specialize=["count"])
@@ -87,26 +131,26 @@ def sum_across_blocks(
     partial,
     keys,
     out,
+    scale,
     count,
     D: tl.constexpr,
     BM: tl.constexpr,
     BK: tl.constexpr,
     TAIL: tl.constexpr,
     BY_KEY: tl.constexpr,
+    HAS_SCALE: tl.constexpr,
 ):
-    """Fills out with the total sums: out[key] if BY_KEY, else at each key's first position, and zeros elsewhere."""
+    """Fills out for the one key that starts in this program's block and continues in the next, if there is one."""
     i = tl.program_id(0) * BM + tl.arange(0, BM)
-    valid = i < count
-    key = tl.load(keys + i, mask=valid, other=-1)
-    previous = tl.load(keys + i - 1, mask=valid & (i > 0), other=-9)
-    head = valid & (key != previous) & (key >= 0)
+    key = tl.load(keys + i, mask=i < count, other=-1)
+    before, after = _keys_around(keys, count, BM)
     last = tl.max(key, 0)
-    may_continue = head & (key == last)  # the one key that may continue in the next block and starts in this one
-    for k in tl.static_range(0, D, BK):
-        _columns_across(
-            *(partial, keys, out, count, i, valid, key, head, may_continue, last, k),
-            D=D,
-            BM=BM,
-            BK=BK if k + BK <= D else TAIL,
-            BY_KEY=BY_KEY,
-        )
+    if (last == after) & (last != before) & (last >= 0):
+        at = tl.min(tl.where(key == last, i, count), 0)
+        factor = 1.0
+        if HAS_SCALE:
+            factor = tl.load(scale).to(tl.float32)
+        for k in tl.static_range(0, D, BK):
+            _columns_across(
+                *(partial, keys, out, factor, count, at, last, k, D, BM), BK if k + BK <= D else TAIL, BY_KEY
+            )

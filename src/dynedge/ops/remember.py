@@ -1,0 +1,31 @@
+"""What is computed from an index that stays, as those of a window do from epoch to epoch, is remembered with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
+
+MAX_ENTRIES = 1 << 20  # of an index: results of larger ones would fill the GPU's memory
+Result = TypeVar("Result")
+
+
+def remember(function: Callable[[Tensor], Result]) -> Callable[[Tensor], Result]:
+    """Returns a function that computes its result for an index once, as long as that exists and does not change.
+
+    Not while a CUDA graph is captured, which has to compute it from whatever it is given.
+    """
+    results = WeakTensorKeyDictionary()  # type: ignore[no-untyped-call]
+
+    def remembered(index: Tensor) -> Result:
+        version, result = results.get(index, (-1, None))  # type: ignore[no-untyped-call]
+        if version != index._version:
+            result = function(index)
+            if index.numel() <= MAX_ENTRIES and not (index.is_cuda and torch.cuda.is_current_stream_capturing()):
+                results[index] = index._version, result
+        return result  # type: ignore[no-any-return]
+
+    return remembered
