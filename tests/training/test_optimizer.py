@@ -125,6 +125,17 @@ def test_the_gradient_norm_covers_dense_and_coalesced_sparse_gradients():
     assert adam.tensors()["d.mean"][0].item() == pytest.approx(0.3, rel=1e-5), "clipping applies to one step"
 
 
+def test_each_group_is_clipped_by_the_norm_of_its_own_gradients():
+    one, other = nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(2))
+    one.clip_group, other.clip_group = "one", "other"
+    adam = Adam([("one", one), ("other", other)], 0.1, 0.1)
+    one.grad, other.grad = torch.tensor([3.0, 4.0]), torch.tensor([0.0, 2.0])
+    assert adam.clip(1.0).item() == pytest.approx(29**0.5)
+    adam.step()
+    torch.testing.assert_close(adam.tensors()["one.mean"], torch.tensor([0.06, 0.08]))
+    torch.testing.assert_close(adam.tensors()["other.mean"], torch.tensor([0.0, 0.1]))
+
+
 @pytest.mark.parametrize("order", [("dense", "sparse"), ("sparse", "dense")])
 def test_gradients_may_alternate_between_dense_and_sparse(order):
     table = nn.Parameter(torch.zeros(3, 1))

@@ -1,4 +1,4 @@
-"""Bootstrap confidence intervals of means over events, clustered by user.
+"""Confidence intervals (by bootstrap) and standard errors of means over events, clustered by user.
 
 Legend: n events, M metrics, G groups of users, B resamples.
 
@@ -26,6 +26,12 @@ def confidence_intervals(values: Array, user: Array, resamples: int = RESAMPLES,
         return np.full((values.shape[1], 2), np.nan)
     means = _resampled_means(*_group_sums(values, user), resamples, seed)
     return np.ascontiguousarray(np.quantile(means, (0.025, 0.975), axis=0).T)
+
+
+def standard_errors(values: Array, user: Array) -> Array:
+    """Returns the standard errors float64[M] of the means of `values` float64[n, M], clustered by user."""
+    sums, _ = _group_sums(values - values.mean(0), user)
+    return np.asarray(np.sqrt((sums**2).sum(0)) / len(values))
 
 
 def _group_sums(values: Array, user: Array) -> tuple[Array, Array]:

@@ -23,6 +23,7 @@ from torch import Tensor
 from dynedge.data.log import EventLog
 from dynedge.data.windows import Window
 from dynedge.evaluation.board import TGB, Board
+from dynedge.evaluation.bootstrap import standard_errors
 from dynedge.evaluation.negatives import evaluation_negatives
 from dynedge.models.base import Model, State
 from dynedge.models.capabilities import Calibrated, capable
@@ -166,9 +167,11 @@ def calibrate(
     shares: int = 1,
     group: ProcessGroup = ALONE,
 ) -> tuple[dict[str, float], Array] | None:
-    """Lets a `Calibrated` model choose its option with the best MRR on these events; None for other models.
+    """Lets a `Calibrated` model choose its option by the MRR on these events; None for other models.
 
-    Returns numbers to log and the ranks float64[events] under the chosen option. `shares` and `group` as above.
+    It is the first option whose MRR is within one standard error of the best one's: what a few events cannot tell
+    apart is decided for the simpler option, which ages less. Returns numbers to log and the ranks float64[events]
+    under the chosen option. `shares` and `group` as above.
     """
     calibrated = capable(model, Calibrated)
     if calibrated is None or not events:
@@ -182,8 +185,17 @@ def calibrate(
         else:
             model.observe(chunk.window, state)
     ranks = _joined(ranks, group)
-    best = int((1 / ranks).mean(1).argmax())
-    return calibrated.set_calibration(options[best]), ranks[best]
+    chosen = first_within_one_error(1 / ranks, np.asarray(log.user[events.start : events.stop]))
+    return calibrated.set_calibration(options[chosen]), ranks[chosen]
+
+
+def first_within_one_error(rewards: Array, user: Array) -> int:
+    """The first row of float64[O, n] whose mean is within one standard error of the largest mean.
+
+    The error is that of the paired difference of the two rows, clustered by user.
+    """
+    below_best = (rewards[rewards.mean(1).argmax()] - rewards).T
+    return int((below_best.mean(0) <= standard_errors(below_best, user)).argmax())
 
 
 def candidate_items(window: Window, protocol: str, device: torch.device | str = "cpu") -> Tensor | None:

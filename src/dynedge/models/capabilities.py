@@ -150,7 +150,7 @@ class TrainsSegments(ABC):
 
 
 class Calibrated(ABC):
-    """Chooses one setting on validation events, by MRR, after each epoch."""
+    """Chooses one setting on validation events after each epoch: the simplest of the best by MRR."""
 
     @property
     @abstractmethod
@@ -159,7 +159,7 @@ class Calibrated(ABC):
 
     @abstractmethod
     def calibration_options(self) -> Sequence[float]:
-        """The O values to choose from."""
+        """The O values to choose from, the simplest first."""
 
     @abstractmethod
     def calibration_ranks(self, batch: Any, candidates: Tensor | None, true: Tensor, state: State) -> Array:

@@ -64,9 +64,6 @@ class Entry:
 
 GPU_FIRST = "cuda", "cpu"
 AVERAGED = {"average": 500}  # training windows
-# The experts of `edge` have losses of their own: clipped by their common norm, the memory, whose gradients are a
-# tenth of the recurrence's, would learn worse. So only steps that are far out of range are clipped.
-EDGE_TRAINING = {**AVERAGED, "max_grad_norm": 10.0}
 PAPER_TRAINING = {**AVERAGED, "lr_decay": 1.0}
 CPU_FIRST = "cpu", "cuda"  # compiled levels are several times as fast there as launches one by one on a GPU
 
@@ -76,7 +73,7 @@ def _sequential(name: str, model: type[Model], config: type[Any], search: Mappin
 
 
 BUILT_IN: dict[str, Entry] = {
-    "edge": Entry(Edge, edge.EdgeConfig, devices=GPU_FIRST, training={"edge": EDGE_TRAINING}, search=edge.SEARCH),
+    "edge": Entry(Edge, edge.EdgeConfig, devices=GPU_FIRST, training={"edge": AVERAGED}, search=edge.SEARCH),
     "recurrence": Entry(
         Recurrence,
         edge.RecurrenceConfig,

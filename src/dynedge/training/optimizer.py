@@ -10,7 +10,8 @@ row would save a third of the memory, but would no longer be Adam.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
+from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
@@ -27,13 +28,17 @@ class Adam:
     """Updates dense parameters with learning rate `lr` and rows of sparse (COO) gradients with `row_lr`.
 
     A parameter's first gradient decides which kind it is. A parameter's attribute `lr_scale`, if set, multiplies its
-    learning rate. The moments are named tensors, so that a checkpoint is exact.
+    learning rate; the norm of gradients is clipped over all parameters with the same attribute `clip_group`. The
+    moments are named tensors, so that a checkpoint is exact.
     """
 
     def __init__(self, parameters: Iterable[tuple[str, nn.Parameter]], lr: float, row_lr: float) -> None:
         self.parameters = {name: p for name, p in parameters if p.requires_grad}
         self.lr, self.row_lr = lr, row_lr
-        self._grad_scale = torch.ones((), dtype=torch.float64)  # factor of the next step's gradients
+        self._groups: dict[str, dict[str, nn.Parameter]] = {}  # by clip group and name
+        for name, parameter in self.parameters.items():
+            self._groups.setdefault(getattr(parameter, "clip_group", ""), {})[name] = parameter
+        self._grad_scale: dict[str, Tensor] = {}  # by clip group: factor of the next step's gradients, if not one
         self._lr_factor = 1.0
         self._rates: dict[str, tuple[float, Tensor]] = {}  # by parameter: configured rate, scaled rate
         self._moments: dict[str, tuple[Tensor, Tensor, Tensor]] = {}  # by parameter: mean, square, steps
@@ -49,53 +54,68 @@ class Adam:
         for parameter in self.parameters.values():
             parameter.grad = None
 
-    def clip(self, max_norm: float, measured: Collection[str] = (), squares: float = 0.0) -> Tensor:
-        """Clips the norm over all gradients to `max_norm` in the next step; returns the norm before clipping.
+    @property
+    def clip_groups(self) -> dict[str, list[str]]:
+        """Names of the parameters whose gradients are clipped together, by group."""
+        return {group: list(parameters) for group, parameters in self._groups.items()}
+
+    def clip(
+        self, max_norm: float, measured: Collection[str] = (), squares: Mapping[str, float] = MappingProxyType({})
+    ) -> Tensor:
+        """Clips the norm of each group's gradients to `max_norm` in the next step; returns the norm of all before.
 
         The gradients themselves are not changed, and there is no synchronization with the GPU.
-        `measured`: parameters of whose gradients `squares` is the sum of squares, here and in other processes.
+        `measured`: parameters of whose gradients `squares` has the sums of squares by group, here and in other
+        processes.
         """
-        values = []
-        for name, parameter in self.parameters.items():
-            if (grad := parameter.grad) is not None and name not in measured:
-                if grad.is_sparse:  # duplicate rows are summed first: the norm is over the sums
-                    parameter.grad = coalesce(grad)
-                    values.append(parameter.grad._values())
-                else:
-                    values.append(grad)
-        if not values:
-            return torch.zeros(())
-        total = sum_of_squares(values)
-        norm = (total + squares if measured else total).sqrt_()
-        limited = math.isfinite(max_norm)
-        self._grad_scale = (max_norm / (norm + 1e-6)).clamp_(max=1.0) if limited else torch.ones_like(norm)
-        return norm
+        totals = []
+        for group, parameters in self._groups.items():
+            given = [p for name, p in parameters.items() if p.grad is not None and name not in measured]
+            values = [self._coalesced(parameter) for parameter in given]
+            if not values:
+                continue
+            total = sum_of_squares(values)
+            totals.append(total + squares[group] if group in squares else total)
+            scale = (max_norm / (totals[-1].sqrt() + 1e-6)).clamp_(max=1.0)
+            self._grad_scale[group] = scale if math.isfinite(max_norm) else torch.ones_like(total)
+        return sum(totals[1:], totals[0]).sqrt() if totals else torch.zeros(())
+
+    def _coalesced(self, parameter: nn.Parameter) -> Tensor:
+        """The numbers of its gradient: repeated rows are summed first, since the norm is over the sums."""
+        grad = parameter.grad
+        assert grad is not None
+        if not grad.is_sparse:
+            return grad
+        parameter.grad = coalesce(grad)
+        return parameter.grad._values()
 
     @torch.no_grad()
     def step(self) -> None:
         """Updates every parameter that has a gradient."""
-        dense = []
-        for name, parameter in self.parameters.items():
-            grad = parameter.grad
-            if grad is None:
-                continue
-            by_rows = self._moments[name][2].ndim > 0 if name in self._moments else grad.is_sparse
-            if by_rows:
-                self._step_rows(name, parameter, coalesce(grad if grad.is_sparse else grad.to_sparse(1)))
-            else:
-                dense.append(self._dense_update(name, parameter, grad.to_dense() if grad.is_sparse else grad))
-        dense_steps(dense, self._grad_scale)
-        self._grad_scale = torch.ones_like(self._grad_scale)
+        for group, parameters in self._groups.items():
+            grads = {name: p.grad for name, p in parameters.items() if p.grad is not None}
+            dense, scale = [], self._grad_scale.get(group, torch.ones((), dtype=torch.float64))
+            for name, grad in grads.items():
+                by_rows = self._moments[name][2].ndim > 0 if name in self._moments else grad.is_sparse
+                if by_rows:
+                    rows = coalesce(grad if grad.is_sparse else grad.to_sparse(1))
+                    self._step_rows(name, parameters[name], rows, scale.to(grad.device))
+                else:
+                    whole = grad.to_dense() if grad.is_sparse else grad
+                    dense.append(self._dense_update(name, parameters[name], whole))
+            if dense:
+                dense_steps(dense, scale.to(dense[0].grad.device))
+        self._grad_scale = {}
 
     def _dense_update(self, name: str, parameter: Tensor, grad: Tensor) -> DenseUpdate:
         mean, square, steps = self._moments_of(name, parameter, ())
         lr = self._rate(name, self.lr * getattr(parameter, "lr_scale", 1.0))
         return DenseUpdate(parameter, grad, mean, square, steps, lr)
 
-    def _step_rows(self, name: str, parameter: Tensor, grad: Tensor) -> None:
+    def _step_rows(self, name: str, parameter: Tensor, grad: Tensor, scale: Tensor) -> None:
         mean, square, steps = self._moments_of(name, parameter, (len(parameter),))
         lr = self._rate(name, self.row_lr * getattr(parameter, "lr_scale", 1.0))
-        row_step(parameter, grad.indices()[0], grad.values(), mean, square, steps, lr, self._grad_scale)
+        row_step(parameter, grad.indices()[0], grad.values(), mean, square, steps, lr, scale)
 
     def _rate(self, name: str, configured: float) -> Tensor:
         if name not in self._rates:

@@ -51,14 +51,20 @@ class SegmentedStep:
             losses.append(loss)
             gradients.append({} if loss is None else self._take_gradients())
         numbers = self._sum(losses, gradients)
-        owned = self.segments.owned_tables
-        squares = [p.grad for n, p in self.optimizer.parameters.items() if n in owned and p.grad is not None]
-        total = exact_sum(row_squares(squares), self.group) if squares else 0.0
-        norm = self.optimizer.clip(self.config.max_grad_norm, owned, total)
+        norm = self.optimizer.clip(self.config.max_grad_norm, self.segments.owned_tables, self._owned_squares())
         if math.isfinite(float(norm)) and math.isfinite(float(numbers[0])):
             self.optimizer.step()
         assert self._logged is not None
         return Loss(numbers[0], dict(zip(self._logged, numbers[1:].tolist(), strict=False))), norm
+
+    def _owned_squares(self) -> dict[str, float]:
+        """By clip group: the sum of squares of the gradients of owned rows, in all processes."""
+        squares = {}
+        for group, names in self.optimizer.clip_groups.items():
+            grads = [self.optimizer.parameters[name].grad for name in names if name in self.segments.owned_tables]
+            if given := [grad for grad in grads if grad is not None]:
+                squares[group] = exact_sum(row_squares(given), self.group)
+        return squares
 
     def _fetch_rows(self, batches: list[Any], states: list[State]) -> None:
         if self.group.size == 1:

@@ -7,6 +7,7 @@ from models.count_memory.reference_counts import HALF_LIVES
 from models.every_model import make_log
 
 from dynedge.data.windows import Window
+from dynedge.evaluation import protocol
 from dynedge.evaluation.protocol import calibrate, rank_events
 from dynedge.models.base import Step
 from dynedge.models.count_memory.config import MemoryConfig
@@ -73,6 +74,20 @@ def test_with_no_weight_the_scores_are_those_of_the_memory_and_both_experts_adva
     assert all(torch.equal(tensor, states[1][name]) for name, tensor in states[0].items())
 
 
+def test_each_expert_trains_as_it_does_alone():
+    """With large gradients too: those of one expert are not clipped by the norm of both."""
+    log, config = make_log(events=400), TrainingConfig(epochs=1, max_grad_norm=1e-3, device="cpu")
+    edge = make_edge(log, 320)
+    memory, recurrence = make_edge(log, 320).memory, make_edge(log, 320).recurrence
+    memory.training_windows = edge.training_windows  # alone it would cut as many windows as its own config has
+    for model in (edge, memory, recurrence):
+        fit(model, log, config)
+    for expert, alone in ((edge.memory, memory), (edge.recurrence, recurrence)):
+        trained = dict(alone.named_parameters())
+        for name, parameter in expert.named_parameters():
+            assert torch.equal(parameter, trained[name]), name
+
+
 def test_the_best_epoch_is_calibrated_again_on_more_events(monkeypatch):
     log = make_log(events=400)
     config = TrainingConfig(epochs=2, patience=0, split="0.6,0.3,0.1", validation_events=10, device="cpu")
@@ -108,15 +123,26 @@ def test_with_many_items_the_weight_is_chosen_by_sampled_ranks():
         assert epochs[0][name] == epochs[1][name], "with fewer than 9,999 other items all are sampled"
 
 
-def test_the_weight_with_the_best_mrr_is_chosen_not_the_one_with_the_best_mean_rank(monkeypatch):
+def test_the_weight_is_chosen_by_mrr_not_by_the_mean_rank(monkeypatch):
     log = make_log()
     model = make_edge(log, 90)
     by_option = np.array([[5.0, 5.0], [1.0, 100.0], [4.0, 3.0]])
     monkeypatch.setattr(model, "calibration_options", lambda: (0.0, 0.25, 0.5))
     monkeypatch.setattr(model, "calibration_ranks", lambda batch, *_: by_option[:, : len(batch.window)])
+    monkeypatch.setattr(protocol, "standard_errors", lambda below, user: np.zeros(below.shape[1]))
     chosen, ranks = calibrate(model, log, range(90, 92), model.start(), protocol="full")
     assert (chosen, ranks.tolist()) == ({"weight": 0.25}, [1.0, 100.0])
     assert model.weight == 0.25
+
+
+def test_the_smallest_weight_within_a_standard_error_of_the_best_is_chosen():
+    """The error is clustered: many alike events of one user tell no more than one."""
+    best = np.full(4, 0.5)
+    close, far = best - [0.3, 0.1, -0.2, -0.1], best - [0.2, 0.3, 0.2, 0.3]
+    assert protocol.first_within_one_error(np.stack([far, close, best]), np.arange(4)) == 1
+    alike = np.stack([best - [0.2, 0.2, 0.2, -0.2], best])  # 0.1 below; the error is 0.087 by event, 0.106 by user
+    assert protocol.first_within_one_error(alike, np.arange(4)) == 1
+    assert protocol.first_within_one_error(alike, np.array([0, 0, 0, 1])) == 0
 
 
 def test_both_experts_are_trained():

@@ -3,7 +3,8 @@
 The count memory counts what followed what; the co-evolving recurrence has a state for every user and item. Each is
 trained on its own loss: trained jointly, the recurrence's fitted embeddings look better on the training events than
 they are, and the counts get too little weight. The log probabilities of the memory and the weighted scores of the
-recurrence are added; the weight is chosen on the validation events, and may be zero.
+recurrence are added; the weight is chosen on the validation events, the smallest one within a standard error of the
+best MRR, and may be zero.
 """
 
 from __future__ import annotations
@@ -77,6 +78,9 @@ class Edge(
     def __init__(self, config: EdgeConfig, memory: CountMemory, recurrence: Recurrence) -> None:
         super().__init__(config, memory.shape)
         self.memory, self.recurrence = memory, recurrence
+        for expert in (memory, recurrence):  # losses of their own: by a common norm the larger gradients would decide
+            for parameter in expert.parameters():
+                parameter.clip_group = type(expert).__name__  # type: ignore[attr-defined]
         self.register_buffer("weight", torch.zeros(()))
         self._side_stream = SideStream()
         self._captured: dict[int, ExpertBatches] = {}  # a captured graph needs the same object in every epoch
