@@ -185,17 +185,17 @@ def calibrate(
         else:
             model.observe(chunk.window, state)
     ranks = _joined(ranks, group)
-    chosen = first_within_one_error(1 / ranks, np.asarray(log.user[events.start : events.stop]))
+    chosen = first_near_best(1 / ranks, np.asarray(log.user[events.start : events.stop]))
     return calibrated.set_calibration(options[chosen]), ranks[chosen]
 
 
-def first_within_one_error(rewards: Array, user: Array) -> int:
-    """The first row of float64[O, n] whose mean is within one standard error of the largest mean.
+def first_near_best(rewards: Array, user: Array, errors: float = 1.0) -> int:
+    """The first row of float64[O, n] whose mean is within this many standard errors of the largest mean.
 
-    The error is that of the paired difference of the two rows, clustered by user.
+    A standard error is that of the paired difference of the two rows, clustered by user.
     """
     below_best = (rewards[rewards.mean(1).argmax()] - rewards).T
-    return int((below_best.mean(0) <= standard_errors(below_best, user)).argmax())
+    return int((below_best.mean(0) <= errors * standard_errors(below_best, user)).argmax())
 
 
 def candidate_items(window: Window, protocol: str, device: torch.device | str = "cpu") -> Tensor | None:

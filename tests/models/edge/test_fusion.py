@@ -139,10 +139,10 @@ def test_the_smallest_weight_within_a_standard_error_of_the_best_is_chosen():
     """The error is clustered: many alike events of one user tell no more than one."""
     best = np.full(4, 0.5)
     close, far = best - [0.3, 0.1, -0.2, -0.1], best - [0.2, 0.3, 0.2, 0.3]
-    assert protocol.first_within_one_error(np.stack([far, close, best]), np.arange(4)) == 1
+    assert protocol.first_near_best(np.stack([far, close, best]), np.arange(4)) == 1
     alike = np.stack([best - [0.2, 0.2, 0.2, -0.2], best])  # 0.1 below; the error is 0.087 by event, 0.106 by user
-    assert protocol.first_within_one_error(alike, np.arange(4)) == 1
-    assert protocol.first_within_one_error(alike, np.array([0, 0, 0, 1])) == 0
+    assert protocol.first_near_best(alike, np.arange(4)) == 1
+    assert protocol.first_near_best(alike, np.array([0, 0, 0, 1])) == 0
 
 
 def test_both_experts_are_trained():
