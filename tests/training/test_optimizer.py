@@ -136,6 +136,22 @@ def test_each_group_is_clipped_by_the_norm_of_its_own_gradients():
     torch.testing.assert_close(adam.tensors()["other.mean"], torch.tensor([0.0, 0.1]))
 
 
+@pytest.mark.parametrize("layout", ["dense", "sparse"])
+def test_rows_have_learning_rates_of_their_own(layout):
+    table, plain = nn.Parameter(torch.ones(3, 2)), nn.Parameter(torch.ones(3, 2))
+    table.row_lr_scale = torch.tensor([0.0, 0.25, 1.0])
+    adams = [Adam([("t", one)], 0.1, 0.1) for one in (table, plain)]
+    for _ in range(2):
+        grad = sparse([2, 0, 1, 2], torch.arange(8.0).view(4, 2) - 3, (3, 2))
+        for adam, one in zip(adams, (table, plain), strict=True):
+            one.grad = grad if layout == "sparse" else grad.to_dense()
+            adam.step()
+    moved = torch.tensor([[0.0], [0.25], [1.0]]) * (plain - 1)
+    torch.testing.assert_close(table.detach(), 1 + moved.detach())
+    assert torch.equal(table[0], torch.ones(2))
+    assert torch.equal(table[2], plain[2])
+
+
 @pytest.mark.parametrize("order", [("dense", "sparse"), ("sparse", "dense")])
 def test_gradients_may_alternate_between_dense_and_sparse(order):
     table = nn.Parameter(torch.zeros(3, 1))

@@ -191,6 +191,10 @@ class Model(nn.Module, ABC):
         """The first `train_end` events, cut into the windows of an epoch."""
         return cut_windows(train_end, self.num_windows(train_end))
 
+    def begin_training(self, log: EventLog, train_end: int) -> None:
+        """Called once before training on the log's first `train_end` events: may set what the optimizer reads."""
+        return
+
     def batches(self, log: EventLog, windows: Sequence[range], first: int = 0) -> Iterator[Any]:
         """Training batches, one per window, from window number `first` on: what `loss` takes."""
         return prefetch_map(lambda events: self.prepare(Window(log, events)), windows[first:], threads=1)

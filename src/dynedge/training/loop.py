@@ -74,6 +74,7 @@ def fit(
     """
     logger, stop = logger or TrainingLogger(quiet=True), stop or StopSignal()
     train, valid = config.train_valid_ranges(log)
+    model.begin_training(log, train.stop)
     optimizer = Adam(model.named_parameters(), config.lr, config.row_lr)
     windows, rate = model.training_windows(train.stop), 1.0
     if continuation is None:

@@ -27,9 +27,9 @@ MOMENTS = ("mean", "square", "steps")
 class Adam:
     """Updates dense parameters with learning rate `lr` and rows of sparse (COO) gradients with `row_lr`.
 
-    A parameter's first gradient decides which kind it is. A parameter's attribute `lr_scale`, if set, multiplies its
-    learning rate; the norm of gradients is clipped over all parameters with the same attribute `clip_group`. The
-    moments are named tensors, so that a checkpoint is exact.
+    A parameter's first gradient decides which kind it is. Attributes of a parameter, if set: `lr_scale` multiplies
+    its learning rate, `row_lr_scale` float[N] that of each row; the norm of gradients is clipped over all parameters
+    with the same `clip_group`. The moments are named tensors, so that a checkpoint is exact.
     """
 
     def __init__(self, parameters: Iterable[tuple[str, nn.Parameter]], lr: float, row_lr: float) -> None:
@@ -104,7 +104,7 @@ class Adam:
                     whole = grad.to_dense() if grad.is_sparse else grad
                     dense.append(self._dense_update(name, parameters[name], whole))
             if dense:
-                dense_steps(dense, scale.to(dense[0].grad.device))
+                self._step_dense(dense, scale.to(dense[0].grad.device))
         self._grad_scale = {}
 
     def _dense_update(self, name: str, parameter: Tensor, grad: Tensor) -> DenseUpdate:
@@ -112,10 +112,22 @@ class Adam:
         lr = self._rate(name, self.lr * getattr(parameter, "lr_scale", 1.0))
         return DenseUpdate(parameter, grad, mean, square, steps, lr)
 
+    def _step_dense(self, updates: list[DenseUpdate], scale: Tensor) -> None:
+        shares = [(update.value, _row_lr_scale(update.value)) for update in updates]
+        by_row = [(value, value.clone(), share) for value, share in shares if share is not None]
+        dense_steps(updates, scale)
+        for value, before, share in by_row:
+            value.copy_(_part_of_step(before, value, share))
+
     def _step_rows(self, name: str, parameter: Tensor, grad: Tensor, scale: Tensor) -> None:
         mean, square, steps = self._moments_of(name, parameter, (len(parameter),))
         lr = self._rate(name, self.row_lr * getattr(parameter, "lr_scale", 1.0))
-        row_step(parameter, grad.indices()[0], grad.values(), mean, square, steps, lr, scale)
+        rows = grad.indices()[0]
+        share = _row_lr_scale(parameter)
+        before = parameter if share is None else parameter[rows]
+        row_step(parameter, rows, grad.values(), mean, square, steps, lr, scale)
+        if share is not None:
+            parameter[rows] = _part_of_step(before, parameter[rows], share[rows])
 
     def _rate(self, name: str, configured: float) -> Tensor:
         if name not in self._rates:
@@ -148,3 +160,12 @@ class Adam:
             device = self.parameters[name].device
             mean, square, steps = (tensors[f"{name}.{moment}"].clone().to(device) for moment in MOMENTS)
             self._moments[name] = mean, square, steps
+
+
+def _row_lr_scale(parameter: Tensor) -> Tensor | None:
+    return getattr(parameter, "row_lr_scale", None)
+
+
+def _part_of_step(before: Tensor, after: Tensor, share: Tensor) -> Tensor:
+    """Rows [n, ...] that have gone the given share float[n] of a step."""
+    return torch.lerp(before, after, share.view(-1, *[1] * (after.dim() - 1)))

@@ -50,6 +50,11 @@ class RecurrenceConfig:
         "Largest number of items for an id embedding and a bias in a candidate's score, beside its state.",
         least=0,
     )
+    id_rate_events: int = option(
+        10,
+        "Number of training events at which a candidate's id learns at half the rate; 0: all at the full rate.",
+        least=0,
+    )
     history: bool = option(True, "Repeat-consumption bonus for items already seen by the user.")
     successors: bool = option(True, "Bonus for items that lately followed the user's last item.")
     listed_events: int = option(

@@ -110,6 +110,9 @@ class Edge(
     def num_windows(self, train_end: int) -> int:
         return self.recurrence.num_windows(train_end)
 
+    def begin_training(self, log: EventLog, train_end: int) -> None:
+        self.recurrence.begin_training(log, train_end)
+
     def start_epoch(self, epoch: int) -> None:
         self.memory.start_epoch(epoch)
 

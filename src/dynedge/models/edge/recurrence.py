@@ -184,6 +184,17 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
 
     # ---- windows
 
+    def begin_training(self, log: EventLog, train_end: int) -> None:
+        """Lets the ids of rare candidates learn more slowly, and those without training events not at all.
+
+        They are negatives in every event, and Adam moves a row as far by many tiny gradients as by large ones: an
+        item that comes up after training would have learned that it never does.
+        """
+        if self.candidate is not None and self.config.id_rate_events:
+            events = np.bincount(log.item[:train_end], minlength=self.shape.items)
+            share = events / (events + self.config.id_rate_events)
+            self.candidate.row_lr_scale = torch.from_numpy(share).to(self.candidate)  # type: ignore[attr-defined]
+
     def follow(self, plan: Plan) -> None:
         """Trains by this plan: its windows, and its d-nodes in the order of the table of φ."""
         self.plan = plan
@@ -360,12 +371,12 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
 
     @torch.no_grad()
     def grow(self, users: int, items: int, state: State) -> None:
-        """New entities start at ξ; a new item's id counts as the mean item's."""
+        """New entities start at ξ; a new item has no id, as those without training events."""
         if items > self.shape.items:
             if not self.items.grown:
                 self.items.grow()
             if self.candidate is not None:
-                self.candidate = cast(nn.Parameter, grown(self.candidate, items, self._mean_id))
+                self.candidate = cast(nn.Parameter, grown(self.candidate, items, 0.0))
         if users > self.shape.users and self.users is not None and not self.users.grown:
             self.users.grow()
         self.shape = replace(self.shape, users=users, items=items)
@@ -381,12 +392,6 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
         if users > len(self._linker.active_user) or items > len(self._linker.active_item):
             del self._linker
             self.__dict__.pop("_active_linker", None)
-
-    @cached_property
-    def _mean_id(self) -> Tensor:
-        """Of the trained items: first read before any new item has a row."""
-        assert self.candidate is not None
-        return self.candidate.detach().double().mean(0).to(self.candidate)
 
     def _roots(self, index: WindowIndex, phi: Tensor | None, state: State) -> Tensor:
         """The rows of the arena that no event of the window writes."""
