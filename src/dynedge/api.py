@@ -232,7 +232,7 @@ class Model:
         and `filter_seen` hides items that the user has already seen. `allow` and `deny` are lists of items, or of
         values by a column that describes items: {"genre": ["folk"]}. `boost` is added to scores, by column and value
         (column "item_id" for items); `max_per` limits how many items share a value; `diversity` (0 to 1) is the
-        weight of being unlike the items above.
+        weight of diversity in the list.
         """
         session = self._fitted()
         rules = Rules.of(

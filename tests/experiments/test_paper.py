@@ -96,7 +96,7 @@ def test_a_second_call_trains_nothing(folder, log, monkeypatch):
     monkeypatch.setattr(subprocess_training, "run_in_subprocess", None)  # a call would fail
     results = paper.run_paper(log, folder, SHORT)
     assert all(row["error"] is None for row in results["systems"]["rows"])
-    with pytest.raises(DataError, match="is not made of this log"):
+    with pytest.raises(DataError, match="belongs to another log"):
         paper.last_events(log, 600, folder / "log")
 
 

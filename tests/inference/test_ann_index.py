@@ -37,7 +37,7 @@ def test_lists_of_the_vectors_are_those_of_the_run(cli_run, runs_folder, tmp_pat
     ("model", "kind", "words"),
     [
         ("edge", "faiss", "other parts than inner products"),
-        ("memory", "hnsw", "no vectors whose inner products are its scores; edge-paper-small has"),
+        ("memory", "hnsw", "does not score items by inner products of vectors; edge-paper-small does"),
         ("edge-paper-large", "annoy", "--index 'annoy' is not one of faiss, hnsw"),
     ],
 )

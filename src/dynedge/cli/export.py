@@ -26,7 +26,7 @@ def export(
             help="Export an approximate nearest-neighbour index of the items instead: faiss or hnsw (extra ann).",
         ),
     ] = None,
-    k: Annotated[int, typer.Option("--k", metavar="K", help="Length of the lists of --index's recall.", min=1)] = 10,
+    k: Annotated[int, typer.Option("--k", metavar="K", help="Number of items per list for the recall.", min=1)] = 10,
     force: Force = False,
     data: ServiceFolder = None,
     journal: JournalUrl = None,

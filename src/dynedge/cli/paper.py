@@ -21,7 +21,7 @@ def paper(
         typer.Option(metavar="DIR", help="Folder for page, tables, figures and runs. [default: LOG-paper]"),
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Last 30,000 events, few epochs: the form, not the numbers.")
+        bool, typer.Option("--quick", help="Quick run on the last 30,000 events with few epochs, to see the layout.")
     ] = False,
     seeds: Annotated[int, typer.Option(metavar="N", help="Number of seeds.", min=1)] = 1,
     epochs: Annotated[

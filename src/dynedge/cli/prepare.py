@@ -32,7 +32,7 @@ LabelColumn = Annotated[
     str | None,
     typer.Option(
         metavar="COLUMN",
-        help="Column of a numeric label; models do not use it, except as --positive or --label-feature.",
+        help="Column of a numeric label; used only by --positive and --label-feature.",
     ),
 ]
 EventIdColumn = Annotated[
@@ -94,7 +94,7 @@ def prepare(
     out: NewLogFolder,
     files: Annotated[list[str] | None, _FILES] = None,
     dataset: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Public data set that FILES are; see `dynedge datasets`.")
+        str | None, typer.Option(metavar="NAME", help="Public data set in FILES; see `dynedge datasets`.")
     ] = None,
     user_col: UserColumn = "user_id",
     item_col: ItemColumn = "item_id",
@@ -119,7 +119,7 @@ def prepare(
     positive: Annotated[
         str | None,
         typer.Option(
-            metavar="CONDITION", help="Keep only rows whose label fulfils it, such as '>=4'; needs --label-col."
+            metavar="CONDITION", help="Condition on the label of the rows to keep, such as '>=4'; needs --label-col."
         ),
     ] = None,
     columns: ColumnNames = None,

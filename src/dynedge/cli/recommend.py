@@ -55,26 +55,26 @@ def recommend(
     ] = None,
     deny: Annotated[
         list[str] | None,
-        typer.Option(metavar="COLUMN=A,B,…", help="No items with these values.", rich_help_panel=RULES),
+        typer.Option(metavar="COLUMN=A,B,…", help="Values of a column that exclude an item.", rich_help_panel=RULES),
     ] = None,
     boost: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="COLUMN=VALUE:X", help="X is added to the scores of items with this value.", rich_help_panel=RULES
+            metavar="COLUMN=VALUE:X", help="Score bonus X for items with this value.", rich_help_panel=RULES
         ),
     ] = None,
     max_per: Annotated[
         list[str] | None,
-        typer.Option(metavar="COLUMN=N", help="At most N items with the same value.", rich_help_panel=RULES),
+        typer.Option(metavar="COLUMN=N", help="Maximum number of items with the same value.", rich_help_panel=RULES),
     ] = None,
     min_score: Annotated[
-        float | None, typer.Option(metavar="X", help="No items with a lower score.", rich_help_panel=RULES)
+        float | None, typer.Option(metavar="X", help="Minimum score of recommended items.", rich_help_panel=RULES)
     ] = None,
     diversity: Annotated[
         float,
         typer.Option(
             metavar="D",
-            help="Weight, 0 to 1, of being unlike the items above (maximal marginal relevance).",
+            help="Weight of diversity, 0 to 1 (maximal marginal relevance).",
             rich_help_panel=RULES,
         ),
     ] = 0.0,

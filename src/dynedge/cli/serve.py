@@ -61,7 +61,7 @@ def serve(
         bool, typer.Option("--learn", help="Learn from received events in the background; see dynedge refresh.")
     ] = False,
     learn_every: Annotated[
-        int, typer.Option(metavar="N", help="Number of events after which --learn learns.", min=1)
+        int, typer.Option(metavar="N", help="Number of received events between refreshes by --learn.", min=1)
     ] = 10_000,
 ) -> None:
     """Serve recommendations over HTTP, updated by incoming events.

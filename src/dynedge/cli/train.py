@@ -37,7 +37,7 @@ def train(
         Path | None, typer.Option(metavar="FILE", help="Config to start from, such as the config.toml of a run.")
     ] = None,
     start_from: Annotated[
-        Path | None, typer.Option("--from", metavar="RUN", help="Run from whose vectors of users and items to start.")
+        Path | None, typer.Option("--from", metavar="RUN", help="Run whose vectors initialize the users and items.")
     ] = None,
     final: Annotated[
         bool,

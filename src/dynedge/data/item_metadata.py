@@ -1,4 +1,4 @@
-"""What is known about items besides events: their categorical features, and a table given to `prepare --item-table`.
+"""Item metadata: the categorical item features of a log, and the table given to `prepare --item-table`.
 
 The table is stored as item_table.parquet in the log folder and in the folder of a run's ids: one row per item, by its
 external id, with columns of texts, numbers and booleans. log.json has the names of its columns and its SHA-256.

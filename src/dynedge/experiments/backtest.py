@@ -107,7 +107,7 @@ def cut_every(time: Array, every: str, start: float) -> list[Cut]:
     else:
         count, bounds = -(-(len(time) - first) // int(length)), np.arange(first + int(length), len(time), int(length))
     if count > MAX_CUTS:
-        raise UsageError(f"--every {every} would cut the log {count:,} times; at most {MAX_CUTS} times, please.")
+        raise UsageError(f"--every {every} would cut the log {count:,} times, more than {MAX_CUTS}: cut less often.")
     return _cuts(np.unique([first, *bounds, len(time)]).tolist())
 
 

@@ -114,7 +114,7 @@ def last_events(log: EventLog, count: int, out: Path) -> EventLog:
     if out.exists():
         made = read_log(out)
         if made.metadata.get("source", {}).get("part") != source:
-            raise DataError(f"{out} is not made of this log: choose another --out, or delete that folder.")
+            raise DataError(f"{out} belongs to another log: choose another --out, or delete that folder.")
         return made
     part = slice(max(0, len(log) - count), None)
     columns = {name: getattr(log, name)[part] for name in ("user", "item", "time", "features")}

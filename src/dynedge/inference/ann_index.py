@@ -76,7 +76,7 @@ def _vectors(session: Session) -> tuple[Array, Array]:
     model = capable(session.model, Searchable)
     if model is None:
         raise UsageError(
-            f"{session.folder}: the model {name} has no vectors whose inner products are its scores; {ABLE} has."
+            f"{session.folder}: the model {name} does not score items by inner products of vectors; {ABLE} does."
         )
     items = np.ascontiguousarray(model.item_matrix(torch.arange(len(session.items)), session.state).float().numpy())
     queries = np.empty((len(session.users), items.shape[1]), np.float32)

@@ -49,7 +49,7 @@ def check_finite(*computed: Tensor) -> None:
 
 
 class State(dict[str, Tensor]):
-    """What is remembered of past events: named tensors, advanced in place."""
+    """A model's memory of past events: named tensors, advanced in place."""
 
     def clone(self) -> State:
         return State({name: tensor.clone() for name, tensor in self.items()})
@@ -216,7 +216,7 @@ class Model(nn.Module, ABC):
         """The loss of a training batch; advances the state past it, without gradient."""
 
     def after_step(self, batch: Any, state: State) -> None:
-        """Advances what of the state is kept on the host past a training batch.
+        """Advances the part of the state that is kept on the host past a training batch.
 
         Called after every step, also where a captured CUDA graph is replayed and `loss` is not called. After the last
         window the state must be that at the end of the training events.

@@ -1,4 +1,4 @@
-"""What is computed from an index that stays, as those of a window do from epoch to epoch, is remembered with it."""
+"""Memoization by index tensor: results computed from a window's indices are kept from epoch to epoch."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Result = TypeVar("Result")
 
 
 def remember(function: Callable[[Tensor], Result]) -> Callable[[Tensor], Result]:
-    """Returns a function that computes its result for an index once, as long as that exists and does not change.
+    """Returns the function with its results cached by index, while the index exists and does not change.
 
-    Not while a CUDA graph is captured, which has to compute it from whatever it is given.
+    Nothing is cached while a CUDA graph is captured: a replay has to compute the result from its current input.
     """
     results = WeakTensorKeyDictionary()  # type: ignore[no-untyped-call]
 

@@ -19,11 +19,12 @@ Row = dict[str, Any]
 
 STYLE = Path(__file__).with_name("page.css")
 NAME = "index.html"
-LISTS = """Of the ten items that each model would have recommended just before sampled test events. Coverage: share of
-all items that are in a list. Gini: 0 if all items are shown equally often, near 1 if a few are. Novelty: mean of
-&#8722;log2 of the items' shares of training events. Diversity: mean distance (1 &#8722; cosine) between a list's item
-vectors. Popularity bias: popularity of the items shown, divided by that of the items chosen. Repeat share: items that
-the user had before. Calibration error: of the probability of the first item."""
+LISTS = """Metrics of the ten items that each model would have recommended just before a test event, over a sample of
+test events. Coverage: share of all items that are in a list. Gini: 0 if all items are shown equally often, near 1 if
+a few are. Novelty: mean of &#8722;log2 of the items' shares of training events. Diversity: mean distance
+(1 &#8722; cosine) between a list's item vectors. Popularity bias: popularity of the items shown, divided by that of
+the items chosen. Repeat share: items that the user already interacted with. Calibration error: that of the
+probability of the first item."""
 HEADINGS = (
     "model",
     "MRR",

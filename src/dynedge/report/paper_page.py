@@ -127,9 +127,9 @@ def _systems(results: Results, title: str, board: Sequence[Row], *, families: bo
     )
     candidates = describe_candidates(results["protocol"], results["statistics"]["items"])
     caption = (
-        f"The item of each of {results['systems']['events']:,} test events is ranked among {candidates}, by "
-        f"what came before the event. {results['edge']} is the paper's EDGE. Intervals: 95 % bootstrap over "
-        "users; of seconds, fastest to slowest epoch. Bold: the best."
+        f"The item of each of {results['systems']['events']:,} test events is ranked among {candidates}, using only "
+        f"earlier events. {results['edge']} is the paper's EDGE. Intervals: 95 % bootstrap over users; for seconds, "
+        "fastest to slowest epoch. Bold: best."
     )
     return Table(title, caption, columns, rows)
 
@@ -173,7 +173,7 @@ def _paths(results: Results) -> Table:
         rows.append(row)
     paper = [Column("paper_path", f"Algorithm 2, {PAPER}")] if known else []
     paper_cut = [
-        Column("paper_cut_dnodes", f"its d-nodes, {PAPER}"),
+        Column("paper_cut_dnodes", f"d-nodes (cut by time), {PAPER}"),
         Column("paper_cut_path", f"cut by time, {PAPER}"),
     ]
     columns = (
@@ -182,7 +182,7 @@ def _paths(results: Results) -> Table:
         *paper,
         Column("best_path", "best (this package)", "{:.2f}"),
         Column("parts", "parts"),
-        Column("cut_dnodes", "d-nodes of these", "{:.1f}"),
+        Column("cut_dnodes", "d-nodes (cut by time)", "{:.1f}"),
         Column("cut_path", "longest path: cut by time", "{:.2f}"),
         *(paper_cut if known else ()),
     )
@@ -221,7 +221,7 @@ def _ladder(results: Results) -> Table:
     )
     caption = (
         f"{results['edge']} with fewer and fewer active entities: users and items with more than n* training events "
-        "have one learned vector instead of an evolving state. Thresholds that nobody exceeds are left out."
+        "have one learned vector instead of an evolving state. Thresholds that no entity exceeds are omitted."
     )
     return Table("Results of using fewer nodes as active nodes", caption, columns, rows)
 
@@ -267,7 +267,7 @@ def _page(results: Results, made: Mapping[int, Table], figures: Sequence[Path]) 
         epochs, edge_epochs = results["epochs"]
         last = (
             f" A quick run on the log's last {results['last_events']:,} events, with at most {epochs} epochs for "
-            f"each system and {edge_epochs} for EDGE: it shows the form, not what the systems can do."
+            f"each system and {edge_epochs} for EDGE: it shows the layout, not the accuracy that systems can reach."
         )
     parts = [
         f"<h1>{title}</h1>",

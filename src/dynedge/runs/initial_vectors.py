@@ -18,7 +18,7 @@ SIZE = 0.1  # root mean square of the vectors, as tables have it before training
 
 @torch.no_grad()
 def start_from_vectors(model: Model, log: EventLog, folder: Path) -> None:
-    """Sets the tables of users and items to a finished run's vectors, scaled, as far as both are wide.
+    """Initializes the tables of users and items with a finished run's vectors, scaled; common columns only.
 
     The run's users and items must be the first ones of the log; the others keep their initial values.
     """
@@ -42,4 +42,4 @@ def start_from_vectors(model: Model, log: EventLog, folder: Path) -> None:
             table[start : start + len(vectors[side]), :width] = vectors[side][:, :width].to(table)
             start, changed = start + size, True
     if not changed:
-        raise UsageError(f"--from {folder}: the model to train has no tables of users or items to start.")
+        raise UsageError(f"--from {folder}: the model to train has no tables of users or items to initialize.")

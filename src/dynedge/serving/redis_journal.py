@@ -151,7 +151,7 @@ class RedisJournal:
     def parse(self, text: str) -> int:
         match = POSITION.fullmatch(text)
         if not match:
-            raise UsageError(f"{text[:40]!r} is not a position; positions come from earlier answers.")
+            raise UsageError(f"{text[:40]!r} is not a position; use one from an earlier response.")
         return _position(text)
 
     def _reached(self, position: int, count: int | None = None) -> None:

@@ -68,7 +68,7 @@ def refresh(
     session, record = Session.open(run), _read_record(data)
     trained_on = session.run_log.metadata.get("trained_on", {})
     if not Path(trained_on.get("path", "/nowhere")).is_dir():
-        raise DataError(f"{run} does not state where its log is, or it was moved; put it back at its place.")
+        raise DataError(f"{run}: its log is not at the path that the run recorded; move it back there.")
     added = _append_journal(session, journal, read_log(trained_on["path"]), data)
     log = read_log(trained_on["path"])
     if len(log) == max(trained_on["events"], record.get("dropped_at", 0)):

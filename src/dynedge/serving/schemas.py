@@ -29,10 +29,8 @@ RuleValue = Annotated[StrictStr, Field(max_length=256)]
 ValueList = Annotated[list[StrictBool | StrictInt | RuleValue], Field(max_length=MAX_VALUES)]
 ValueLists = ValueList | Annotated[dict[Column, ValueList], Field(max_length=MAX_COLUMNS)]
 Boost = Annotated[float, Field(ge=-MAX_BOOST, le=MAX_BOOST, allow_inf_nan=False)]
-MinScore = Annotated[float | None, Field(allow_inf_nan=False, description="No items with a lower score.")]
-Diversity = Annotated[
-    float, Field(ge=0, le=1, description="Weight of being unlike the items above (maximal marginal relevance).")
-]
+MinScore = Annotated[float | None, Field(allow_inf_nan=False, description="Minimum score of items.")]
+Diversity = Annotated[float, Field(ge=0, le=1, description="Weight of diversity (maximal marginal relevance).")]
 
 Position = Annotated[str, Field(description="Position in the journal; another request can ask for it: min_position.")]
 
@@ -71,7 +69,7 @@ class RulesBody(RequestBody):
             description="Only items with these values, by column; the column item_id, or a list alone, is of items."
         ),
     ] = None
-    deny: Annotated[ValueLists | None, Field(description="No items with these values, by column.")] = None
+    deny: Annotated[ValueLists | None, Field(description="Values that exclude an item, by column.")] = None
     boost: Annotated[
         Annotated[
             dict[Column, Annotated[dict[RuleValue, Boost], Field(max_length=MAX_VALUES)]],
@@ -83,7 +81,7 @@ class RulesBody(RequestBody):
     max_per: Annotated[
         Annotated[dict[Column, Annotated[StrictInt, Field(ge=1, le=MAX_ITEMS)]], Field(max_length=MAX_COLUMNS)]
         | None,
-        Field(description="Most items with the same value, by column."),
+        Field(description="Maximum number of items with the same value, by column."),
     ] = None
     min_score: MinScore = None
     diversity: Diversity = 0.0

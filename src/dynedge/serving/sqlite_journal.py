@@ -172,7 +172,7 @@ class SqliteJournal:
 
     def parse(self, text: str) -> int:
         if not (text.isascii() and text.isdigit() and len(text) < 19):
-            raise UsageError(f"{text!r} is not a position; positions come from earlier answers.")
+            raise UsageError(f"{text!r} is not a position; use one from an earlier response.")
         return int(text)
 
     def _rows(self, where: str, *parameters: Any) -> list[tuple[Any, ...]]:

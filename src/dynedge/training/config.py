@@ -31,7 +31,7 @@ class TrainingConfig:
         20_000, "Number of validation events ranked after each epoch, from the first; 0: all.", least=0
     )
     full_ranking_up_to: int = option(
-        200_000, "Largest number of items for which validation ranks all; above it, 9,999 sampled ones.", least=0
+        200_000, "Largest number of items for validation among all items; above it, among 9,999 samples.", least=0
     )
     lr: float = option(1e-3, "Learning rate of Adam for dense parameters.", least=0, free=True)
     row_lr: float = option(1e-2, "Learning rate of Adam for embedding rows (sparse gradients).", least=0, free=True)
@@ -45,7 +45,7 @@ class TrainingConfig:
         0, "Number of windows over which the parameters used after training are averaged; 0: none.", least=0
     )
     segments: int = option(
-        1, "Number of segments of an epoch that are trained side by side, each from its last entry states.", least=1
+        1, "Number of segments of an epoch that are trained in parallel (docs/scaling.md).", least=1
     )
     device: str = option("auto", "Device: auto (a GPU if available and faster), cpu, cuda or cuda:N.", free=True)
     precision: str = option(

@@ -1,4 +1,4 @@
-"""Reading files that anyone may have written: regular files only, JSON of bounded size, remembered facts.
+"""Reading files that anyone may have written: regular files only, JSON of bounded size, cached check results.
 
 A fact that took a pass over a large file is remembered in the user's cache folder, by the file's inode, size and
 times of change, so that opening the file again costs nothing. The files cannot bring such an entry with them.

@@ -85,7 +85,7 @@ def test_a_grown_log_a_run_and_a_loaded_model_keep_the_table(log, tmp_path, cli_
         ("id,title\na,b\n", "has no column 'item_id', the item ids; its columns are: id, title"),
         ("item_id,title\na,b\na,c\n", "item 'a' has two rows, 1 and 2"),
         ("item_id,title\n,b\n", "row 1 has no item id"),
-        ("item_id,score\na,1\n", "a column 'score' would be taken for a part of an answer; rename it"),
+        ("item_id,score\na,1\n", "the column name 'score' is reserved for recommendations; rename it"),
         ("item_id\na\n", "1 to 64 columns besides the item ids, not 0"),
         ("item_id,title\na,b,c\n", "cannot be read: CSV parse error: Expected 2 columns, got 3"),
         ("", "cannot be read: Empty CSV file"),

@@ -112,7 +112,7 @@ def _check_names(path: str, names: Sequence[str], kind: str) -> None:
         if names.count(name) > 1:
             raise DataError(f"{path} has two columns '{name}'; rename one.")
         if kind == "item" and name in RESERVED:
-            raise DataError(f"{path}: a column '{name}' would be taken for a part of an answer; rename it.")
+            raise DataError(f"{path}: the column name '{name}' is reserved for recommendations; rename it.")
     if not 1 < len(names) <= MAX_COLUMNS + 1:
         count = f"1 to {MAX_COLUMNS} columns besides the {kind} ids, not {len(names) - 1}"
         raise DataError(f"{path} should have {count}.")

@@ -179,7 +179,7 @@ def _one_object_each(data: bytes) -> tuple[Array, Array, Array] | None:
 
 
 def _is_exact(column: ColumnValues) -> bool:
-    """Whether no value of a column is another than in the file, or has an error that only its text shows."""
+    """Whether a column has exactly the values of the file, without errors that only their text shows."""
     if isinstance(column, ListColumn):
         return bool(np.isfinite(column.flat).all())
     if isinstance(column, NumberColumn) and column.values.dtype == np.float64:

@@ -58,7 +58,7 @@ class RecurrenceConfig:
     history: bool = option(True, "Repeat-consumption bonus for items already seen by the user.")
     successors: bool = option(True, "Bonus for items that lately followed the user's last item.")
     listed_events: int = option(
-        4_000_000, "Largest number of training events with these bonuses where negatives are sampled.", least=0
+        4_000_000, "Largest number of training events for these two bonuses if negatives are sampled.", least=0
     )
     popularity: bool = option(
         True, "Decayed event counts and age of a candidate in its score, weighted by the query."

@@ -44,7 +44,7 @@ def _load_states(arena, own, other, col, D: tl.constexpr):
 
 @triton.jit
 def _load_parent_grads(parent_grads, own, other, first_written, col, D: tl.constexpr):
-    """Gradients from the children: of which the row is the own, and the other parent."""
+    """Gradients from two children: the one that has the row as own parent, and the one as other parent."""
     own_offset = (own - first_written).to(tl.int64)[:, None] * 2 * D
     other_offset = (other - first_written).to(tl.int64)[:, None] * 2 * D + D
     return (

@@ -44,9 +44,9 @@ def _rule_texts(description: str) -> Any:
 
 
 Allow = Annotated[list[RuleText] | None, _rule_texts("Only items with these values: genre=folk,pop or item_id=1,2.")]
-Deny = Annotated[list[RuleText] | None, _rule_texts("No items with these values: genre=folk.")]
+Deny = Annotated[list[RuleText] | None, _rule_texts("Values that exclude an item: genre=folk.")]
 BoostTexts = Annotated[list[RuleText] | None, _rule_texts("Added to scores: genre=folk:0.5.")]
-MaxPer = Annotated[list[RuleText] | None, _rule_texts("Most items with the same value: artist=2.")]
+MaxPer = Annotated[list[RuleText] | None, _rule_texts("Maximum number of items with the same value: artist=2.")]
 
 
 async def query_rules(
@@ -55,9 +55,9 @@ async def query_rules(
     deny: Deny = None,
     boost: BoostTexts = None,
     max_per: MaxPer = None,
-    min_score: Annotated[float | None, Query(allow_inf_nan=False, description="No items with a lower score.")] = None,
+    min_score: Annotated[float | None, Query(allow_inf_nan=False, description="Minimum score of items.")] = None,
     diversity: Annotated[
-        float, Query(ge=0, le=1, description="Weight of being unlike the items above (maximal marginal relevance).")
+        float, Query(ge=0, le=1, description="Weight of diversity (maximal marginal relevance).")
     ] = 0.0,
 ) -> Rules:
     """The business rules of a request; `async`, because FastAPI calls other functions in another thread."""

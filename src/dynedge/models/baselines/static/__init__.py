@@ -1,1 +1,1 @@
-"""Models whose vectors stay as training left them."""
+"""Models whose vectors do not change after training."""
