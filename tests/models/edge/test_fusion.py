@@ -193,3 +193,17 @@ def test_a_recurrence_that_only_hurts_gets_no_weight():
     chosen, ranks = calibrate(model, log, range(300, 400), state.clone(), protocol="full")
     assert chosen["weight"] > 0
     assert np.array_equal(ranks, rank_events(model, log, range(300, 400), state.clone()))
+
+
+def test_the_id_of_an_item_learns_the_faster_the_more_training_events_it_has():
+    """Items 0 and 20 of the log have no events; after training on a part of it, more have none."""
+    log = make_log(events=400, items=20)
+    model, config = make_edge(log, 320), TrainingConfig(epochs=2, device="cpu")
+    fit(model, log, config)
+    table, events = model.recurrence.candidate, torch.bincount(torch.from_numpy(log.item[:320]).long(), minlength=21)
+    share = events / (events + 10)
+    torch.testing.assert_close(table.row_lr_scale, share)
+    assert (events == 0).sum() >= 2
+    assert not table[events == 0].any(), "the id of an item without training events stays at zero"
+    moved = table.detach().abs().amax(1)
+    assert moved[events > 40].min() > 1.5 * moved[(events > 0) & (events < 10)].max()
