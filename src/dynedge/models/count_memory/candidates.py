@@ -62,6 +62,7 @@ from dynedge.utils.numba_compile import compiled
 
 QUERY_FEATURES = 24  # sizes of the contexts, time since the user's last event, the user's habits and kind of items
 ITEM_FEATURES = 20  # of an item: how recently, how often and after which gaps the user and anyone met it
+AHEAD = 8  # rows that are fetched before they are read
 SEEN = 0  # the item feature that is 1 for the user's own items
 STALENESS, GAPS, KIND = 6, 13, 15  # the first item features that are about anyone, about gaps, and compare items
 LOGARITHMS = (
@@ -147,17 +148,41 @@ def collect_candidates(
     if query.place > 0:
         recent, count = _recent_items(index, query)
         stops = _find_occurrences(index, query, recent, count)
+        at, after, begin = _allocate_places(settings, stops)
         size = _read_history(index, settings, query, buffer, size)
         for r in range(count):
             if not _occurs(recent, r):
-                size = _read_occurrences(index, settings, query, recent, count, r, stops[r], buffer, size)
+                size = _read_occurrences(
+                    index,
+                    settings,
+                    query,
+                    recent,
+                    count,
+                    r,
+                    stops[r],
+                    at[begin[r] :],
+                    after[begin[r] :],
+                    buffer,
+                    size,
+                )
     size = _read_latest(index, settings, query, buffer, size)
     others = size
     if query.place > 0:
         if settings.contexts[IN_NEAR] or settings.contexts[IN_SESSION] or settings.contexts[IN_ALIKE]:
             for r in range(min(count, settings.near_items)):
                 if not _occurs(recent, r):
-                    size = _read_near(index, settings, query, recent[:count], r, stops[r], buffer, size)
+                    size = _read_near(
+                        index,
+                        settings,
+                        query,
+                        recent[:count],
+                        r,
+                        stops[r],
+                        at[begin[r] :],
+                        after[begin[r] :],
+                        buffer,
+                        size,
+                    )
             _sum_near(settings, buffer, others, size)
         _set_query_features(index, query, recent, count, buffer)
         _set_habits(index, settings, query, buffer)
@@ -169,8 +194,19 @@ def collect_candidates(
 def _read_latest(index: EventIndex, settings: CountSettings, query: Query, buffer: CandidateBuffer, size: int) -> int:
     """Counts the latest items of the log: contexts `recent` and `now`."""
     recent, now, gap = settings.contexts[IN_RECENT], settings.contexts[IN_NOW], gap_before(index, query)
-    for age in range(RECENT_EVENTS if recent or now else 0):
-        item = query.latest_items[RECENT_EVENTS - 1 - age]
+    if not (recent or now):
+        return size
+    total, clock, latest, occurrences = buffer.totals[NOW], query.clock, query.latest_items, index.occurrences
+    items, gap_likeness, log_decay = index.item_blocks, settings.gap_likeness, settings.log_decay
+    for age in range(RECENT_EVENTS):
+        prefetch_row(items, latest[RECENT_EVENTS - 1 - age])
+    for age in range(RECENT_EVENTS):
+        ahead = latest[max(RECENT_EVENTS - 1 - age - AHEAD, 0)]
+        if now and ahead != NONE:
+            end = items[ahead, START] + items[ahead, LENGTH]
+            for x in range(end - PROFILE, end, 2):  # two to a cache line
+                prefetch_row(occurrences, x)
+        item = latest[RECENT_EVENTS - 1 - age]
         if item == NONE:
             break
         slot = _slot_of(buffer, size, item)
@@ -179,12 +215,15 @@ def _read_latest(index: EventIndex, settings: CountSettings, query: Query, buffe
             _add(buffer, slot, RECENT, 1.0)
             _add(buffer, slot, RECENT_CONTEXT, _factor(settings.recent_decay, age))
         if now and buffer.sums[slot, NOW] == 0:
-            start = index.item_blocks[item, START]
-            stop = first_from(index.occurrences, AT, start, start + index.item_blocks[item, LENGTH], query.clock)
+            start, of_item = items[item, START], np.float32(0)
+            stop = first_from(occurrences, AT, start, start + items[item, LENGTH], clock)
             for x in range(max(start, stop - PROFILE), stop):
-                alike = _likeness(settings, gap, index.occurrences[x, GAP])
-                decay = _factor(settings.log_decay, query.clock - index.occurrences[x, AT])
-                _add(buffer, slot, NOW, alike * decay)
+                alike = _likeness(gap_likeness, gap, occurrences[x, GAP])
+                weight = alike * _factor(log_decay, clock - occurrences[x, AT])
+                of_item += weight
+                total += weight
+            buffer.sums[slot, NOW] = of_item
+    buffer.totals[NOW] = total
     return size
 
 
@@ -198,11 +237,10 @@ def gap_before(index: EventIndex, query: Query) -> int:
 
 
 @compiled(inline="always")
-def _likeness(settings: CountSettings, gap: int, other: int) -> np.float32:
+def _likeness(factors: Array, gap: int, other: int) -> np.float32:
     """Returns 1 for gaps with the same code, half of it for twice the time; the first event of a user has none."""
-    if min(gap, other) == NONE:
-        return np.float32(gap == other)
-    return _factor(settings.gap_likeness, abs(gap - other))
+    likeness, is_same = _factor(factors, abs(gap - other)), np.float32(gap == other)
+    return is_same if min(gap, other) == NONE else likeness  # both are computed: a branch could not be predicted
 
 
 @compiled
@@ -219,8 +257,10 @@ def _slot_of(buffer: CandidateBuffer, size: int, item: int) -> int:
     if slot == NONE:
         slot = size
         buffer.slot[item], buffer.items[slot], buffer.seen[slot] = slot, item, 0
-        buffer.near[slot] = 0
-        buffer.sums[slot] = 0
+        for s in range(NEAR_SOURCES):
+            buffer.near[slot, s] = 0
+        for s in range(CONTEXT_SOURCES):
+            buffer.sums[slot, s] = 0
     return slot
 
 
@@ -249,7 +289,10 @@ def _recent_items(index: EventIndex, query: Query) -> tuple[Array, int]:
 @compiled
 def _occurs(recent: Array, r: int) -> bool:
     """Returns whether item number r is also a newer one."""
-    return (recent[:r] == recent[r]).any()
+    occurs = False
+    for other in range(r):
+        occurs |= recent[other] == recent[r]
+    return occurs
 
 
 @compiled
@@ -309,6 +352,16 @@ def _find_occurrences(index: EventIndex, query: Query, recent: Array, count: int
 
 
 @compiled
+def _allocate_places(settings: CountSettings, found: Array) -> tuple[Array, Array, Array]:
+    """Returns memory for `_locate_occurrences` of all recent items, and int64[count]: where each of them begins."""
+    begin, size = np.empty(len(found), np.int64), 0
+    for r in range(len(found)):
+        begin[r] = size
+        size += min(found[r, 1] - found[r, 0], settings.occurrences[r], settings.near_occurrences[r])
+    return np.empty(size, np.int64), np.empty(size, np.int64), begin
+
+
+@compiled
 def _read_occurrences(
     index: EventIndex,
     settings: CountSettings,
@@ -317,6 +370,8 @@ def _read_occurrences(
     count: int,
     r: int,
     found: Array,
+    at: Array,
+    after: Array,
     buffer: CandidateBuffer,
     size: int,
 ) -> int:
@@ -330,15 +385,16 @@ def _read_occurrences(
     if not (follows or peers or near):
         return size
     read = min(stop - start, settings.occurrences[r])
-    if follows:
-        size = _read_followers(index, settings, query, recent, count, r, stop, read, buffer, size)
+    if follows and r == 0:
+        size = _read_followers(index, settings, query, recent, count, stop, read, buffer, size)
+    elif follows:
+        size = _read_earlier(index, settings, query, r, stop, read, buffer, size)
     read = min(read, settings.near_occurrences[r])
-    at, after = _locate_occurrences(index, stop, read)
-    for c in range(read):
-        prefetch_row(index.history, at[c] - min(index.occurrences[stop - 1 - c, PLACE], NEAR_DISTANCE))
-        prefetch_row(index.history, at[c] + min(after[c], NEAR_DISTANCE))
+    _locate_occurrences(index, stop, read, at, after)
     if r == 0 and used[IN_SIMILAR] and count > 1:
-        _read_similar(index, settings, clock, stop, at, recent, count, buffer)
+        for c in range(read):
+            prefetch_row(index.history, at[c] - min(index.occurrences[stop - 1 - c, PLACE], SIMILAR_DISTANCE))
+        _read_similar(index, settings, clock, stop, at[:read], recent[:count], buffer)
     if peers:
         weight, read = EARLIER_DECAY ** (r - 1), min(read, settings.peers)
         for c in range(read):
@@ -364,59 +420,88 @@ def _read_near(
     recent: Array,
     r: int,
     found: Array,
+    at: Array,
+    after: Array,
     buffer: CandidateBuffer,
     size: int,
 ) -> int:
     """Counts what came before and after the latest occurrences of the user's item number r."""
     (start, stop), clock, zero = found, query.clock, np.float32(0)
     read = min(stop - start, settings.occurrences[r], settings.near_occurrences[r])
-    at, after = _locate_occurrences(index, stop, read)
     scale = np.float32(max(read, 1) ** -NEAR_POWER)
     weights = settings.near_weights * np.float32(NEAR_DECAY**r * max(read, 1) ** -NEAR_POWER)
     own_time = index.history_time[index.user_blocks[query.user, START] + query.place - 1 - r]
     in_session = settings.contexts[IN_SESSION] and query.time - own_time <= SESSION
-    at_same_time, alike, members = query.time <= own_time, settings.contexts[IN_ALIKE], np.uint64(0)
-    for item in recent:
-        members |= np.uint64(1) << np.uint64(item & 63)
-    of_session, of_time, of_alike = zero, zero, zero
+    at_same_time, alike, members = query.time <= own_time, settings.contexts[IN_ALIKE], _members(recent)
+    history, times, occurrences, log_decay = index.history, index.history_time, index.occurrences, settings.log_decay
+    slots, items, near = buffer.slot, buffer.items, buffer.near
+    of_session, of_time, of_alike, cleared = zero, zero, zero, size
     for c in range(read):
+        while cleared < min(size + 2 * NEAR_DISTANCE, len(near)):  # as many as may be new
+            for s in range(NEAR_SOURCES):
+                near[cleared, s] = 0
+            cleared += 1
+        ahead = at[min(c + AHEAD, read - 1)]
+        prefetch_row(history, ahead - NEAR_DISTANCE)
+        prefetch_row(history, ahead + NEAR_DISTANCE)
+        if in_session:
+            prefetch_row(times, ahead - NEAR_DISTANCE)
+            prefetch_row(times, ahead + NEAR_DISTANCE)
         x, y = stop - 1 - c, at[c]
-        fresh = _factor(settings.log_decay, clock - index.occurrences[x, AT])
-        first, last = y - min(NEAR_DISTANCE, index.occurrences[x, PLACE]), y + min(NEAR_DISTANCE, after[c])
-        while index.history[last, CLOCK] >= clock:
+        fresh = _factor(log_decay, clock - occurrences[x, AT])
+        first, last = y - min(NEAR_DISTANCE, occurrences[x, PLACE]), y + min(NEAR_DISTANCE, after[c])
+        while history[last, CLOCK] >= clock:
             last -= 1
-        common = _common_items(index, recent, members, recent[r], first, last) if alike else 0
-        for z in range(first, last + 1):
+        common = _common_items(history, recent, members, recent[r], first, last) if alike else 0
+        squared = np.float32(common * common)
+        for other in range(first, last):
+            z = other + (other >= y)  # not the occurrence itself; no branch: it could not be predicted
             weight = weights[NEAR_DISTANCE + z - y]
             if weight > 0:
-                item = index.history[z, ITEM]
+                item = history[z, ITEM]
                 if in_session:
-                    apart = abs(index.history_time[z] - index.history_time[y])
+                    apart = abs(times[z] - times[y])
                     of_session = scale if apart <= SESSION else zero
                     of_time = scale if at_same_time and apart <= 0 else zero
-                of_alike = weight * np.float32(common * common)
-                slot = buffer.slot[item]
-                is_new = slot == NONE  # no branch: it could not be predicted
+                of_alike = weight * squared
+                slot = slots[item]
+                is_new = slot == NONE
                 slot = size if is_new else slot
-                buffer.slot[item], buffer.items[slot] = slot, item
-                sums = buffer.near[slot]
-                sums[0] = weight + (zero if is_new else sums[0])
-                sums[1] = weight * fresh + (zero if is_new else sums[1])
-                sums[2] = of_session + (zero if is_new else sums[2])
-                sums[3] = of_time + (zero if is_new else sums[3])
-                sums[4] = of_alike + (zero if is_new else sums[4])
+                slots[item], items[slot] = slot, item
+                near[slot, 0] += weight
+                near[slot, 1] += weight * fresh
+                near[slot, 2] += of_session
+                near[slot, 3] += of_time
+                near[slot, 4] += of_alike
                 size += is_new
     return size
 
 
 @compiled
-def _common_items(index: EventIndex, recent: Array, members: int, but: int, first: int, last: int) -> int:
-    """Returns how many of these events have one of the recent items, `but` one; `members` has a bit for each."""
+def _members(items: Array) -> np.uint64:
+    """Returns a bit for each of the items: an item whose bit is not set is none of them."""
+    members = np.uint64(0)
+    for item in items:
+        members |= np.uint64(1) << np.uint64(item & 63)
+    return members
+
+
+@compiled(inline="always")
+def _may_be_member(members: np.uint64, item: int) -> bool:
+    return (members >> np.uint64(item & 63)) & np.uint64(1) != 0
+
+
+@compiled
+def _common_items(history: Array, recent: Array, members: np.uint64, but: int, first: int, last: int) -> int:
+    """Returns how many of these events have one of the recent items, `but` one; see `_members`."""
     common = 0
     for z in range(first, last + 1):
-        item = index.history[z, ITEM]
-        if (members >> np.uint64(item & 63)) & np.uint64(1) and item != but:
-            common += (recent == item).any()
+        item = history[z, ITEM]
+        if _may_be_member(members, item) and item != but:
+            for other in recent:
+                if other == item:
+                    common += 1
+                    break
     return common
 
 
@@ -424,14 +509,21 @@ def _common_items(index: EventIndex, recent: Array, members: int, but: int, firs
 def _sum_near(settings: CountSettings, buffer: CandidateBuffer, others: int, size: int) -> None:
     """Totals the sums of `near`, `session` and `alike`, and copies them to rows that other contexts have begun."""
     for s, context in enumerate((IN_NEAR, IN_NEAR, IN_SESSION, IN_SESSION, IN_ALIKE)):
-        for slot in range(size):
-            if settings.contexts[context]:
-                buffer.totals[NEAR + s] += buffer.near[slot, s]
-            else:
-                buffer.near[slot, s] = 0
+        for slot in range(0 if settings.contexts[context] else size):
+            buffer.near[slot, s] = 0
+    plain, decayed, of_session, of_time, of_alike = 0.0, 0.0, 0.0, 0.0, 0.0
+    for slot in range(size):
+        plain += buffer.near[slot, 0]
+        decayed += buffer.near[slot, 1]
+        of_session += buffer.near[slot, 2]
+        of_time += buffer.near[slot, 3]
+        of_alike += buffer.near[slot, 4]
+    for s, total in enumerate((plain, decayed, of_session, of_time, of_alike)):
+        buffer.totals[NEAR + s] = total
     buffer.seen[others:size] = 0
     for slot in range(others):
-        buffer.sums[slot, NEAR : NEAR + NEAR_SOURCES] = buffer.near[slot]
+        for s in range(NEAR_SOURCES):
+            buffer.sums[slot, NEAR + s] = buffer.near[slot, s]
 
 
 @compiled
@@ -439,21 +531,22 @@ def add_rows(buffer: CandidateBuffer, others: int, slots: Array) -> None:
     """Fills the rows of `sums` of those of these candidates that have none yet: the slots from `others` on."""
     for slot in slots:
         if slot >= others:
-            buffer.sums[slot] = 0
-            buffer.sums[slot, NEAR : NEAR + NEAR_SOURCES] = buffer.near[slot]
+            for s in range(CONTEXT_SOURCES):
+                buffer.sums[slot, s] = 0
+            for s in range(NEAR_SOURCES):
+                buffer.sums[slot, NEAR + s] = buffer.near[slot, s]
 
 
 @compiled
-def _locate_occurrences(index: EventIndex, stop: int, read: int) -> tuple[Array, Array]:
-    """Returns, for the `read` occurrences before `stop`, newest first: their places in the pool of histories, and how
+def _locate_occurrences(index: EventIndex, stop: int, read: int, at: Array, after: Array) -> None:
+    """Writes, for the `read` occurrences before `stop`, newest first: their places in the pool of histories, and how
     many events of that user are stored after them.
     """
-    at, after = np.empty(read, np.int64), np.empty(read, np.int64)
+    occurrences, users = index.occurrences, index.user_blocks
     for c in range(read):
-        user, place = index.occurrences[stop - 1 - c, OF_USER], index.occurrences[stop - 1 - c, PLACE]
-        at[c] = index.user_blocks[user, START] + place
-        after[c] = index.user_blocks[user, LENGTH] - place - 1
-    return at, after
+        user, place = occurrences[stop - 1 - c, OF_USER], occurrences[stop - 1 - c, PLACE]
+        at[c] = users[user, START] + place
+        after[c] = users[user, LENGTH] - place - 1
 
 
 @compiled
@@ -463,40 +556,74 @@ def _read_followers(
     query: Query,
     recent: Array,
     count: int,
+    stop: int,
+    read: int,
+    buffer: CandidateBuffer,
+    size: int,
+) -> int:
+    """Counts what followed the last item's occurrences before `stop`: contexts `last`, `last_two` and `after_gap`."""
+    last, last_two = settings.contexts[IN_LAST], settings.contexts[IN_LAST_TWO] and count > 1
+    after_gap, gap, clock = settings.contexts[IN_AFTER_GAP], gap_before(index, query), query.clock
+    followed, sums, fast, decayed, recency, of_gap = 0, buffer.sums, 0.0, 0.0, 0.0, 0.0  # totals stay in registers
+    occurrences, log_decay, fast_decay = index.occurrences, settings.log_decay, settings.fast_decay
+    context_decay, gap_likeness = settings.context_decay, settings.gap_likeness
+    for x in range(stop - 1, stop - 1 - read, -1):
+        if occurrences[x, NEXT_AT] >= clock:
+            continue
+        slot = _slot_of(buffer, size, occurrences[x, NEXT])
+        size = max(size, slot + 1)
+        age = clock - occurrences[x, NEXT_AT]
+        log_factor = _factor(log_decay, age)
+        if last:
+            fast_factor, rank_factor = _factor(fast_decay, age), np.float32(1.0 / (1 + followed))
+            sums[slot, LAST] += np.float32(1)
+            _add(buffer, slot, LAST_CONTEXT, _factor(context_decay, followed))
+            sums[slot, LAST_FAST] += fast_factor
+            sums[slot, LAST_LOG] += log_factor
+            sums[slot, LAST_RECENCY] += rank_factor
+            fast += fast_factor
+            decayed += log_factor
+            recency += rank_factor  # type: ignore[assignment]
+            followed += 1
+        if after_gap:
+            likeness = _likeness(gap_likeness, gap, occurrences[x, NEXT_GAP])
+            sums[slot, AFTER_GAP] += likeness
+            of_gap += likeness
+        if last_two and occurrences[x, BEFORE] == recent[1]:
+            _add(buffer, slot, LAST_TWO, 1.0)
+            _add(buffer, slot, LAST_TWO_RECENCY, 1.0 / buffer.totals[LAST_TWO])
+            _add(buffer, slot, LAST_TWO_LOG, log_factor)
+    totals = buffer.totals
+    totals[LAST], totals[LAST_FAST], totals[LAST_LOG], totals[LAST_RECENCY] = followed, fast, decayed, recency
+    totals[AFTER_GAP] = of_gap
+    return size
+
+
+@compiled
+def _read_earlier(
+    index: EventIndex,
+    settings: CountSettings,
+    query: Query,
     r: int,
     stop: int,
     read: int,
     buffer: CandidateBuffer,
     size: int,
 ) -> int:
-    """Counts what followed the occurrences before `stop`: `last`, `last_two`, `after_gap`, or `earlier` for r > 0."""
-    last, last_two = settings.contexts[IN_LAST], settings.contexts[IN_LAST_TWO] and count > 1
-    after_gap, gap, clock = settings.contexts[IN_AFTER_GAP], gap_before(index, query), query.clock
-    weight, followed = np.float32(EARLIER_DECAY ** (r - 1)), 0
+    """Counts what followed the occurrences before `stop` of the user's item number r > 0: context `earlier`."""
+    weight, clock = np.float32(EARLIER_DECAY ** (r - 1)), query.clock
+    occurrences, log_decay = index.occurrences, settings.log_decay
+    plain, decayed = buffer.totals[EARLIER], buffer.totals[EARLIER_LOG]
     for x in range(stop - 1, stop - 1 - read, -1):
-        if index.occurrences[x, NEXT_AT] >= clock:
+        if occurrences[x, NEXT_AT] >= clock:
             continue
-        slot = _slot_of(buffer, size, index.occurrences[x, NEXT])
+        slot = _slot_of(buffer, size, occurrences[x, NEXT])
         size = max(size, slot + 1)
-        age = clock - index.occurrences[x, NEXT_AT]
-        log_factor = _factor(settings.log_decay, age)
-        if r > 0:
-            _add(buffer, slot, EARLIER, weight)
-            _add(buffer, slot, EARLIER_LOG, weight * log_factor)
-            continue
-        if last:
-            _add(buffer, slot, LAST, 1.0)
-            _add(buffer, slot, LAST_CONTEXT, _factor(settings.context_decay, followed))
-            _add(buffer, slot, LAST_FAST, _factor(settings.fast_decay, age))
-            _add(buffer, slot, LAST_LOG, log_factor)
-            _add(buffer, slot, LAST_RECENCY, 1.0 / (1 + followed))
-            followed += 1
-        if after_gap:
-            _add(buffer, slot, AFTER_GAP, _likeness(settings, gap, index.occurrences[x, NEXT_GAP]))
-        if last_two and index.occurrences[x, BEFORE] == recent[1]:
-            _add(buffer, slot, LAST_TWO, 1.0)
-            _add(buffer, slot, LAST_TWO_RECENCY, 1.0 / buffer.totals[LAST_TWO])
-            _add(buffer, slot, LAST_TWO_LOG, log_factor)
+        fresh = weight * _factor(log_decay, clock - occurrences[x, NEXT_AT])
+        buffer.sums[slot, EARLIER] += weight
+        buffer.sums[slot, EARLIER_LOG] += fresh
+        plain, decayed = plain + weight, decayed + fresh
+    buffer.totals[EARLIER], buffer.totals[EARLIER_LOG] = plain, decayed
     return size
 
 
@@ -508,24 +635,25 @@ def _read_similar(
     stop: int,
     at: Array,
     recent: Array,
-    count: int,
     buffer: CandidateBuffer,
 ) -> None:
     """Counts what followed the last item of users with recent items in common; `at` are the places in histories."""
-    weights = np.zeros(RECENT_ITEMS, np.float32)
-    for r in range(1, count):
-        if not _occurs(recent[1:], r - 1):
-            weights[r] = NEAR_DECAY ** (r - 1)
+    earlier, occurrences, history = recent[1:], index.occurrences, index.history
+    weights, members = np.zeros(len(earlier), np.float32), _members(earlier)
+    for r in range(len(earlier)):
+        if not _occurs(earlier, r):
+            weights[r] = NEAR_DECAY**r
     for c in range(len(at)):
         x = stop - 1 - c
-        if index.occurrences[x, NEXT_AT] < clock:
+        if occurrences[x, NEXT_AT] < clock:
             similarity = np.float32(0)
-            for y in range(at[c] - min(index.occurrences[x, PLACE], SIMILAR_DISTANCE), at[c]):
-                item = index.history[y, ITEM]
-                for r in range(RECENT_ITEMS):
-                    similarity += weights[r] if recent[r] == item else np.float32(0)
+            for y in range(at[c] - min(occurrences[x, PLACE], SIMILAR_DISTANCE), at[c]):
+                item = history[y, ITEM]
+                if _may_be_member(members, item):
+                    for r in range(len(earlier)):
+                        similarity += weights[r] if earlier[r] == item else np.float32(0)
             if similarity > 0:
-                slot, age = buffer.slot[index.occurrences[x, NEXT]], clock - index.occurrences[x, NEXT_AT]
+                slot, age = buffer.slot[occurrences[x, NEXT]], clock - occurrences[x, NEXT_AT]
                 _add(buffer, slot, SIMILAR, similarity)
                 _add(buffer, slot, SIMILAR_LOG, similarity * _factor(settings.log_decay, age))
 
@@ -569,7 +697,7 @@ def _set_habits(index: EventIndex, settings: CountSettings, query: Query, buffer
         if age + 1 < query.place:
             is_repeat = index.history[x, ITEM] == index.history[x - 1, ITEM]
             other = gap_code(index.history_time[x] - index.history_time[x - 1])
-            of_gap = weight * _likeness(settings, gap, other)
+            of_gap = weight * _likeness(settings.gap_likeness, gap, other)
             alike += of_gap
             if is_repeat:
                 repeats += weight
@@ -643,7 +771,8 @@ def _staleness(
     """Writes the features that are about anyone, without their logarithms; and of the item's latest events the share
     after gaps like this one, and of first events of a user.
     """
-    n, gap = len(slots), gap_before(index, query)
+    n, gap, occurrences = len(slots), gap_before(index, query), index.occurrences
+    gap_likeness, clock = settings.gap_likeness, query.clock
     starts, stops, at = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.int64)
     for j in range(n):
         prefetch_row(index.item_blocks, buffer.items[slots[j]])
@@ -651,30 +780,30 @@ def _staleness(
         item = buffer.items[slots[j]]
         starts[j] = index.item_blocks[item, START]
         stops[j] = starts[j] + index.item_blocks[item, LENGTH]
-        prefetch_row(index.occurrences, stops[j] - 1)
+        prefetch_row(occurrences, stops[j] - 1)
         for x in range(max(starts[j], stops[j] - PROFILE), stops[j], 2):  # two to a cache line
-            prefetch_row(index.occurrences, x)
-        prefetch_row(index.occurrences, starts[j])
+            prefetch_row(occurrences, x)
+        prefetch_row(occurrences, starts[j])
     for j in range(n):
-        stops[j] = first_from(index.occurrences, AT, starts[j], stops[j], query.clock)
-        prefetch_row(index.user_blocks, index.occurrences[stops[j] - 1, OF_USER])
+        stops[j] = first_from(occurrences, AT, starts[j], stops[j], clock)
+        prefetch_row(index.user_blocks, occurrences[stops[j] - 1, OF_USER])
     for j in range(n):
-        last = index.occurrences[stops[j] - 1]
-        at[j] = index.user_blocks[last[OF_USER], START] + last[PLACE]
+        x = stops[j] - 1
+        at[j] = index.user_blocks[occurrences[x, OF_USER], START] + occurrences[x, PLACE]
         prefetch_row(index.history_time, at[j])
     for j in range(n):
         start, stop, elapsed = starts[j], stops[j], query.time - index.history_time[at[j]]
-        out[0, j] = query.clock - index.occurrences[stop - 1, AT]
+        out[0, j] = clock - occurrences[stop - 1, AT]
         out[1, j] = max(elapsed, 0.0)
         out[2, j] = stop - start
-        out[3, j] = query.clock - index.occurrences[start, AT]
-        out[4, j] = query.clock - index.occurrences[max(start, stop - 8), AT]
+        out[3, j] = clock - occurrences[start, AT]
+        out[4, j] = clock - occurrences[max(start, stop - 8), AT]
         out[5, j] = 1.0 if elapsed <= 0 else 0.0
-        out[6, j] = 1.0 if index.occurrences[stop - 1, OF_USER] == query.user else 0.0
+        out[6, j] = 1.0 if occurrences[stop - 1, OF_USER] == query.user else 0.0
         alike, firsts, read = np.float32(0), np.float32(0), min(stop - start, PROFILE)
         for x in range(stop - read, stop):
-            alike += _likeness(settings, gap, index.occurrences[x, GAP])
-            firsts += np.float32(index.occurrences[x, GAP] == NONE)
+            alike += _likeness(gap_likeness, gap, occurrences[x, GAP])
+            firsts += np.float32(occurrences[x, GAP] == NONE)
         of_gaps[0, j], of_gaps[1, j] = alike / read, firsts / read
 
 

@@ -53,7 +53,7 @@ from dynedge.utils.numba_compile import compiled
 FIXED_INPUTS = CONTEXT_SOURCES + ITEM_FEATURES  # of the rescaling network per item; then popularity by half-life
 SEEN_INPUT = CONTEXT_SOURCES + SEEN  # the input that is 1 for the user's own items
 NEGLIGIBLE = 1e-3  # a probability under a source far below this is close to an input of 0
-BITS = 19  # trailing bits of a float32 by which `_nth_largest` does not group
+BITS = np.uint32(19)  # trailing bits of a float32 by which `_nth_largest` does not group
 AHEAD = 16  # rows
 MARGIN = np.float32(1e-5)  # relative; of a bound whose logarithm is rounded
 LANES = VECTOR_BYTES // 4  # numbers of a vector
@@ -147,11 +147,11 @@ def rescaling_inputs(
         if popularity.total[h] > 0:
             of_half_life[h] = index.num_items / popularity.total[h]
     for j in range(len(slots)):
-        sums, counts = buffer.sums[slots[j]], popularity.counts[buffer.items[slots[j]]]
+        slot, item = slots[j], buffer.items[slots[j]]
         for s in range(CONTEXT_SOURCES):
-            out[s, j] = factor[s] * sums[s]
+            out[s, j] = factor[s] * buffer.sums[slot, s]
         for h in range(half_lives):
-            out[FIXED_INPUTS + h, j] = of_half_life[h] * counts[h]
+            out[FIXED_INPUTS + h, j] = of_half_life[h] * popularity.counts[item, h]
     scale = np.float32(0.3)
     for rows in (out[:CONTEXT_SOURCES], out[FIXED_INPUTS:]):
         for s in range(len(rows)):
@@ -181,11 +181,12 @@ def global_probability(popularity: Popularity, gates: Array, factor: Array, item
 
 
 @compiled
-def _mix_global_sources(popularity: Popularity, gates: Array, out: Array) -> None:
-    """Writes the same to out[I]."""
-    factor = popularity_factors(popularity, gates)
+def _mix_global_sources(
+    popularity: Popularity, gates: Array, factor: Array, items: int, start: int, out: Array
+) -> None:
+    """Writes the same to `out`, for the items from `start` on."""
     if len(factor) == 5:  # the default: a stride that is known lets the loop be vectorised, five times as fast
-        uniform, counts = np.float32(gates[0] / len(out)), popularity.counts.ravel()
+        uniform, counts = np.float32(gates[0] / items), popularity.counts[start:].ravel()
         a, b, c, d, e = factor[0], factor[1], factor[2], factor[3], factor[4]
         for i in range(len(out)):
             x = 5 * i
@@ -193,7 +194,7 @@ def _mix_global_sources(popularity: Popularity, gates: Array, out: Array) -> Non
             out[i] = of_first + d * counts[x + 3] + e * counts[x + 4]
     else:
         for i in range(len(out)):
-            out[i] = global_probability(popularity, gates, factor, len(out), i)
+            out[i] = global_probability(popularity, gates, factor, items, start + i)
 
 
 @compiled
@@ -292,21 +293,33 @@ def _most_probable(buffer: CandidateBuffer, size: int, most: int) -> Array:
     """Returns the slots of the `most` most probable candidates; those that tie with the last one too."""
     if size <= most:
         return np.arange(size)
-    return np.flatnonzero(buffer.probability[:size] >= _nth_largest(buffer.probability[:size], most))
+    least, slots, count = _nth_largest(buffer.probability[:size], most), np.empty(size, np.int64), 0
+    for slot in range(size):
+        slots[count] = slot
+        count += buffer.probability[slot] >= least
+    return slots[:count]
 
 
 @compiled
 def _nth_largest(numbers: Array, n: int) -> np.float32:
     """Returns the n-th largest of positive float32 numbers: by their leading bits, then among those with the same."""
-    leading = numbers.view(np.uint32) >> np.uint32(BITS)
-    count = np.zeros(1 << 32 - BITS, np.int32)
-    for bits in leading:
-        count[bits] += 1
-    bits, larger = len(count) - 1, 0
-    while larger + count[bits] < n:
-        larger += count[bits]
-        bits -= 1
-    return np.sort(numbers[leading == bits])[larger - n]
+    words = numbers.view(np.uint32)
+    lowest, highest = words[0] >> BITS, words[0] >> BITS
+    for word in words:
+        lowest, highest = min(lowest, word >> BITS), max(highest, word >> BITS)
+    count = np.zeros(highest - lowest + 1, np.int32)
+    for word in words:
+        count[(word >> BITS) - lowest] += 1
+    group, larger = len(count) - 1, 0
+    while larger + count[group] < n:
+        larger += count[group]
+        group -= 1
+    same, found = np.empty(count[group], np.float32), 0
+    for k in range(len(numbers)):
+        if (words[k] >> BITS) - lowest == group:
+            same[found] = numbers[k]
+            found += 1
+    return np.sort(same)[larger - n]
 
 
 @compiled
@@ -362,7 +375,7 @@ def score_query(
             else:
                 out[c] = buffer.probability[slot]
     else:
-        _mix_global_sources(popularity, gates, out)
+        _mix_global_sources(popularity, gates, popularity_factors(popularity, gates), index.num_items, 0, out)
         for slot in range(size):
             out[buffer.items[slot]] = buffer.probability[slot]
     clear(buffer, size)
@@ -391,11 +404,18 @@ def rank_query(
     above, tied = 0, 0
     if score > -np.inf:
         is_read = _blocks_that_reach(popularity, gates, factor, items, added, weight, score)
+        unseen_in_block = np.empty(BLOCK, np.float32)
         for block in range(len(is_read)):
-            for i in range(block * BLOCK, min((block + 1) * BLOCK, items) if is_read[block] else 0):
-                other = _add(global_probability(popularity, gates, factor, items, i), added, weight, i)
-                above += other > score
-                tied += other == score
+            if is_read[block]:
+                start = block * BLOCK
+                others = unseen_in_block[: min(BLOCK, items - start)]
+                _mix_global_sources(popularity, gates, factor, items, start, others)
+                if len(added):
+                    for i in range(len(others)):
+                        others[i] = log_plus(others[i], weight, added[start + i])
+                for i in range(len(others)):
+                    above += others[i] > score
+                    tied += others[i] == score
         for slot in range(size):
             i = buffer.items[slot]
             if is_read[i // BLOCK]:
