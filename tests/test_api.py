@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from importlib import import_module
 from pathlib import Path
 
@@ -409,6 +409,118 @@ def test_invalid_data_is_named_in_the_words_of_the_api(data, columns, words):
     assert "--" not in str(error.value)
 
 
+EVENTS = {"user_id": [1, 2] * 10, "item_id": ["tea", "milk"] * 10, "timestamp": list(range(20))}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        polars.DataFrame(EVENTS).lazy(),
+        pyarrow.table(EVENTS).to_reader(),  # can be read once
+        pandas.DataFrame(EVENTS | {"user_id": [1.0, 2.0] * 10}),
+    ],
+    ids=["lazy frame", "record batches", "float ids"],
+)
+def test_frames_of_other_kinds_are_read(data):
+    assert dynedge.Model("popular").fit(data).recommend(1, k=2).of(1) == dynedge.Model("popular").fit(
+        EVENTS
+    ).recommend(1, k=2).of(1)
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (EVENTS | {"user_id": [2**70] * 20}, "integers over 64 bits and mixed columns to text"),
+        (EVENTS | {"user_id": ["a"]}, "expected length"),
+        (polars.Series([1, 2]), "a dictionary of columns, not a Series"),
+    ],
+)
+def test_what_is_not_a_frame_is_named(data, words):
+    with pytest.raises(dynedge.DynedgeError, match=words):
+        dynedge.Model("popular").fit(data)
+
+
+def test_one_column_and_columns_without_names():
+    frame = pandas.DataFrame({0: [1, 2] * 10, 1: ["tea", "milk"] * 10, 2: range(20), 3: 1.0})
+    model = dynedge.Model("popular").fit(frame, user=0, item=1, time=2, features="3")
+    assert model._log.metadata["features"] == ["3"]
+    assert model.recommend(1, k=1).item_id.tolist() == ["tea"]
+
+
+@pytest.fixture(scope="module")
+def drinks():
+    return dynedge.Model("popular").fit(EVENTS)
+
+
+@pytest.mark.parametrize("users", [np.int64(1), 1.0, "1", pyarrow.array([1]), pandas.Series([1]), [np.str_("1")]])
+def test_users_of_other_types_are_found(drinks, users):
+    (best,) = drinks.recommend(users, k=1)
+    assert (best.user_id, best.known) == (1, True)
+
+
+@pytest.mark.parametrize("users", [None, 1.5, b"1", [None], [["a"]], [float("nan")]])
+def test_users_that_are_no_ids_are_refused(drinks, users):
+    with pytest.raises(dynedge.UsageError, match="texts or integers"):
+        drinks.recommend(users)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"k": 2.5}, "k 2.5 should be a whole number"),
+        ({"k": "3"}, "k '3' should be a whole number"),
+        ({"max_per": "genre"}, "max_per 'genre' should be a dictionary"),
+        ({"boost": ["tea"]}, "boost .* should be a dictionary"),
+        ({"time": -5}, "before the newest event of the model, at"),
+    ],
+)
+def test_arguments_of_recommend_are_checked(drinks, arguments, words):
+    with pytest.raises(dynedge.UsageError, match=words):
+        drinks.recommend(1, **arguments)
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        ([1.0, np.int64(2)], ["tea", "milk"], [np.datetime64("2024-01-01"), date(2024, 1, 2)]),
+        polars.DataFrame({"user_id": [1, 2], "item_id": ["tea", "tea"], "timestamp": [90, 91]}).lazy(),
+    ],
+)
+def test_updates_take_ids_and_times_of_frames(events):
+    session = dynedge.Model("popular").fit(EVENTS).update(events)._session
+    assert (session.coverage.events, len(session.users)) == (22, 2)
+
+
+@pytest.mark.parametrize(
+    ("events", "columns"),
+    [((1, "tea", 100), None), ({"user_id": 1, "item_id": "tea", "timestamp": 9}, None), (EVENTS, ("user_id", "a"))],
+)
+def test_updates_of_single_values_are_refused(events, columns):
+    with pytest.raises(dynedge.UsageError, match=r"three (sequences|columns)"):
+        dynedge.Model("popular").fit(EVENTS).update(events, columns)
+
+
+def test_answers_outlive_their_model_and_are_valid_json():
+    table = {"item_id": ["tea", "milk"], "genre": ["hot", "cold"], "price": [float("inf"), float("nan")]}
+    best = dynedge.Model("popular").fit(EVENTS, item_table=table).recommend(1, k=2)  # the model is gone
+    metadata = [item["metadata"] for item in best.to_records()[0]["items"]]
+    assert json.loads(json.dumps(metadata, allow_nan=False)) == [{"genre": "hot"}, {"genre": "cold"}]
+
+
+def test_functions_that_commands_share_speak_of_arguments(tmp_path):
+    with pytest.raises(dynedge.UsageError, match=r"^events 0 should be between"):
+        dynedge.synthesize("demo", tmp_path / "log", events=0)
+    with pytest.raises(dynedge.UsageError, match="should be three fractions"):
+        dynedge.prepare(EVENTS, tmp_path / "log", split="half")
+    log = dynedge.prepare(EVENTS, tmp_path / "log", split="0.5,0.25,0.25")
+    assert log.metadata["split"] == "0.5,0.25,0.25"
+    with pytest.raises(dynedge.DataError, match="choose another path or pass force=True"):
+        dynedge.prepare(EVENTS, tmp_path / "log")
+    (tmp_path / "bad.csv").write_text("user_id,item_id,timestamp\na,b,?\n")
+    with pytest.raises(dynedge.DataError, match=r"All are listed in .*out\.rejects\.csv"):
+        dynedge.prepare(tmp_path / "bad.csv", tmp_path / "out")
+
+
 @pytest.mark.parametrize("frame", [dict, pandas.DataFrame, polars.DataFrame, pyarrow.table])
 def test_usual_names_of_columns_are_recognised(frame):
     columns = {"Time": list(range(20)), "product": ["tea", "milk"] * 10, "userId": [1, 2] * 10}
@@ -491,7 +603,7 @@ def test_evaluations_and_comparisons_are_frames(log, model, fitted_shop, tmp_pat
     assert table.loc[("popular", "mrr"), "difference"] == pytest.approx(popular.mrr - evaluated.mrr)
     assert np.isnan(table.loc[("edge", "mrr"), "difference"])
     assert repr(compared).splitlines()[0] == "Comparison on 300 test events"
-    with pytest.raises(dynedge.UsageError, match="only runs on the same log are compared"):
+    with pytest.raises(dynedge.UsageError, match=r"^the models were fitted on different data"):
         dynedge.compare(other, fitted_shop)
     with pytest.raises(dynedge.UsageError, match="two or more fitted models, each of them once"):
         dynedge.compare(other, other)

@@ -31,6 +31,8 @@ _HOME = {
     "cut_windows": "dynedge.data.windows",
 }
 
+_SHARED_WITH_COMMANDS = {"append", "prepare", "read_log", "synthesize"}  # whose messages name flags
+
 __all__ = [  # noqa: RUF022
     "DataError",
     "DynedgeError",
@@ -54,7 +56,13 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'dynedge' has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(_HOME[name]), name)
+    value = getattr(import_module(_HOME[name]), name)
+    if name in _SHARED_WITH_COMMANDS:
+        from dynedge.utils.api_words import api_words
+
+        value = api_words()(value)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

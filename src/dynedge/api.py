@@ -6,12 +6,10 @@ Edge is Model with the default model. `compare` compares fitted models on the sa
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -19,18 +17,18 @@ import numpy as np
 import torch
 
 from dynedge.config import flatten, set_key
-from dynedge.data.frames import ITEM_NAMES, TIME_NAMES, USER_NAMES, Frame, infer_column, is_frame
-from dynedge.data.id_index import ExternalId
+from dynedge.data.frames import ITEM_NAMES, TIME_NAMES, USER_NAMES, Frame, as_arrow, infer_column, is_frame
+from dynedge.data.id_index import ExternalId, plain_id
 from dynedge.data.ingest.pipeline import DEFAULT_MAX_BAD, prepare
 from dynedge.data.ingest.schema import Schema
 from dynedge.data.log import EventLog, read_log
 from dynedge.data.timestamps import Timestamp, format_timestamp, parse_timestamp
-from dynedge.errors import DynedgeError, UsageError
+from dynedge.errors import UsageError
 from dynedge.evaluation.results import PARTS, Comparison, Evaluation
 from dynedge.experiments.compare_runs import check_comparable, comparison
 from dynedge.inference.recommend import Recommendations, UserRecommendations, distinct_users, recommend
 from dynedge.inference.rules import Rules, Values
-from dynedge.inference.session import Session
+from dynedge.inference.session import Session, check_k
 from dynedge.models.capabilities import Explainable
 from dynedge.models.registry import default_model
 from dynedge.runs.evaluate_run import RunRanks, evaluate_run
@@ -39,34 +37,9 @@ from dynedge.runs.list_evaluation import evaluate_lists
 from dynedge.runs.run_config import RunConfig, parse_config, read_config_file, recipe_config, resolve_key
 from dynedge.runs.train_run import train_run
 from dynedge.serving.service_queries import explained, find_row, query_time, similar_items
+from dynedge.utils.api_words import api_words
 
 SIDES = "user", "item"
-# Messages in the words of the command line -> in those of this module. Any other flag loses its dashes (max_bad).
-COMMAND_LINE = (
-    (r"^\S*/dynedge-\w+/run: ", ""),  # the folder of a fitted model
-    (r"; --resume continues from the last good checkpoint", ""),
-    (r"create one with: dynedge train LOG --out \S+", "create one with: Model(…).fit(log).save(path)"),
-    (r"make a log with: dynedge prepare FILE --out \S+", "make a log with: dynedge.prepare(files, out)"),
-    (r"name it: dynedge evaluate \S+ LOG", "pass it: evaluate(log)"),
-    (r" All are listed in \S+; no log was written\.", ""),
-    (r"with --user-col", "with user='customer'"),
-    (r"--out\b", "path"),
-    (r"--force\b", "force=True"),
-)
-
-
-@contextmanager
-def _api_words() -> Iterator[None]:
-    """Rewrites the messages of errors from the words of the command line to those of this module."""
-    try:
-        yield
-    except DynedgeError as error:
-        text = str(error)
-        for pattern, replacement in COMMAND_LINE:
-            text = re.sub(pattern, replacement, text)
-        text = re.sub(r"(?<![\w-])--([a-z][a-z-]*)", lambda flag: flag[1].replace("-", "_"), text)
-        error.args = (text,)
-        raise
 
 
 class Model:
@@ -91,7 +64,7 @@ class Model:
         self._log: EventLog | None = None
         self._schema = Schema()
         self._remove_files: Callable[[], object] | None = None
-        with _api_words():
+        with api_words():
             self.config = _read_config(model)
         self.set_params(**settings)
 
@@ -101,7 +74,7 @@ class Model:
         """Returns the name of the model and all settings, as the constructor takes them; `deep` has no effect."""
         return {"model": self.config.name} | _settings(self.config)
 
-    @_api_words()
+    @api_words()
     def set_params(self, **settings: Any) -> Self:
         """Changes settings by name and returns self; they take effect at the next `fit`.
 
@@ -131,7 +104,7 @@ class Model:
 
     # ---- training and evaluation
 
-    @_api_words()
+    @api_words()
     def fit(
         self,
         data: Any,
@@ -161,12 +134,21 @@ class Model:
         The best epoch by validation MRR is kept; the validation and test events then update the states.
         """
         if is_frame(data):
-            user = user or infer_column(data, "user", Schema.user, USER_NAMES)
-            item = item or infer_column(data, "item", Schema.item, ITEM_NAMES)
-            time = time or infer_column(data, "time", Schema.time, TIME_NAMES)
-        roles = user or Schema.user, item or Schema.item, time or Schema.time
-        schema = Schema(*roles, label, None, tuple(features), tuple(item_features), time_unit=time_unit)
-        tables = {"item_table": item_table, "user_table": user_table, "user_features": user_features}
+            data = as_arrow(data)  # once: a stream of record batches cannot be read again
+            user = infer_column(data, "user", Schema.user, USER_NAMES) if user is None else user
+            item = infer_column(data, "item", Schema.item, ITEM_NAMES) if item is None else item
+            time = infer_column(data, "time", Schema.time, TIME_NAMES) if time is None else time
+        schema = Schema(
+            Schema.user if user is None else str(user),  # a frame without names has the columns 0, 1, …
+            Schema.item if item is None else str(item),
+            Schema.time if time is None else str(time),
+            label,
+            None,
+            _names(features),
+            _names(item_features),
+            time_unit=time_unit,
+        )
+        tables = {"item_table": item_table, "user_table": user_table, "user_features": _names(user_features)}
         if (schema != Schema() or item_table is not None or user_table is not None) and not is_frame(data):
             raise UsageError("columns and tables go with data frames only: a log has its own already.")
         folder = Path(tempfile.mkdtemp(prefix="dynedge-"))
@@ -177,6 +159,7 @@ class Model:
                 train_run(run, self.config, log, quiet=quiet)
             session = Session.open(folder / "run")
             session.advance_to(log, quiet=quiet)
+            _ = session.item_metadata.columns  # read now: answers may outlive the model and its files
         except BaseException:
             remove_files()
             raise
@@ -185,7 +168,7 @@ class Model:
         self._session, self._log, self._schema, self._remove_files = session, log, schema, remove_files
         return self
 
-    @_api_words()
+    @api_words()
     def evaluate(
         self, data: Any = None, *, protocol: str = "full", lists: bool = False, quiet: bool = True
     ) -> Evaluation:
@@ -211,7 +194,7 @@ class Model:
 
     # ---- queries
 
-    @_api_words()
+    @api_words()
     def recommend(
         self,
         users: ExternalId | Iterable[ExternalId],
@@ -244,14 +227,13 @@ class Model:
             min_score=min_score,
             diversity=diversity,
         )
-        requested = [users] if isinstance(users, str | int) else list(users)
-        return recommend(session, distinct_users(session, requested), k, self._seconds(time), rules)
+        return recommend(session, distinct_users(session, _ids("users", users)), k, self._seconds(time), rules)
 
-    @_api_words()
+    @api_words()
     def explain(
         self,
         user: ExternalId,
-        items: Iterable[ExternalId] | None = None,
+        items: ExternalId | Iterable[ExternalId] | None = None,
         k: int = 10,
         time: Timestamp | None = None,
     ) -> Frame:
@@ -264,10 +246,13 @@ class Model:
         session.require(Explainable, "does not explain its scores")
         seconds = self._seconds(time)
         if items is None:
-            (answer,) = recommend(session, [user], k, seconds)
+            (answer,) = recommend(session, [plain_id(user)], k, seconds)
         else:
             answer = _scored(
-                session, find_row(session, 0, user), [find_row(session, 1, one) for one in items], seconds
+                session,
+                find_row(session, 0, user),
+                [find_row(session, 1, one) for one in _ids("items", items)],
+                seconds,
             )
         records = explained(session, answer, seconds)["items"]
         sources = dict.fromkeys(name for one in records for name in one["explanation"]["shares"])
@@ -275,16 +260,17 @@ class Model:
         columns |= {name: [one["explanation"]["shares"].get(name, 0.0) for one in records] for name in sources}
         return Frame(columns | {"similar_to": [one["explanation"]["similar_to"] for one in records]})
 
-    @_api_words()
+    @api_words()
     def similar_items(self, item: ExternalId, k: int = 10) -> Frame:
         """Returns the k items with the most similar vectors (item_id, score: cosine of the centred vectors)."""
-        if k < 1:
-            raise UsageError(f"k {k} should be at least 1.")
+        check_k(k)
         records = similar_items(self._fitted(), item, k)["items"]
         return Frame({name: [one[name] for one in records] for name in ("item_id", "score")})
 
-    @_api_words()
-    def embed(self, side: Literal["user", "item"] = "item", ids: Iterable[ExternalId] | None = None) -> Frame:
+    @api_words()
+    def embed(
+        self, side: Literal["user", "item"] = "item", ids: ExternalId | Iterable[ExternalId] | None = None
+    ) -> Frame:
         """Returns the current vectors of users or of items: columns user_id or item_id, and vector.
 
         `frame["vector"]` is a NumPy array float32[n, d]. By default those of all users or items.
@@ -293,7 +279,7 @@ class Model:
             raise UsageError(f"side {side!r} should be 'user' or 'item'.")
         session, number = self._fitted(), SIDES.index(side)
         index = (session.users, session.items)[number]
-        rows = range(len(index)) if ids is None else [find_row(session, number, one) for one in ids]
+        rows = range(len(index)) if ids is None else [find_row(session, number, one) for one in _ids("ids", ids)]
         vectors = session.vectors()[number][np.array(rows, np.int64)]
         import pyarrow as pa
 
@@ -302,7 +288,7 @@ class Model:
 
     # ---- events and files
 
-    @_api_words()
+    @api_words()
     def update(self, events: Any, columns: tuple[str, str, str] | None = None) -> Self:
         """Updates the states with new events, without training, and returns self.
 
@@ -318,13 +304,13 @@ class Model:
             session.update(log)
         return self
 
-    @_api_words()
+    @api_words()
     def save(self, path: str | os.PathLike[str], *, force: bool = False) -> None:
         """Writes a run folder, atomically; the commands can read it too."""
         self._fitted().save(Path(path), force=force)
 
     @classmethod
-    @_api_words()
+    @api_words()
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Reads a run folder that `save` or `dynedge train` wrote; the log is not needed."""
         session = Session.open(path)
@@ -349,7 +335,7 @@ class Edge(Model):
     """
 
 
-@_api_words()
+@api_words()
 def compare(*models: Model, protocol: str = "full", lists: bool = False, quiet: bool = True) -> Comparison:
     """Compares fitted models on the test events of the log that they were all fitted on.
 
@@ -385,13 +371,29 @@ def _open_data(data: Any, schema: Schema, out: Path, max_bad: float, quiet: bool
 @torch.no_grad()
 def _scored(session: Session, user: int, items: list[int], time: float | None) -> UserRecommendations:
     """Returns given items of a user with their scores, in the given order."""
-    rows = torch.tensor([items], device=session.device)
+    rows = torch.tensor([items], dtype=torch.int64, device=session.device)
     users = torch.tensor([user], device=session.device)
     times = torch.tensor([query_time(session, time)], dtype=torch.float64, device=session.device)
-    scores = session.model.score_query(users, times, rows, session.state)[0].float().cpu().numpy()
+    scores = np.empty(0, np.float32)
+    if items:
+        scores = session.model.score_query(users, times, rows, session.state)[0].float().cpu().numpy()
     return UserRecommendations(
         session.users[user], user, np.array(items, np.int64), scores, session.items, session.item_metadata
     )
+
+
+def _ids(name: str, given: ExternalId | Iterable[ExternalId]) -> list[Any]:
+    """Returns one id or several as a list."""
+    if isinstance(given, str | bytes) or np.isscalar(given):
+        return [given]
+    if not isinstance(given, Iterable):
+        raise UsageError(f"{name} {given!r:.40} should be an id, or several: texts or integers.")
+    return list(given)
+
+
+def _names(columns: Sequence[str]) -> tuple[str, ...]:
+    """Returns the names of columns; one name alone is one column."""
+    return (columns,) if isinstance(columns, str) else tuple(columns)
 
 
 def _settings(config: RunConfig) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from dynedge.data.ingest.schema import Schema
 from dynedge.data.log import read_log
 from dynedge.data.synthetic import synthesize
 from dynedge.data.windows import Window
-from dynedge.inference.rule_texts import parse_list
+from dynedge.inference.rule_texts import parse_list, parse_rules
 from dynedge.runs.folder import RunFolder, load_run
 from dynedge.runs.run_config import recipe_config, resolve_key
 from dynedge.runs.train_run import train_run
@@ -263,7 +263,12 @@ def test_embed_at_a_time_replays_events_up_to_it(cli_run, place, log, tmp_path):
             "no column 'artist': their",
         ),
         (["recommend", "{run}", "--users", "a", "--deny", "item_id=@{tmp}/none"], 3, "No such file"),
-        (["recommend", "{run}", "--users", "a", "--boost", "genre=blues"], 2, "should end in a number"),
+        (["recommend", "{run}", "--users", ","], 2, "--users names no user"),
+        (
+            ["recommend", "{run}", "--users", "a", "--boost", "genre=blues"],
+            2,
+            "--boost 'genre=blues' should end in a",
+        ),
         (["recommend", "{run}", "--users", "a", "--boost", "genre=blues:1e9"], 2, "between -1000 and 1000"),
         (["recommend", "{run}", "--users", "a", "--max-per", "genre=0"], 2, "at least 1"),
         (["recommend", "{run}", "--users", "a", "--max-per", "item_id=2"], 2, "of a category"),
@@ -305,6 +310,12 @@ def test_mistakes_are_one_sentence_with_the_right_exit_code(cli_run, place, tmp_
 )
 def test_ids_are_parsed_as_in_csv(text, ids):
     assert parse_list(text) == ids
+
+
+def test_a_file_of_ids_has_one_per_line_feed(tmp_path):
+    ids = ["a", "b\u2028c", "d\x0be"]
+    (tmp_path / "ids.txt").write_text("\n".join(ids), encoding="utf-8")
+    assert parse_rules(deny=[f"item_id=@{tmp_path}/ids.txt"], files=True).deny == (("item_id", tuple(ids)),)
 
 
 def test_a_log_with_new_users_and_items_is_applied_and_evaluated(cli_run, place, log, tmp_path):

@@ -1,6 +1,7 @@
 """The HTTP service from a client's point of view."""
 
 import asyncio
+import json
 import math
 import shutil
 import threading
@@ -155,7 +156,7 @@ def test_wrong_rules_are_refused(client, known, rules, words):
         ("allow", "genre", "COLUMN=A,B"),
         ("deny", "item_id=@/etc/hostname", None),
         ("boost", "genre=blues:nan", "between -1000 and 1000"),
-        ("max_per", "genre=many", "should end in a number"),
+        ("max_per", "genre=many", "max_per 'genre=many' should end in a number"),
         ("allow", "x" * 5000, "allow"),
     ],
 )
@@ -290,6 +291,44 @@ INVALID = {
     "unexpected features": {"events": [{"user_id": "u", "item_id": "i", "timestamp": 1, "features": [1.0]}]},
     "infinite features": '{"events": [{"user_id": "u", "item_id": "i", "timestamp": 1, "features": [NaN]}]}',
 }
+
+
+EVENT = {"user_id": "u", "item_id": "i", "timestamp": 1}
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ({"events": [EVENT, EVENT | {"timestamp": "soon"}]}, "events.1: timestamp 'soon' should be a number"),
+        ({"events": [EVENT | {"user_id": None}]}, "events.0.user_id: input should be a valid string, or input"),
+        ({"events": [EVENT | {"user_id": "x" * 257}]}, "events.0.user_id: string should have at most 256"),
+        ({"events": [EVENT | {"user_id": 2**70}]}, "events.0.user_id: input should be less than or equal"),
+        ('{"events": [}', "the body is not valid JSON: "),
+        ('{"a":' * 5000, "nested too deeply"),
+    ],
+)
+def test_refusals_name_the_event_and_what_is_wrong(client, content, words):
+    content = content if isinstance(content, str) else json.dumps(content)
+    answer = client.post("/events", content=content, headers={"content-type": "application/json"})
+    assert words in problem(answer, answer.status_code)
+
+
+def test_a_body_of_another_content_type_is_named(client):
+    answer = client.post("/events", content=json.dumps({"events": [EVENT]}), headers={"content-type": "text/plain"})
+    assert "Content-Type: application/json" in problem(answer, 422)
+
+
+def test_too_many_values_of_a_rule_are_not_a_wrong_type(client, known):
+    asked = {"user_ids": [known[0]]}
+    many = client.post("/recommendations", json=asked | {"allow": {"genre": ["x"] * 10_001}})
+    assert problem(many, 422).startswith("allow.genre: list should have at most 10000 items")
+    wide = client.post("/recommendations", json=asked | {"deny": {f"c{k}": ["x"] for k in range(17)}})
+    assert problem(wide, 422).startswith("deny: dictionary should have at most 16 items")
+
+
+def test_an_empty_list_is_explained(client, known):
+    answer = client.get(f"/users/{known[0]}/recommendations", params={"allow": "item_id=", "explain": True})
+    assert (answer.status_code, answer.json()["items"]) == (200, [])
 
 
 @pytest.mark.parametrize("case", INVALID)

@@ -93,6 +93,9 @@ def recommend(
         raise UsageError("--all-users needs --out FILE.")
     from dynedge.inference.rule_texts import parse_list, parse_rules
 
+    named = parse_list(users or "")
+    if not (named or all_users):
+        raise UsageError("--users names no user: pass ids of the original data, separated by commas.")
     rules = parse_rules(
         filter_seen=filter_seen,
         allow=allow,
@@ -118,7 +121,7 @@ def recommend(
     from dynedge.inference.recommend import distinct_users
     from dynedge.inference.recommend import recommend as recommend_to
 
-    requested = distinct_users(session, parse_list(users or ""))
+    requested = distinct_users(session, named)
     recommendations = recommend_to(session, requested, k, seconds, rules)
     for user in recommendations.unknown:
         print(f"dynedge: user {user!r} is not in {run}; recommending the most popular items.", file=sys.stderr)

@@ -154,8 +154,9 @@ def summary_text(summary: dict[str, Any]) -> str:
     epochs = f"{summary['epochs']} epoch{'' if summary['epochs'] == 1 else 's'}"
     lines = {
         "model": f"{summary['model']}, {epochs} in {clock(summary['seconds'])}{early}",
-        "best epoch": summary["best_epoch"],
     }
+    if summary["best_epoch"] is not None:
+        lines["best epoch"] = summary["best_epoch"]
     if summary["valid_mrr"] is not None:
         lines["validation"] = f"MRR {summary['valid_mrr']:.4f}, Recall@10 {summary['valid_recall@10']:.4f}"
     lines["run"] = f"{summary['run']} (its README.md describes the files and the next commands)"

@@ -83,7 +83,13 @@ class Frame(ToFrames):
 
 def is_frame(data: Any) -> bool:
     """Returns whether `as_arrow` takes it."""
-    return isinstance(data, Mapping) or hasattr(data, "__arrow_c_stream__") or _is_pandas(data) or _is_polars(data)
+    return (
+        isinstance(data, Mapping)
+        or hasattr(data, "__arrow_c_stream__")
+        or _is_pandas(data)
+        or _is_polars(data)
+        or is_lazy(data)
+    )
 
 
 def infer_column(frame: Any, argument: str, default: str, names: set[str]) -> str:
@@ -110,12 +116,19 @@ def as_arrow(frame: Any) -> Any:
     try:
         if _is_pandas(frame):
             return pa.Table.from_pandas(frame, preserve_index=False)
+        if is_lazy(frame):
+            frame = frame.collect()
         if _is_polars(frame):
-            return frame.to_arrow()  # with text of a type that every pyarrow can read
-        return pa.table(dict(frame)) if isinstance(frame, Mapping) else pa.table(frame)
-    except (pa.ArrowException, TypeError, ValueError) as error:
+            table = frame.to_arrow()  # with text of a type that every pyarrow can read
+        else:
+            table = pa.table(dict(frame)) if isinstance(frame, Mapping) else pa.table(frame)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         reason = " ".join(str(error).split())
-        raise DataError(f"the frame cannot be converted to Arrow: {reason}; convert mixed columns to text.") from None
+        advice = "; convert integers over 64 bits and mixed columns to text" if "onver" in reason else ""
+        raise DataError(f"the frame cannot be converted to Arrow: {reason.rstrip('.')}{advice}.") from None
+    if not isinstance(table, pa.Table):  # of a polars series
+        raise UsageError(f"the data should be {ACCEPTED}, not a {type(frame).__name__}.")
+    return table
 
 
 def log_to_arrow(log: EventLog) -> Any:
@@ -179,6 +192,11 @@ def _column_names(frame: Any) -> list[str]:
 
 def _is_pandas(data: Any) -> bool:
     return type(data).__module__.startswith("pandas.") and hasattr(data, "columns")
+
+
+def is_lazy(data: Any) -> bool:
+    """Whether data is a lazy frame of polars, which has no rows before `collect`."""
+    return type(data).__module__.startswith("polars.") and type(data).__name__ == "LazyFrame"
 
 
 def _is_polars(data: Any) -> bool:

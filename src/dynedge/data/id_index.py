@@ -20,6 +20,19 @@ ExternalId = int | str
 PLAIN_INTEGER = re.compile(r"0|-?[1-9][0-9]{0,18}")
 
 
+def plain_id(value: Any) -> Any:
+    """Returns an id as `prepare` reads it: NumPy's and Arrow's values as Python's, whole floats as integers.
+
+    >>> plain_id(np.int64(7)), plain_id(7.0), plain_id("7.0")
+    (7, 7, '7.0')
+    """
+    if isinstance(value, np.generic):
+        value = value.item()
+    elif hasattr(value, "as_py"):  # of Arrow
+        value = value.as_py()
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 def is_id(value: Any) -> bool:
     """Whether a value may be an id, by one rule everywhere: an integer, or text that `prepare` can read."""
     if isinstance(value, str):

@@ -54,7 +54,7 @@ class ItemMetadata:
             row_of = {log.item_ids.canonical(text): row for row, text in enumerate(table[ITEM_ID].to_pylist())}
             rows = np.array([row_of.get(item, -1) for item in log.item_ids.decoded], np.int64)
             taken = table.take(pa.array(rows, mask=rows < 0))
-            columns |= {name: taken[name].combine_chunks() for name in taken.column_names if name not in columns}
+            columns |= {name: _finite(taken[name]) for name in taken.column_names if name not in columns}
             del columns[ITEM_ID]
         return columns
 
@@ -94,6 +94,17 @@ class ItemMetadata:
         encoded = column.cast(pa.large_string()).dictionary_encode()
         codes = np.asarray(encoded.indices.fill_null(-1)).astype(np.int32)
         return codes, {text: code for code, text in enumerate(encoded.dictionary.to_pylist())}
+
+
+def _finite(column: Any) -> Any:
+    """Returns a column as one array, with a null for each number that JSON cannot hold: NaN and infinity."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    array = column.combine_chunks()
+    if not pa.types.is_floating(array.type):
+        return array
+    return pc.if_else(pc.fill_null(pc.is_finite(array), False), array, pa.scalar(None, array.type))
 
 
 def _table_columns(log: EventLog) -> list[str]:

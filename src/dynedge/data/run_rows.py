@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dynedge.data.id_index import GrowableIdIndex, is_id
+from dynedge.data.id_index import GrowableIdIndex, is_id, plain_id
 from dynedge.data.log import EventLog
 from dynedge.errors import DataError
 from dynedge.utils.array_type import Array
@@ -41,7 +41,7 @@ def encode_log(ids: RunIds, log: EventLog) -> EventLog:
 
 def rows_of(ids: RunIds, of_side: GrowableIdIndex, external_ids: Iterable[Any], side: str) -> Array:
     """Returns int32[n], the rows of users or items; new ones are added, or refused if the run cannot grow."""
-    values = external_ids.tolist() if isinstance(external_ids, np.ndarray) else list(external_ids)
+    values = list(map(plain_id, external_ids.tolist() if isinstance(external_ids, np.ndarray) else external_ids))
     rows = np.array([of_side.find(value) for value in values], np.int32)
     new = np.flatnonzero(rows < 0)
     if len(new) and not ids.can_grow:

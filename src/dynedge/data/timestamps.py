@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
+
+import numpy as np
 
 from dynedge.errors import UsageError
 
-Timestamp = float | int | str | datetime
+Timestamp = float | int | str | date | datetime | np.datetime64
 PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 YEAR = 86400 * 365
 LATEST_TIME = 7_258_118_400.0  # 2200-01-01: what is later is in another unit, or damaged
@@ -17,13 +19,17 @@ MAX_SHOWN = 40  # characters of a wrong value in a message
 
 
 def parse_timestamp(value: Timestamp, unit: str = "s", name: str = "time") -> float:
-    """Returns seconds from a number in `unit`, ISO 8601 text or a datetime; without an offset it is UTC.
+    """Returns seconds from a number in `unit`, ISO 8601 text, a date or datetime; without an offset it is UTC.
 
     Where a log's times are ISO 8601 (`unit` "iso"), a number is in seconds. `name` is the value's name in messages.
     """
     try:
         if isinstance(value, str) and not NUMBER.fullmatch(value):
             value = datetime.fromisoformat(value.strip())
+        if isinstance(value, np.datetime64):
+            value = value.astype("datetime64[us]").item()
+        if isinstance(value, date) and not isinstance(value, datetime):
+            value = datetime(value.year, value.month, value.day)
         if isinstance(value, datetime):
             seconds = (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp()
         else:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from dynedge.data.frames import is_lazy
 from dynedge.data.log import EventLog
 from dynedge.data.run_rows import RunIds, encode_log, rows_of
 from dynedge.data.timestamps import parse_timestamp
@@ -41,6 +42,8 @@ def encode_events(ids: RunIds, events: Any, columns: tuple[str, str, str] = COLU
     """
     if isinstance(events, EventLog):
         return encode_log(ids, events)
+    if is_lazy(events):
+        events = events.collect()
     user, item, time = _three_columns(events, columns)
     if not len(user) == len(item) == len(time):
         raise UsageError(f"users, items and times have different lengths: {len(user)}, {len(item)}, {len(time)}.")
@@ -55,6 +58,8 @@ def _three_columns(events: Any, columns: tuple[str, str, str]) -> list[Any]:
         if len(events) != 3:
             raise UsageError(f"events should be three sequences (users, items, times), not {len(events)}.")
         return [_array_or_list(part) for part in events]
+    if len(columns) != 3:
+        raise UsageError(f"columns should name three columns (user, item, time), not {len(columns)}.")
     if isinstance(events, Mapping):
         names = list(events.keys())
     else:
@@ -67,6 +72,8 @@ def _three_columns(events: Any, columns: tuple[str, str, str]) -> list[Any]:
 
 def _array_or_list(values: Any) -> Any:
     """Returns a series or array as a NumPy array, any other iterable as a list of its Python values."""
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise UsageError(f"events should be three sequences (users, items, times); {values!r:.40} is a single value.")
     return np.asarray(values) if hasattr(values, "__array__") else list(values)
 
 

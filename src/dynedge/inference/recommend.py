@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dynedge.data.frames import ToFrames
-from dynedge.data.id_index import ExternalId, GrowableIdIndex
+from dynedge.data.id_index import ExternalId, GrowableIdIndex, plain_id
 from dynedge.data.item_metadata import ItemMetadata
+from dynedge.errors import UsageError
 from dynedge.inference.rules import NO_ITEM, Rules
 from dynedge.inference.session import NO_RULES, Session
 from dynedge.utils.array_type import Array
@@ -180,7 +181,11 @@ def recommend_rows(
 
 def distinct_users(session: Session, users: Iterable[ExternalId]) -> list[ExternalId]:
     """Returns each requested user once, known users by the ids of the run: "42" and 42 are one user."""
-    rows = ((user, session.users.find(user)) for user in users)
+    requested = list(map(plain_id, users))
+    for user in requested:
+        if not isinstance(user, str | int):
+            raise UsageError(f"the user {user!r} is not an id: ids are texts or integers.")
+    rows = ((user, session.users.find(user)) for user in requested)
     return list(dict.fromkeys(user if row < 0 else session.users[row] for user, row in rows))
 
 

@@ -24,23 +24,24 @@ def parse_rules(
 ) -> Rules:
     """Returns rules given as texts: COLUMN=A,B for lists, COLUMN=VALUE:X for boosts, COLUMN=N for caps.
 
-    With `files`, a list may be COLUMN=@FILE, a file with one value per line.
+    With `files`, on the command line, a list may be COLUMN=@FILE, a file with one value per line.
 
     >>> parse_rules(allow=["genre=folk,pop"], boost=["genre=pop:-0.5"], max_per=["artist=2"])
     Rules(filter_seen=False, allow=(('genre', ('folk', 'pop')),), deny=(), \
 boost=(('genre', 'pop', -0.5),), max_per=(('artist', 2),), min_score=None, diversity=0.0)
     """
+    dashes, cap = ("--", "--max-per") if files else ("", "max_per")  # of the flags; else query parameters
     boosts = dict[str, dict[str, float]]()
     for text in boost or ():
-        column, value = _column_and_value("boost", text, "COLUMN=VALUE:NUMBER")
+        column, value = _column_and_value(f"{dashes}boost", text, "COLUMN=VALUE:NUMBER")
         value, colon, amount = value.rpartition(":")
-        boosts.setdefault(column, {})[value] = _parsed(float, amount if colon else "", "boost", text)
-    caps = [_column_and_value("max-per", text, "COLUMN=NUMBER") for text in max_per or ()]
+        boosts.setdefault(column, {})[value] = _parsed(float, amount if colon else "", f"{dashes}boost", text)
+    caps = [_column_and_value(cap, text, "COLUMN=NUMBER") for text in max_per or ()]
     return Rules.of(
-        allow=_parse_lists("allow", allow or (), files),
-        deny=_parse_lists("deny", deny or (), files),
+        allow=_parse_lists(f"{dashes}allow", allow or (), files),
+        deny=_parse_lists(f"{dashes}deny", deny or (), files),
         boost=boosts,
-        max_per={column: _parsed(int, value, "max-per", f"{column}={value}") for column, value in caps},
+        max_per={column: _parsed(int, value, cap, f"{column}={value}") for column, value in caps},
         **rest,
     )
 
@@ -57,7 +58,7 @@ def _parse_lists(flag: str, texts: Iterable[str], files: bool) -> dict[str, list
 def _column_and_value(flag: str, text: str, form: str) -> tuple[str, str]:
     column, equals, value = text.partition("=")
     if not (column.strip() and equals):
-        raise UsageError(f"--{flag} {text!r} should be {form}, for example {ITEM}=… or genre=….")
+        raise UsageError(f"{flag} {text!r} should be {form}, for example {ITEM}=… or genre=….")
     return column.strip(), value
 
 
@@ -65,7 +66,7 @@ def _parsed(kind: Callable[[str], N], value: str, flag: str, text: str) -> N:
     try:
         return kind(value)
     except ValueError:
-        raise UsageError(f"--{flag} {text!r} should end in a number.") from None
+        raise UsageError(f"{flag} {text!r} should end in a number.") from None
 
 
 def parse_list(text: str) -> list[str]:
@@ -81,7 +82,8 @@ def parse_list(text: str) -> list[str]:
 
 def _read_lines(path: Path) -> list[str]:
     try:
-        return [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
+        lines = path.read_text(encoding="utf-8-sig").split("\n")  # not splitlines: ids may have U+2028 and the like
+        return [line.strip() for line in lines if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(
             f"{path} cannot be read: {error.strerror if isinstance(error, OSError) else error}."

@@ -231,9 +231,15 @@ def _lists(name: str, given: Values | None) -> Columns:
     return tuple(lists)
 
 
+def _by_column(name: str, given: Any) -> Mapping[str, Any]:
+    if not isinstance(given, Mapping):
+        raise UsageError(f"{name} {given!r:.40} should be a dictionary by column.")
+    return given
+
+
 def _boosts(given: Mapping[str, Mapping[Any, float]]) -> tuple[tuple[str, str, float], ...]:
     boosts = []
-    for column, amounts in given.items():
+    for column, amounts in _by_column("boost", given).items():
         if not isinstance(amounts, Mapping):
             raise UsageError(f"boost {column} should give a number by value, such as {{'folk': 0.5}}.")
         for value, amount in amounts.items():
@@ -247,8 +253,8 @@ def _boosts(given: Mapping[str, Mapping[Any, float]]) -> tuple[tuple[str, str, f
 
 def _caps(given: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
     caps = []
-    for column, most in given.items():
-        if column == ITEM or isinstance(most, bool) or not isinstance(most, int) or most < 1:
+    for column, most in _by_column("max_per", given).items():
+        if column == ITEM or isinstance(most, bool) or not isinstance(most, int | np.integer) or most < 1:
             raise UsageError(f"max_per {column}: {most!r} should be a number of items, at least 1, of a category.")
-        caps.append((str(column), most))
+        caps.append((str(column), int(most)))
     return tuple(caps)

@@ -68,6 +68,14 @@ NO_RULES = Rules()
 C = TypeVar("C")
 
 
+def check_k(k: int) -> None:
+    """Raises UsageError unless `k` is a number of items."""
+    if isinstance(k, bool) or not isinstance(k, int | np.integer):
+        raise UsageError(f"k {k!r} should be a whole number.")
+    if k < 1:
+        raise UsageError(f"k {k} should be at least 1.")
+
+
 class Session:
     """A run in use: model, state, coverage (which events the state contains) and the external ids of both sides.
 
@@ -316,8 +324,7 @@ class Session:
         Padded with NO_ITEM where fewer items are eligible. Memory for scores is bounded; `after(n)` reports progress
         in users.
         """
-        if k < 1:
-            raise UsageError(f"k {k} should be at least 1.")
+        check_k(k)
         query_time = self.coverage.last_time if time is None else time
         if query_time < self.coverage.last_time:
             raise UsageError(

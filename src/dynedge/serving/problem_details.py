@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
@@ -19,6 +20,7 @@ from dynedge.serving.service_queries import UnknownIdError
 
 MEDIA_TYPE = "application/problem+json"
 RETRY = {"Retry-After": "1"}
+UNION_MEMBER = re.compile(r"constrained-\w+|int|float|str|bool|(list|dict)\[.*\]")  # in the place of an error
 
 
 def problem(status: int, detail: str, headers: dict[str, str] | None = None) -> Response:
@@ -36,13 +38,33 @@ def failed(reason: str) -> Response:
 
 
 def _validation_detail(error: RequestValidationError) -> str:
-    first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"] if part not in ("body", "query", "path"))
-    return f"{where or 'the body'}: {first['msg'][:1].lower()}{first['msg'][1:]}."
+    errors = error.errors()
+    first = errors[0]
+    if first["type"] == "json_invalid":
+        return f"the body is not valid JSON: {first['ctx']['error']}, at character {first['loc'][-1]}."
+    if not (where := _place(first)) and isinstance(first.get("input"), bytes):
+        return "the body is not read as JSON: send the header Content-Type: application/json."
+    # A value of several allowed types has an error for each; what is wrong besides the type says most, the deepest.
+    same = [one for one in errors if _place(one)[: len(where)] == where]
+    wrong = [one for one in same if not one["type"].endswith("_type")] or same
+    where = max(map(_place, wrong), key=len)
+    messages = dict.fromkeys(_lower(one["msg"]) for one in wrong if _place(one) == where)
+    return f"{'.'.join(where) or 'the body'}: {', or '.join(messages)}."
+
+
+def _place(error: Any) -> list[str]:
+    """The keys that lead to a wrong value, without the source and the alternatives of a union: list[…], int."""
+    _, *keys = error["loc"]
+    return [str(key) for key in keys if not UNION_MEMBER.fullmatch(str(key))]
+
+
+def _lower(text: str) -> str:
+    return text[:1].lower() + text[1:]
 
 
 def _http_detail(error: HTTPException) -> str:
     common = {
+        400: "the body cannot be read as JSON: it is nested too deeply, or has a number of too many digits.",
         404: "this path does not exist; /docs lists those that do.",
         405: "this path does not support that method; see /docs.",
     }

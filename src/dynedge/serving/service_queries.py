@@ -54,6 +54,8 @@ def _explanations(session: Session, answer: UserRecommendations, time: float) ->
     model = capable(session.model, Explainable)
     if model is None:
         return None
+    if not len(answer.item_rows):
+        return []
     with torch.no_grad():
         explanations = model.explain(answer.user_row, time, torch.from_numpy(answer.item_rows), session.state)
     nearest = [one.nearest_item for one in explanations]

@@ -148,6 +148,14 @@ def test_a_log_from_large_floats_has_no_rounded_nanoseconds(tmp_path):
     assert log.time.tolist()[1:] == [1500000000.250000001, 1500000000.250000009]
 
 
+def test_a_nested_id_is_rejected_with_its_column(tmp_path):
+    lines = [json.dumps({"user_id": u, "item_id": i, "timestamp": 1}) for u, i in (("u", ["i"]), ({}, 1), ("u", 1))]
+    assert rejects(read_json(tmp_path, lines).path) == [
+        (1, "item_id", '["i"]', "neither text nor an integer"),
+        (2, "user_id", "{}", "neither text nor an integer"),
+    ]
+
+
 def test_numbers_are_not_iso_times(tmp_path):
     times = ("2017-07-14", "2017-07-15", 1500000000)
     lines = [json.dumps({"user_id": "u", "item_id": "i", "timestamp": t}) for t in times]
@@ -155,7 +163,7 @@ def test_numbers_are_not_iso_times(tmp_path):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(text_reader, "BLOCK_BYTES", block)
             log = read_json(tmp_path, lines)
-        assert rejects(log.path) == [(3, "timestamp", "1500000000", "not a number")]
+        assert rejects(log.path) == [(3, "timestamp", "1500000000", "not an ISO 8601 time")]
 
 
 def test_a_first_block_without_a_valid_row_leaves_the_list_length_open(tmp_path, monkeypatch):

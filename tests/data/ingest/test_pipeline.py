@@ -134,6 +134,29 @@ def test_a_column_of_numbers_is_not_a_column_of_lists(tmp_path):
     assert [row[3] for row in rejects(log.path)] == ["wrong number of values in the list", "missing value"]
 
 
+def test_a_missing_first_list_leaves_the_length_to_the_next(tmp_path):
+    same = {"user_id": ["a", "b", "c"], "item_id": ["x"] * 3, "timestamp": [1, 2, 3]}
+    for lists in (pa.list_(pa.float64()), pa.list_(pa.float32(), 2)):
+        values = pa.array([None, [1, 2], [3, 4]], lists)
+        log = prepare(
+            pa.table(same | {"v": values}), tmp_path / "log", Schema(features=("v",)), max_bad=1, force=True
+        )
+        assert log.features.tolist() == [[1, 2], [3, 4]]
+        assert rejects(log.path) == [(1, "v", "", "missing value")]
+    text = 'user_id,item_id,timestamp,v\na,x,1,\nb,x,2,"1,2"\n'
+    log = read(tmp_path, text, Schema(features=("v",)), max_bad=1)
+    assert log.features.tolist() == [[1, 2]]
+
+
+@pytest.mark.parametrize("values", [[["a"]], [[[1.0]]], [[{"a": 1}]]], ids=["texts", "lists", "structs"])
+def test_lists_of_other_than_numbers_are_refused(tmp_path, values):
+    table = pa.table({"user_id": ["a"], "item_id": ["x"], "timestamp": [1], "v": values})
+    pq.write_table(table, tmp_path / "a.parquet")
+    for source in (table, tmp_path / "a.parquet"):
+        with pytest.raises(DataError, match=r"column 'v' is of type list<.*cast it to text or numbers"):
+            prepare(source, tmp_path / "log", Schema(features=("v",)))
+
+
 def test_bad_parquet_rows_are_rejected(tmp_path):
     columns = {
         "user_id": pa.array(["a", None, "c", "d", "e", "f"]),

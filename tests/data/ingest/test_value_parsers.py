@@ -104,7 +104,7 @@ def test_iso_times_without_an_offset_are_utc_in_any_local_time_zone():
     ],
 )
 def test_text_that_is_not_an_iso_time(text):
-    assert times([text], ISO)[1][0] == row_checks.NOT_A_NUMBER
+    assert times([text], ISO)[1][0] == row_checks.NOT_ISO
 
 
 def test_times_out_of_range_have_their_own_status():

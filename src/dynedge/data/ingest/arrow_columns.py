@@ -26,7 +26,8 @@ def from_arrow(
     missing = np.asarray(column.is_null())
     if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
         return text_column(column.cast(pa.large_string()))
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    if is_list and _is_number(kind.value_type):
         lengths = np.asarray(pc.fill_null(pc.list_value_length(column), 0), np.int64)
         flat = np.asarray(column.flatten().cast(pa.float64()).to_numpy(zero_copy_only=False), np.float64)
         return ListColumn(flat, np.concatenate(([0], np.cumsum(lengths))), missing, source_text)
@@ -48,6 +49,13 @@ def from_arrow(
     raise DataError(
         f"{source}: column '{name}' is of type {kind}, which dynedge cannot read; cast it to text or numbers."
     )
+
+
+def _is_number(kind: Any) -> bool:
+    import pyarrow as pa
+
+    of_numbers = pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_boolean
+    return any(is_one(kind) for is_one in of_numbers) or bool(pa.types.is_null(kind))
 
 
 def text_column(column: Any) -> TextColumn:

@@ -18,6 +18,7 @@ from dynedge.data.ingest.row_checks import (
     NOT_A_NUMBER,
     NOT_AN_ID,
     NOT_FINITE,
+    NOT_ISO,
     TIME_TOO_LATE,
     VALID,
     WRONG_LIST_LENGTH,
@@ -127,7 +128,7 @@ class NumberColumn:
 
     def parse_times(self, checks: RowChecks, column: int, unit: int, out: Array) -> None:
         checks.reject(self.missing, MISSING, column)
-        checks.reject(np.full(len(out), unit == ISO and not self.in_seconds), NOT_A_NUMBER, column)
+        checks.reject(np.full(len(out), unit == ISO and not self.in_seconds), NOT_ISO, column)
         seconds = self.values if self.in_seconds else to_seconds(self.values, max(unit, 0))
         checks.reject(~np.isfinite(seconds), NOT_FINITE, column)
         checks.reject(seconds < 0, NEGATIVE_TIME, column)
@@ -180,7 +181,7 @@ class ListColumn:
     def text(self, row: int) -> str:
         if self.source_text:
             return self.source_text(row)
-        return str(self.flat[self.offset[row] : self.offset[row + 1]].tolist())
+        return "" if self.missing[row] else str(self.flat[self.offset[row] : self.offset[row + 1]].tolist())
 
     def list_length(self, row: int) -> int | None:
         return int(self.offset[row + 1] - self.offset[row])

@@ -138,16 +138,18 @@ class JsonLines:
 
         lines = [(k, text) for k, text in enumerate(data.split(b"\n")) if text.strip(b" \t\r")]
         read = [self._fields(text) for _, text in lines]
-        checks = RowChecks.from_status(np.array([status for _, status in read], np.uint8))
+        checks = RowChecks(
+            np.array([status for _, status, _ in read], np.uint8), np.array([bad for *_, bad in read], np.int32)
+        )
         slots = range(len(self.schema.columns))
         columns: list[ColumnValues] = [
-            text_column(pa.array([fields[slot] for fields, _ in read], pa.large_binary())) for slot in slots
+            text_column(pa.array([fields[slot] for fields, *_ in read], pa.large_binary())) for slot in slots
         ]
         numbers = np.array([k for k, _ in lines], np.int64)
         return self._block(columns, line + numbers, checks, lambda row: lines[row][1])
 
-    def _fields(self, line: bytes) -> tuple[list[bytes | None], int]:
-        """Returns (the text of each column in a line, status)."""
+    def _fields(self, line: bytes) -> tuple[list[bytes | None], int, int]:
+        """Returns (the text of each column in a line, status, the bad column or -1)."""
         missing: list[bytes | None] = [None] * len(self.schema.columns)
         try:
             members = _members(line.decode(errors="surrogateescape"))
@@ -156,11 +158,12 @@ class JsonLines:
                 for key, (value, text) in members.items()
             }
         except (ValueError, RecursionError):
-            return missing, NOT_JSON
-        for name in set(self.schema.columns) - set(self.schema.features):
-            if name in members and isinstance(members[name][0], list | dict):
-                return missing, NOT_AN_ID
-        return [texts.get(name) for name in self.schema.columns], VALID
+            return missing, NOT_JSON, -1
+        fields = [texts.get(name) for name in self.schema.columns]
+        for slot, name in enumerate(self.schema.columns):
+            if name not in self.schema.features and isinstance(members.get(name, (None,))[0], list | dict):
+                return fields, NOT_AN_ID, slot
+        return fields, VALID, -1
 
 
 def _one_object_each(data: bytes) -> tuple[Array, Array, Array] | None:

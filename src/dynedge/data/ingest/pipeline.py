@@ -46,7 +46,7 @@ def prepare(
     user_table: Any = None,
     user_features: Sequence[str] = (),
     max_bad: float = DEFAULT_MAX_BAD,
-    split: Split = DEFAULT_SPLIT,
+    split: Split | str = DEFAULT_SPLIT,
     source: dict[str, Any] | None = None,
     force: bool = False,
     quiet: bool = True,
@@ -62,6 +62,8 @@ def prepare(
     Raises DataError when a file cannot be read or more than `max_bad` of the rows are bad; the bad rows are then
     listed in OUT.rejects.csv, and no log is written.
     """
+    if isinstance(split, str):
+        split = Split.parse(split)
     paths = inputs(files)
     schema = checked_schema(schema or Schema(), paths)
     described = None if item_table is None else read_item_table(item_table, schema.item)

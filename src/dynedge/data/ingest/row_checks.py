@@ -9,8 +9,8 @@ import numpy as np
 from dynedge.utils.array_type import Array
 
 VALID, WRONG_FIELD_COUNT, UNCLOSED_QUOTE, TEXT_AFTER_QUOTE, NOT_JSON, MISSING, NOT_A_NUMBER, NOT_FINITE = range(8)
-NEGATIVE_TIME, TIME_TOO_LATE, NOT_UTF8, WRONG_LIST_LENGTH, DUPLICATE_EVENT_ID, NOT_AN_ID, LATE, LEFT_OUT = range(
-    8, 16
+NEGATIVE_TIME, TIME_TOO_LATE, NOT_UTF8, WRONG_LIST_LENGTH, DUPLICATE_EVENT_ID, NOT_AN_ID, LATE, LEFT_OUT, NOT_ISO = (
+    range(8, 17)
 )
 
 REASONS = {
@@ -27,6 +27,7 @@ REASONS = {
     WRONG_LIST_LENGTH: "wrong number of values in the list",
     DUPLICATE_EVENT_ID: "duplicate event id",
     NOT_AN_ID: "neither text nor an integer",
+    NOT_ISO: "not an ISO 8601 time",
     LATE: "older than the log's end",
 }
 

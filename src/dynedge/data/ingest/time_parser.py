@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dynedge.data.ingest.row_checks import MISSING, NEGATIVE_TIME, NOT_A_NUMBER, NOT_FINITE, TIME_TOO_LATE, VALID
+from dynedge.data.ingest.row_checks import MISSING, NEGATIVE_TIME, NOT_FINITE, NOT_ISO, TIME_TOO_LATE, VALID
 from dynedge.data.ingest.value_parsers import parse_number
 from dynedge.data.timestamps import LATEST_TIME
 from dynedge.utils.array_type import Array
@@ -106,7 +106,7 @@ def parse_times(
             value = 0.0
             if error == VALID:
                 value, success = _parse_iso(data, start[row], stop[row])
-                error = VALID if success else NOT_A_NUMBER
+                error = VALID if success else NOT_ISO
         else:
             value, error = parse_number(data, start[row], stop[row], unit)
         if error == VALID:
