@@ -639,6 +639,9 @@ def test_explanations_of_recommended_and_of_given_items(log, model, fitted_shop)
     given = model.explain(user, best.item_id[::-1].tolist())
     assert given["item_id"].tolist() == best.item_id[::-1].tolist()
     assert np.allclose(given["score"], best.score[::-1], atol=1e-5)
+    assert model.explain(user, str(best.item_id[0]))["item_id"].tolist() == best.item_id[:1].tolist()
+    assert len(model.explain(user, [])) == 0
+    assert same(model.recommend(user, k=3), best)
     with pytest.raises(dynedge.UsageError, match="has no vectors"):
         fitted_shop.embed("user")
 

@@ -127,6 +127,11 @@ def test_synth_generates_the_number_of_events_requested(cli_run, tmp_path):
         (["prepare", "{file}", "--out", "{tmp}/x", "--split", "1,2,3"], 2, "--split"),
         (["prepare", "{file}", "--out", "{tmp}/x", "--delimiter", "abc"], 2, "--delimiter"),
         (["prepare", "{file}", "--out", "{tmp}/x", "--dataset", "nope"], 2, "wikipedia, reddit"),
+        (
+            ["prepare", "{file}", "--out", "{tmp}/x", "--dataset", "wikipedia", "--user-col", "u"],
+            2,
+            "leave out --user-col",
+        ),
         (["prepare", "{file}", "--out", "{file}"], 3, "already exists"),
         (["prepare", "{file}", "--out", "{file}", "--force"], 3, "not made by dynedge"),
         (["prepare", "{file}", "--out", "{tmp}/no/such/log"], 3, "create it first"),

@@ -147,6 +147,9 @@ def prepare(
     max_bad_share = _parse_share(max_bad)
     public = public_datasets.find_dataset(dataset) if dataset else None
     inputs: Any = files or []
+    named = _named_columns(user_col, item_col, time_col, label_col, event_id_col, features, columns, delimiter)
+    if public and named:
+        raise UsageError(f"--dataset {dataset} has columns of its own: leave out {named}.")
     if public and public.packaged:
         if files:
             raise UsageError(f"--dataset {dataset} is read from an installed package: leave out {files[0]}.")
@@ -301,6 +304,14 @@ def _schema(
         delimiter=delimiter.replace("\\t", "\t") if delimiter else None,
         time_unit=time_unit,
     )
+
+
+def _named_columns(user: str, item: str, time: str, *others: str | None) -> str:
+    """The first flag that describes the columns of FILES and was given; empty if none was."""
+    defaults = {"--user-col": (user, "user_id"), "--item-col": (item, "item_id"), "--time-col": (time, "timestamp")}
+    flags = "--label-col", "--event-id-col", "--features", "--columns", "--delimiter"
+    given = defaults | {flag: (value, None) for flag, value in zip(flags, others, strict=True)}
+    return next((flag for flag, (value, default) in given.items() if value != default), "")
 
 
 def _rejected_line(log: Path, count: int, why: dict[str, int]) -> str:
