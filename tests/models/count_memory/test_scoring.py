@@ -8,7 +8,8 @@ from models.every_model import make_log
 
 from dynedge.data.windows import Window
 from dynedge.models.capabilities import apply_with_undo
-from dynedge.models.count_memory.candidates import SEEN
+from dynedge.models.count_memory import scoring
+from dynedge.models.count_memory.candidates import SEEN, CandidateBuffer
 from dynedge.models.count_memory.event_index import BLOCK
 from dynedge.models.count_memory.scoring import NEGLIGIBLE
 from dynedge.ops.item_ranks import ranks
@@ -285,3 +286,27 @@ def test_scratch_follows_a_growing_number_of_items():
         fresh.grow(log.num_users, items, fresh.start())
         assert scores.shape == (3, items)
         assert torch.equal(fresh.score_query(users, times, None, state), scores)
+
+
+def test_scores_after_an_exception_are_those_of_a_new_model(monkeypatch):
+    """An exception may leave anything in the scratch memory of a query."""
+    log = make_log()
+    model = make_memory(log)
+    with torch.no_grad():
+        state = model.start()
+        model.observe(Window(log, range(len(log))), state)
+        query = torch.arange(3), torch.full((3,), 1e6, dtype=torch.float64), None, state
+        expected = model.score_query(*query)
+
+        def fail(*arguments):
+            for part in arguments:
+                if isinstance(part, CandidateBuffer):
+                    part.slot[:] = 1
+                    part.sums[:] = 7
+            raise ValueError("a query that fails")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(scoring, "score_queries", fail)
+            with pytest.raises(ValueError, match="a query that fails"):
+                model.score_query(*query)
+        assert torch.equal(model.score_query(*query), expected)

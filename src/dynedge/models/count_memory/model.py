@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from operator import is_
@@ -190,16 +191,15 @@ class CountMemory(Model, Growable, Explainable, Undoable, RemembersSeen):
         examples = allocate_examples(count, len(self._equal_weights.gating_logits))
         events = self._append(window, state)
         index, copies = self._index(state), self._popularity_copies(count, events.clock, state)
-        buffers = [self._buffer(thread) for thread in range(len(copies))]
-
         remaining, counted = iter(range(len(copies))), [0] * len(copies)
+        with self._scratch_memory(len(copies)) as buffers:
 
-        def collect(thread: int) -> None:
-            for part in remaining:
-                parts = events, sampled, offsets, part, len(copies), buffers[thread], examples
-                counted[part] = collect_examples(index, copies[part], self.settings, self._equal_weights, *parts)
+            def collect(thread: int) -> None:
+                for part in remaining:
+                    parts = events, sampled, offsets, part, len(copies), buffers[thread], examples
+                    counted[part] = collect_examples(index, copies[part], self.settings, self._equal_weights, *parts)
 
-        run_side_by_side(collect, len(copies))
+            run_side_by_side(collect, len(copies))
         growth = self.settings.weight_growth
         for popularity, done in zip(copies, counted, strict=True):
             self._counting.append(
@@ -243,21 +243,24 @@ class CountMemory(Model, Growable, Explainable, Undoable, RemembersSeen):
         """Calls work(start, stop, buffer) for parts of range(count), of at least so many, on several threads."""
         threads = torch.get_num_threads()
         parts = max(1, min(2 * threads if threads > 1 else 1, count // least))
-        remaining = iter(range(parts))
-        buffers = [self._buffer(thread) for thread in range(min(threads, parts))]
+        remaining, used = iter(range(parts)), min(threads, parts)
+        with self._scratch_memory(used) as buffers:
 
-        def run(thread: int) -> None:
-            for part in remaining:
-                work(count * part // parts, count * (part + 1) // parts, buffers[thread])
+            def run(thread: int) -> None:
+                for part in remaining:
+                    work(count * part // parts, count * (part + 1) // parts, buffers[thread])
 
-        run_side_by_side(run, len(buffers))
+            run_side_by_side(run, used)
 
-    def _buffer(self, thread: int = 0) -> CandidateBuffer:
-        """Returns the scratch memory of a thread."""
-        while len(self._scratch) <= thread:
-            items = padded_size(self.shape.items)
-            self._scratch.append(allocate_buffer(items, max_candidates(self.settings, items)))
-        return self._scratch[thread]
+    @contextmanager
+    def _scratch_memory(self, count: int) -> Iterator[list[CandidateBuffer]]:
+        """Scratch memory, one for each thread; not used again after an exception, which may leave it unclean."""
+        buffers, self._scratch = self._scratch, []
+        items = padded_size(self.shape.items)
+        while len(buffers) < count:
+            buffers.append(allocate_buffer(items, max_candidates(self.settings, items)))
+        yield buffers
+        self._scratch = buffers
 
     def loss(self, batch: WindowExamples, state: State, step: Step) -> Loss:
         mixed, rescaled = self.mixture.loss(batch.examples)
@@ -336,7 +339,8 @@ class CountMemory(Model, Growable, Explainable, Undoable, RemembersSeen):
         contributions = np.zeros((len(items), len(weights.gating_logits)), np.float32)
         nearest, query = np.zeros(len(items), np.int64), (user, time, items.numpy())
         arguments = index, popularity_of(index), self.settings, weights, *query
-        explain_items(*arguments, self._buffer(), contributions, nearest)
+        with self._scratch_memory(1) as buffers:
+            explain_items(*arguments, buffers[0], contributions, nearest)
         shares = (shares_by_reason(row, half_lives) for row in contributions)
         return [Explanation(by_reason, int(item)) for by_reason, item in zip(shares, nearest, strict=True)]
 
