@@ -222,7 +222,7 @@ def reason_to_reject(values):
         if not text:
             return "missing value"
         if any("\udc80" <= letter <= "\udcff" or letter == "\0" for letter in text):
-            return "not valid UTF-8"
+            return "not valid UTF-8, or with a NUL character"
     for text, is_time in ((values[2], True), (values[3], False)):
         if not text or not text.strip(" "):
             return "missing value"

@@ -394,7 +394,7 @@ def test_every_kind_of_rejected_row_is_listed_with_its_line(tmp_path):
         (13, "f", "1e39", "not a finite number"),
         (14, "", "u,i,1", "3 columns instead of 4"),
         (15, "", "u,i,1,0,9", "5 columns instead of 4"),
-        (16, "user_id", "\\xff\\xfe", "not valid UTF-8"),
+        (16, "user_id", "\\xff\\xfe", "not valid UTF-8, or with a NUL character"),
         (19, "", '"u"x,i,1,0', "text after a closing quote"),
         (20, "", '"u,i,1,0', "unclosed quote"),
     ]

@@ -23,7 +23,7 @@ REASONS = {
     NOT_FINITE: "not a finite number",
     NEGATIVE_TIME: "negative time",
     TIME_TOO_LATE: "time after the year 2200",
-    NOT_UTF8: "not valid UTF-8",
+    NOT_UTF8: "not valid UTF-8, or with a NUL character",
     WRONG_LIST_LENGTH: "wrong number of values in the list",
     DUPLICATE_EVENT_ID: "duplicate event id",
     NOT_AN_ID: "neither text nor an integer",
