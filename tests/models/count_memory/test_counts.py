@@ -34,19 +34,19 @@ def queries(model, log, size):
 
 def counted(model, index, query, items):
     """(probabilities [items, sources], query features, {candidate: its features}) of a query."""
-    buffer = model._buffer()
-    others, size = collect_candidates(index, model.settings, query, buffer)
-    found, of_items = buffer.items[:size], np.empty((ITEM_FEATURES, size), np.float32)
-    add_rows(buffer, others, np.arange(size))
-    assert len(set(found.tolist())) == size
-    probabilities = np.zeros((items, CONTEXT_SOURCES))
-    with np.errstate(invalid="ignore"):
-        probabilities[found] = np.where(buffer.totals > 0, buffer.sums[:size] / buffer.totals, 0)
-    item_features(index, model.settings, query, buffer, np.arange(size), of_items)
-    features = dict(zip(found.tolist(), of_items.T, strict=True))
-    query_features = buffer.query_features.copy()
-    clear(buffer, size)
-    assert (buffer.slot == -1).all()
+    with model._scratch_memory(1) as (buffer,):
+        others, size = collect_candidates(index, model.settings, query, buffer)
+        found, of_items = buffer.items[:size], np.empty((ITEM_FEATURES, size), np.float32)
+        add_rows(buffer, others, np.arange(size))
+        assert len(set(found.tolist())) == size
+        probabilities = np.zeros((items, CONTEXT_SOURCES))
+        with np.errstate(invalid="ignore"):
+            probabilities[found] = np.where(buffer.totals > 0, buffer.sums[:size] / buffer.totals, 0)
+        item_features(index, model.settings, query, buffer, np.arange(size), of_items)
+        features = dict(zip(found.tolist(), of_items.T, strict=True))
+        query_features = buffer.query_features.copy()
+        clear(buffer, size)
+        assert (buffer.slot == -1).all()
     return probabilities, query_features, features
 
 

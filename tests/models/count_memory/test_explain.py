@@ -18,7 +18,8 @@ def contributions(model, user, time, items, state):
     )
     index, weights = model._index(state), model.mixture.weights()
     arguments = index, popularity_of(index), model.settings, weights, user, time, items
-    explain_items(*arguments, model._buffer(), out, nearest)
+    with model._scratch_memory(1) as (buffer,):
+        explain_items(*arguments, buffer, out, nearest)
     return out, nearest
 
 

@@ -99,9 +99,10 @@ class RowWriter:
     def _features(self, block: Block, columns: dict[str, tuple[int, Any]]) -> Array:
         schema, checks = self.schema, block.checks
         number, column = columns[schema.features[0]]
-        given = (row for row in np.flatnonzero(checks.valid).tolist() if column.text(row))  # not missing
-        if self.list_length < 0 and (first := next(given, None)) is not None:
-            self.list_length = (column.list_length(first) or 0) if len(schema.features) == 1 else 0
+        if self.list_length < 0:
+            given = (row for row in np.flatnonzero(checks.valid).tolist() if column.text(row))  # not missing
+            if (first := next(given, None)) is not None:
+                self.list_length = (column.list_length(first) or 0) if len(schema.features) == 1 else 0
             if self.base and self.list_length > 1:
                 self.list_length = self._base_features
         if self.list_length > 0:
