@@ -9,7 +9,6 @@ row would save a third of the memory, but would no longer be Adam.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
 
@@ -35,9 +34,9 @@ class Adam:
     def __init__(self, parameters: Iterable[tuple[str, nn.Parameter]], lr: float, row_lr: float) -> None:
         self.parameters = {name: p for name, p in parameters if p.requires_grad}
         self.lr, self.row_lr = lr, row_lr
-        self._groups: dict[str, dict[str, nn.Parameter]] = {}  # by clip group and name
+        self.clip_groups: dict[str, dict[str, nn.Parameter]] = {}  # by group and name: those clipped by one norm
         for name, parameter in self.parameters.items():
-            self._groups.setdefault(getattr(parameter, "clip_group", ""), {})[name] = parameter
+            self.clip_groups.setdefault(getattr(parameter, "clip_group", ""), {})[name] = parameter
         self._grad_scale: dict[str, Tensor] = {}  # by clip group: factor of the next step's gradients, if not one
         self._lr_factor = 1.0
         self._rates: dict[str, tuple[float, Tensor]] = {}  # by parameter: configured rate, scaled rate
@@ -54,11 +53,6 @@ class Adam:
         for parameter in self.parameters.values():
             parameter.grad = None
 
-    @property
-    def clip_groups(self) -> dict[str, list[str]]:
-        """Names of the parameters whose gradients are clipped together, by group."""
-        return {group: list(parameters) for group, parameters in self._groups.items()}
-
     def clip(
         self, max_norm: float, measured: Collection[str] = (), squares: Mapping[str, float] = MappingProxyType({})
     ) -> Tensor:
@@ -69,15 +63,14 @@ class Adam:
         processes.
         """
         totals = []
-        for group, parameters in self._groups.items():
+        for group, parameters in self.clip_groups.items():
             given = [p for name, p in parameters.items() if p.grad is not None and name not in measured]
             values = [self._coalesced(parameter) for parameter in given]
             if not values:
                 continue
             total = sum_of_squares(values)
             totals.append(total + squares[group] if group in squares else total)
-            scale = (max_norm / (totals[-1].sqrt() + 1e-6)).clamp_(max=1.0)
-            self._grad_scale[group] = scale if math.isfinite(max_norm) else torch.ones_like(total)
+            self._grad_scale[group] = (max_norm / (totals[-1].sqrt() + 1e-6)).clamp_(max=1.0)
         return sum(totals[1:], totals[0]).sqrt() if totals else torch.zeros(())
 
     def _coalesced(self, parameter: nn.Parameter) -> Tensor:
@@ -92,7 +85,7 @@ class Adam:
     @torch.no_grad()
     def step(self) -> None:
         """Updates every parameter that has a gradient."""
-        for group, parameters in self._groups.items():
+        for group, parameters in self.clip_groups.items():
             grads = {name: p.grad for name, p in parameters.items() if p.grad is not None}
             dense, scale = [], self._grad_scale.get(group, torch.ones((), dtype=torch.float64))
             for name, grad in grads.items():

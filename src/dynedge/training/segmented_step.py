@@ -60,10 +60,10 @@ class SegmentedStep:
     def _owned_squares(self) -> dict[str, float]:
         """By clip group: the sum of squares of the gradients of owned rows, in all processes."""
         squares = {}
-        for group, names in self.optimizer.clip_groups.items():
-            grads = [self.optimizer.parameters[name].grad for name in names if name in self.segments.owned_tables]
-            if given := [grad for grad in grads if grad is not None]:
-                squares[group] = exact_sum(row_squares(given), self.group)
+        for group, parameters in self.optimizer.clip_groups.items():
+            owned = [p.grad for name, p in parameters.items() if name in self.segments.owned_tables]
+            if grads := [grad for grad in owned if grad is not None]:
+                squares[group] = exact_sum(row_squares(grads), self.group)
         return squares
 
     def _fetch_rows(self, batches: list[Any], states: list[State]) -> None:
