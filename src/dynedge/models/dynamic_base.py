@@ -41,6 +41,7 @@ class DynamicModel(Model):
     """Events of a chunk share `config.negatives`; with at most `full_softmax_up_to` items, all are candidates."""
 
     in_float32 = True  # no bfloat16 on a GPU: products are small here, and scores must not tie
+    has_level_kernels = False  # whether Triton kernels compute the levels of its windows on a GPU
 
     # ---- what a subclass computes
 
@@ -90,7 +91,8 @@ class DynamicModel(Model):
 
     def prepare(self, window: Window) -> WindowIndex:
         past = self._linker(window.user, window.item)
-        return index_window(window, build_schedule(window.user, window.item, past, NO_DNODES), past, self.like)
+        schedule = build_schedule(window.user, window.item, past, NO_DNODES)
+        return index_window(window, schedule, past, self.like, triton=self.has_level_kernels)
 
     def sample_negatives(self, batch: WindowIndex, step: Step) -> Tensor | None:
         """int64[m, C]: the negatives of each chunk of events; None where all items are candidates."""
@@ -103,7 +105,8 @@ class DynamicModel(Model):
         """The sum over the window's events of −log softmax of the true item."""
         candidates = candidates_of_chunks(batch, self.sample_negatives(batch, step), self.shape.items)
         outside, true = self.item_vectors(candidates.outside, state), (batch.item, batch.reads[1])
-        return sampled_softmax(forward.query, forward.arena, outside, self.candidate_ids, candidates, *true)
+        scored = forward.query, forward.arena, outside, self.candidate_ids, candidates
+        return sampled_softmax(*scored, *true, item_row_after=batch.after)
 
     def loss(self, batch: WindowIndex, state: State, step: Step) -> Loss:
         n = max(len(batch.window), 1)

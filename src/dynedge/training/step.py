@@ -115,6 +115,8 @@ class TrainingStep:
         stream = self._stream = self._stream or torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         numbers = torch.zeros(16, dtype=torch.float64, device=self.config.device)
+        generator = torch.cuda.default_generators[torch.cuda.current_device()]
+        random_state = generator.clone_state()
         try:
             with torch.cuda.stream(stream):
                 graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
@@ -128,7 +130,11 @@ class TrainingStep:
         except RuntimeError as error:
             self._capturable = self._sharing = None
             self._captured.clear()  # the memory they hold is needed now
-            warn_once(f"CUDA graphs are not used, which is slower: {str(error).splitlines()[0]}")
+            generator.graphsafe_set_state(
+                random_state
+            )  # a failed capture leaves its own unusable: dropout would fail
+            first = error.__context__ or error  # the end of a failed capture fails too
+            warn_once(f"CUDA graphs are not used, which is slower: {str(first).splitlines()[0]}")
             return None
         self.optimizer.zero_grad()  # the graph owns its gradients
         torch.cuda.current_stream().wait_stream(stream)

@@ -43,10 +43,17 @@ class LaunchShape(NamedTuple):
     programs_per_processor: int
     warps: int
 
+    @property
+    def max_registers(self) -> int:
+        """Registers per thread with which so many programs run at once on a multiprocessor."""
+        return min(255, REGISTERS // (32 * self.warps * self.programs_per_processor))
 
+
+REGISTERS = 1 << 16  # of a multiprocessor
 # A launch takes the CPU 30 µs, and a row about 2 ns of the GPU: a level of 32,768 rows is worth a launch of its own.
 NARROW, MIDDLE, WIDE = LaunchShape(0, 16, 1, 8), LaunchShape(1536, 64, 1, 8), LaunchShape(32768, 64, 4, 8)
-MAX_COLUMNS = 64  # of a state that a program computes at once
+FLOAT32 = LaunchShape(0, 16, 1, 8)  # products in three parts need so many registers
+MAX_BYTES = 128  # of a row of a state that a program computes at once: more weights would not fit beside it
 MAX_SOLO_ROWS = 16  # levels with at most 16 rows per side are computed by one program,
 MAX_SOLO_BYTES = 96 * 1024  # if the weights of both sides fit into it
 MIN_SOLO_LEVELS = (
@@ -215,7 +222,7 @@ def _root_gradients(grad: Tensor, parent_grads: Tensor, levels: Levels) -> Tenso
     rows, d = grad.shape
     out = torch.empty_like(grad)
     if rows:
-        width = min(MAX_COLUMNS, max(16, triton.next_power_of_2(d)))
+        width = _tile_width(d, torch.bfloat16)
         triton_kernels.root_gradients[(triton.cdiv(rows, 32),)](
             out, parent_grads, levels.children, rows, levels.first_written, D=d, BM=32, BK=width
         )
@@ -223,12 +230,17 @@ def _root_gradients(grad: Tensor, parent_grads: Tensor, levels: Levels) -> Tenso
     return out.add_(grad)
 
 
+def _tile_width(d: int, dtype: torch.dtype) -> int:
+    """Number of columns of a state that a program computes, for weights of this type."""
+    return int(min(MAX_BYTES // dtype.itemsize, max(16, triton.next_power_of_2(d))))
+
+
 def _launch(
     name: str, runs: list[LevelRun], d: int, dtype: torch.dtype, first_written: int, *tensors: Tensor
 ) -> None:
     """Launches the kernel of that name for all runs of levels, in order."""
     device = tensors[0].device
-    width = min(MAX_COLUMNS, max(16, triton.next_power_of_2(d)))
+    width = _tile_width(d, dtype)
     tiles = triton.cdiv(d, width)
     precision = "tf32x3" if dtype == torch.float32 else "ieee" if device.type == "cuda" else "rounded"
     shape = {"D": d, "BK": width, "PRECISION": precision}
@@ -242,6 +254,8 @@ def _launch(
             getattr(triton_narrow_levels, name)[(1,)](*tensors, *levels, BM=16, **shape, num_warps=8, num_stages=1)
             continue
         how = WIDE if rows >= WIDE.min_rows else MIDDLE if rows >= MIDDLE.min_rows else NARROW
+        if dtype == torch.float32:
+            how = FLOAT32
         at_once = _num_processors(device) * how.programs_per_processor // (2 * tiles)
         programs = 2 * tiles * min(triton.cdiv(rows, how.rows_per_block), max(1, at_once))
         needs_barrier = device.type == "cuda" and last - first > 1
@@ -254,6 +268,7 @@ def _launch(
             **shape,
             num_warps=how.warps,
             num_stages=1,
+            **({"maxnreg": how.max_registers} if device.type == "cuda" else {}),
             **({"launch_cooperative_grid": True} if needs_barrier else {}),
         )
 

@@ -1,4 +1,4 @@
-"""Triton kernels of level_gru: gather, matrix products, gates and write in one kernel; backward by gathers alone.
+"""Triton kernels of level_gru: gather, one matrix product, gates and write in one kernel; backward by gathers alone.
 
 Legend: d width of a state, W states written, R rows of the arena.
 
@@ -6,19 +6,25 @@ A program computes rows of one side, BM at a time, so that it reads that side's 
 launch computes a run of levels; between two levels all its programs wait for each other. A run of one
 level needs no barrier and may have any number of programs.
 
-What the backward pass needs is laid out by side, all users' rows before all items' (`offsets` is where each block
-starts), so that weight gradients are plain products of whole tables:
+Tables that the backward pass needs are laid out by side, all users' rows before all items' (`offsets` is where each
+block starts), so that weight gradients are plain products of whole tables:
 
     gates [W, 4d]          h_n | r | z | n
-    parent_states [W, 2d]  own | other, as they entered the products
+    parent_states [W, 2d]  own | other, as they entered the product
     gate_grads [W, 4d]     ∂h_n | ∂r | ∂z | ∂n, gradients before the activations
     parent_grads [W, 2d]   gradient for the own parent | for the other one, in the order of the arena: a row gathers
                            it from its children
 
+The products of a block are one: [own | other] times a matrix of the four gates, in which the blocks that do not exist
+(h_n has no other parent, n no own one) are zero. Each product of its own would take its own detour through shared
+memory, and these, not the arithmetic, are the time of a level. For the same reason rows of gates are loaded and
+stored as a whole.
+
 A state wider than BK columns is computed by several programs: each computes a tile of its columns from all of its
-inputs. Indices of the next rows are read before the barrier; states are loaded past the L1 cache, which does not see
-other programs' writes. The start of a block is read again in each level: Triton 3.6 loses a bound carried around the
-outer loop.
+inputs. What does not depend on the level before is loaded before waiting for it, and what the next level does not
+read is stored after reporting the level as done. States are loaded past the L1 cache, which does not see other
+programs' writes. The start of a block is read again in each level: Triton 3.6 loses a bound carried around the outer
+loop.
 """
 
 from __future__ import annotations
@@ -38,32 +44,44 @@ def _dot(a, b, PRECISION: tl.constexpr):
 
 
 @triton.jit
-def _load_weight(w, side, gate: tl.constexpr, out, into, D: tl.constexpr):
-    """Tile of one gate (0, 1, 2 for r, z, n) of a side's matrix [3d, d]: rows `out`, columns `into`."""
-    return tl.load(w + ((side * 3 + gate) * D + out) * D + into, mask=(out < D) & (into < D), other=0.0)
+def _beside(left, right):
+    """[m, 2k]: the columns of `left`, then those of `right`, both [m, k]."""
+    return tl.join(left, right).permute(0, 2, 1).reshape(left.shape[0], 2 * left.shape[1])
 
 
 @triton.jit
-def _load_gate_weights(w_own, w_other, side, out, into, D: tl.constexpr):
-    """Tiles of a side's gates r, z, n: for the own parent, then for the other one."""
-    return (
-        _load_weight(w_own, side, 0, out, into, D),
-        _load_weight(w_own, side, 1, out, into, D),
-        _load_weight(w_own, side, 2, out, into, D),
-        _load_weight(w_other, side, 0, out, into, D),
-        _load_weight(w_other, side, 1, out, into, D),
-        _load_weight(w_other, side, 2, out, into, D),
+def _halves(x):
+    """The first and the second half of the columns."""
+    return tl.split(x.reshape(x.shape[0], 2, x.shape[1] // 2).permute(0, 2, 1))
+
+
+@triton.jit
+def _load_weights(w_own, w_other, side, gate, out, is_own, into, D: tl.constexpr):
+    """A side's weights from the parents' columns `into` to the gates' columns `out`; gates as in `gates`."""
+    inside = (out < D) & (into < D)
+    place = out * D + into
+    own = tl.load(w_own + (side * 3 + (gate + 2) % 3) * D * D + place, mask=inside & is_own & (gate < 3), other=0.0)
+    other = tl.load(
+        w_other + (side * 3 + gate - 1) * D * D + place, mask=inside & (is_own == 0) & (gate > 0), other=0.0
     )
+    return own + other
 
 
 @triton.jit
-def _grid_barrier(arrivals, goal):
+def _arrive(arrivals, done, HAS_BARRIER: tl.constexpr):
+    """Reports that this program has written its rows of a level, if it is done."""
+    if HAS_BARRIER:
+        tl.debug_barrier()
+        tl.atomic_add(arrivals, 1, mask=done, sem="acq_rel", scope="gpu")
+
+
+@triton.jit
+def _wait(arrivals, goal, HAS_BARRIER: tl.constexpr):
     """Waits until programs have arrived `goal` times in total; what they wrote before can be read afterwards."""
-    tl.debug_barrier()
-    tl.atomic_add(arrivals, 1, sem="acq_rel", scope="gpu")
-    while tl.atomic_add(arrivals, 0, sem="acquire", scope="gpu") < goal:
-        pass
-    tl.debug_barrier()
+    if HAS_BARRIER:
+        while tl.atomic_add(arrivals, 0, sem="acquire", scope="gpu") < goal:
+            pass
+        tl.debug_barrier()
 
 
 @triton.jit
@@ -74,13 +92,15 @@ def _load_links(links, row, valid):
 
 
 @triton.jit
-def _store_gates(table, row, h, r, z, n, mask, col, D: tl.constexpr):
-    """Rows of a table [W, 4d] of gates or of their gradients."""
-    address = table + row * 4 * D + col
-    tl.store(address, h, mask=mask)
-    tl.store(address + D, r, mask=mask)
-    tl.store(address + 2 * D, z, mask=mask)
-    tl.store(address + 3 * D, n, mask=mask)
+def _load_inputs(parents, source, pre, row, first_written, stop, gate, column, D: tl.constexpr):
+    """Own parents, other parents, and projected features [BM, 4 BK], in the gates' order, of rows below `stop`."""
+    w = row - first_written
+    own, other = _load_links(parents, w, row < stop)
+    pre_row = tl.load(source + w, mask=row < stop, other=-1).to(tl.int64)[:, None]
+    added = tl.load(
+        pre + pre_row * 3 * D + (gate - 1) * D + column, mask=(pre_row >= 0) & (gate > 0) & (column < D), other=0.0
+    )
+    return own, other, added
 
 
 @triton.jit(do_not_specialize=["first", "last", "first_written"], do_not_specialize_on_alignment=["arrivals"])
@@ -108,89 +128,101 @@ def forward(
 ):
     """Levels first to last − 1: fills their rows of arena [R, d], gates, parent_states. Row w adds pre[source[w]]."""
     TILES: tl.constexpr = (D + BK - 1) // BK
+    DTYPE: tl.constexpr = gates.dtype.element_ty
     programs = tl.num_programs(0)
     side = tl.program_id(0) % 2
     first_tile, stride = (tl.program_id(0) // 2) // TILES, (programs // 2) // TILES * BM
     tile = (tl.program_id(0) // 2) % TILES
     col = tile * BK + tl.arange(0, BK)[None, :]
-    in_state = col < D
-    inner = tl.arange(0, BK)[:, None]
-    bias_r = tl.load(b_own + (side * 3 + 0) * D + col, mask=in_state, other=0.0).to(tl.float32)
-    bias_z = tl.load(b_own + (side * 3 + 1) * D + col, mask=in_state, other=0.0).to(tl.float32)
-    bias_n = tl.load(b_own + (side * 3 + 2) * D + col, mask=in_state, other=0.0).to(tl.float32)
+    gate, column = (tl.arange(0, 4 * BK) // BK)[None, :], (tile * BK + tl.arange(0, 4 * BK) % BK)[None, :]
+    is_own, inner = (tl.arange(0, 2 * BK) < BK)[:, None], (tl.arange(0, 2 * BK) % BK)[:, None]
+    bias = tl.load(b_own + (side * 3 + (gate + 2) % 3) * D + column, mask=(gate < 3) & (column < D), other=0.0).to(
+        tl.float32
+    )
     if TILES == 1:
-        own_r, own_z, own_n, other_r, other_z, other_n = _load_gate_weights(w_own, w_other, side, col, inner, D)
+        weights = _load_weights(w_own, w_other, side, gate, column, is_own, inner, D)
     row = tl.load(blocks + 2 * first + side) + first_tile * BM + tl.arange(0, BM)
-    valid_next = row < tl.load(blocks + 2 * first + side + 1)
-    own, other = _load_links(parents, row - first_written, valid_next)
-    pre_row = tl.load(source + row - first_written, mask=valid_next, other=-1)
+    stop = tl.load(blocks + 2 * first + side + 1)
+    own, other, added = _load_inputs(parents, source, pre, row, first_written, stop, gate, column, D)
     for level in range(first, last):
         block = tl.load(blocks + 2 * level + side)
         stop = tl.load(blocks + 2 * level + side + 1)
         offset = tl.load(offsets + 2 * level + side)
+        _wait(arrivals, programs * (level - first), HAS_BARRIER)
         for block_row in range(block + first_tile * BM, stop, stride):
             valid = (own >= 0)[:, None]
-            mask = valid & in_state
+            mask = valid & (col < D)
             from_own = own.to(tl.int64)[:, None] * D
             from_other = other.to(tl.int64)[:, None] * D
-            pre_offset = pre_row.to(tl.int64)[:, None] * 3 * D
             own_state = tl.load(arena + from_own + col, mask=mask, other=0.0, cache_modifier=".cg")
             other_state = tl.load(arena + from_other + col, mask=mask, other=0.0, cache_modifier=".cg")
-            r = tl.load(pre + pre_offset + col, mask=mask, other=0.0).to(tl.float32) + bias_r
-            z = tl.load(pre + pre_offset + D + col, mask=mask, other=0.0).to(tl.float32) + bias_z
-            n = tl.load(pre + pre_offset + 2 * D + col, mask=mask, other=0.0).to(tl.float32)
-            h = tl.zeros([BM, BK], tl.float32) + bias_n
             if TILES == 1:
-                r += _dot(own_state, own_r, PRECISION) + _dot(other_state, other_r, PRECISION)
-                z += _dot(own_state, own_z, PRECISION) + _dot(other_state, other_z, PRECISION)
-                h += _dot(own_state, own_n, PRECISION)
-                n += _dot(other_state, other_n, PRECISION)
+                out = _dot(_beside(own_state.to(DTYPE), other_state.to(DTYPE)), weights, PRECISION) + bias
             else:
+                out = tl.zeros([BM, 4 * BK], tl.float32) + bias
                 for k in tl.static_range(0, D, BK):
-                    inner_col = k + tl.arange(0, BK)[None, :]
-                    inner_mask = valid & (inner_col < D)
-                    a = tl.load(arena + from_own + inner_col, mask=inner_mask, other=0.0, cache_modifier=".cg")
-                    b = tl.load(arena + from_other + inner_col, mask=inner_mask, other=0.0, cache_modifier=".cg")
-                    r += _dot(a, _load_weight(w_own, side, 0, col, k + inner, D), PRECISION)
-                    z += _dot(a, _load_weight(w_own, side, 1, col, k + inner, D), PRECISION)
-                    h += _dot(a, _load_weight(w_own, side, 2, col, k + inner, D), PRECISION)
-                    r += _dot(b, _load_weight(w_other, side, 0, col, k + inner, D), PRECISION)
-                    z += _dot(b, _load_weight(w_other, side, 1, col, k + inner, D), PRECISION)
-                    n += _dot(b, _load_weight(w_other, side, 2, col, k + inner, D), PRECISION)
+                    into = k + tl.arange(0, BK)[None, :]
+                    a = tl.load(arena + from_own + into, mask=valid & (into < D), other=0.0, cache_modifier=".cg")
+                    b = tl.load(arena + from_other + into, mask=valid & (into < D), other=0.0, cache_modifier=".cg")
+                    part = _load_weights(w_own, w_other, side, gate, column, is_own, k + inner, D)
+                    out += _dot(_beside(a.to(DTYPE), b.to(DTYPE)), part, PRECISION)
+            out += added.to(tl.float32)
+            h_and_r, z_and_n = _halves(out)
+            h, r = _halves(h_and_r)
+            z, n = _halves(z_and_n)
             r, z = tl.sigmoid(r), tl.sigmoid(z)
             n = 2 * tl.sigmoid(2 * (n + r * h)) - 1  # tanh
             state_row = (block_row + tl.arange(0, BM)).to(tl.int64)[:, None]
             gate_row = (offset + block_row - block + tl.arange(0, BM)).to(tl.int64)[:, None]
             tl.store(arena + state_row * D + col, n + z * (own_state - n), mask=mask)
-            _store_gates(gates, gate_row, h, r, z, n, mask, col, D)
+            _arrive(arrivals, block_row + stride >= stop, HAS_BARRIER)
+            whole = _beside(_beside(h.to(DTYPE), r.to(DTYPE)), _beside(z.to(DTYPE), n.to(DTYPE)))
+            tl.store(gates + gate_row * 4 * D + gate * D + column, whole, mask=valid & (column < D))
             tl.store(parent_states + gate_row * 2 * D + col, own_state, mask=mask)
             tl.store(parent_states + gate_row * 2 * D + D + col, other_state, mask=mask)
             row = block_row + stride + tl.arange(0, BM)
-            own, other = _load_links(parents, row - first_written, row < stop)
-            pre_row = tl.load(source + row - first_written, mask=row < stop, other=-1)
+            own, other, added = _load_inputs(parents, source, pre, row, first_written, stop, gate, column, D)
+        _arrive(arrivals, block + first_tile * BM >= stop, HAS_BARRIER)
         if level + 1 < last:
             row = tl.load(blocks + 2 * level + 2 + side) + first_tile * BM + tl.arange(0, BM)
-            valid_next = row < tl.load(blocks + 2 * level + 3 + side)
-            own, other = _load_links(parents, row - first_written, valid_next)
-            pre_row = tl.load(source + row - first_written, mask=valid_next, other=-1)
-            if HAS_BARRIER:
-                _grid_barrier(arrivals, programs * (level + 1 - first))
+            stop = tl.load(blocks + 2 * level + 3 + side)
+            own, other, added = _load_inputs(parents, source, pre, row, first_written, stop, gate, column, D)
 
 
 @triton.jit
-def _gate_gradients(grad, parent_grads, gates, parent_states, w, own, other, gate_row, mask, col, D: tl.constexpr):
-    """(gradient that goes directly to the own parent, ∂h_n, ∂r, ∂z, ∂n) of rows w, for columns col."""
-    has_own, has_other = mask & (own >= 0), mask & (other >= 0)
-    g = tl.load(grad + w * D + col, mask=mask, other=0.0).to(tl.float32)
-    g += tl.load(parent_grads + own * 2 * D + col, mask=has_own, other=0.0, cache_modifier=".cg")
-    g += tl.load(parent_grads + other * 2 * D + D + col, mask=has_other, other=0.0, cache_modifier=".cg")
-    h = tl.load(gates + gate_row * 4 * D + col, mask=mask, other=0.0).to(tl.float32)
-    r = tl.load(gates + gate_row * 4 * D + D + col, mask=mask, other=0.0).to(tl.float32)
-    z = tl.load(gates + gate_row * 4 * D + 2 * D + col, mask=mask, other=0.0).to(tl.float32)
-    n = tl.load(gates + gate_row * 4 * D + 3 * D + col, mask=mask, other=0.0).to(tl.float32)
-    own_state = tl.load(parent_states + gate_row * 2 * D + col, mask=mask, other=0.0).to(tl.float32)
+def _load_saved(grad, gates, parent_states, w, gate_row, mask, col, D: tl.constexpr):
+    """What the backward pass reads of a row: its gradient, h_n, r, z, n and the own parent's state."""
+    return (
+        tl.load(grad + w * D + col, mask=mask, other=0.0),
+        tl.load(gates + gate_row * 4 * D + col, mask=mask, other=0.0),
+        tl.load(gates + gate_row * 4 * D + D + col, mask=mask, other=0.0),
+        tl.load(gates + gate_row * 4 * D + 2 * D + col, mask=mask, other=0.0),
+        tl.load(gates + gate_row * 4 * D + 3 * D + col, mask=mask, other=0.0),
+        tl.load(parent_states + gate_row * 2 * D + col, mask=mask, other=0.0),
+    )
+
+
+@triton.jit
+def _load_parent_grads(parent_grads, own, other, first_written, col, D: tl.constexpr):
+    """Gradients from two children: the one that has the row as own parent, and the one as other parent."""
+    own_offset = (own - first_written).to(tl.int64)[:, None] * 2 * D
+    other_offset = (other - first_written).to(tl.int64)[:, None] * 2 * D + D
+    return (
+        tl.load(
+            parent_grads + own_offset + col, mask=(own >= 0)[:, None] & (col < D), other=0.0, cache_modifier=".cg"
+        ),
+        tl.load(
+            parent_grads + other_offset + col, mask=(other >= 0)[:, None] & (col < D), other=0.0, cache_modifier=".cg"
+        ),
+    )
+
+
+@triton.jit
+def _gate_gradients(g, h, r, z, n, own_state):
+    """(gradient that goes directly to the own parent, ∂h_n, ∂r, ∂z, ∂n)."""
+    h, r, z, n = h.to(tl.float32), r.to(tl.float32), z.to(tl.float32), n.to(tl.float32)
     to_n = g * (1 - z) * (1 - n * n)
-    to_z = g * (own_state - n) * z * (1 - z)
+    to_z = g * (own_state.to(tl.float32) - n) * z * (1 - z)
     return g * z, to_n * r, to_n * h * r * (1 - r), to_z, to_n
 
 
@@ -218,69 +250,72 @@ def backward(
 ):
     """Levels last − 1 down to first: fills their rows of gate_grads and parent_grads. grad [W, d]."""
     TILES: tl.constexpr = (D + BK - 1) // BK
+    DTYPE: tl.constexpr = gates.dtype.element_ty
     programs = tl.num_programs(0)
     side = tl.program_id(0) % 2
     first_tile, stride = (tl.program_id(0) // 2) // TILES, (programs // 2) // TILES * BM
     tile = (tl.program_id(0) // 2) % TILES
     col = tile * BK + tl.arange(0, BK)[None, :]
-    in_state = col < D
-    inner = tl.arange(0, BK)[:, None]
+    gate, column = (tl.arange(0, 4 * BK) // BK)[None, :], (tile * BK + tl.arange(0, 4 * BK) % BK)[None, :]
+    from_gate, inner = (tl.arange(0, 4 * BK) // BK)[:, None], (tl.arange(0, 4 * BK) % BK)[:, None]
+    is_own, into = (tl.arange(0, 2 * BK) < BK)[None, :], (tile * BK + tl.arange(0, 2 * BK) % BK)[None, :]
     if TILES == 1:
-        own_r, own_z, own_n, other_r, other_z, other_n = _load_gate_weights(w_own, w_other, side, inner, col, D)
-    row = tl.load(blocks + 2 * last - 2 + side) + first_tile * BM + tl.arange(0, BM)
-    own, other = _load_links(children, row, row < tl.load(blocks + 2 * last - 1 + side))
+        weights = _load_weights(w_own, w_other, side, from_gate, inner, is_own, into, D)
+    block = tl.load(blocks + 2 * last - 2 + side)
+    stop = tl.load(blocks + 2 * last - 1 + side)
+    row = block + first_tile * BM + tl.arange(0, BM)
+    own, other = _load_links(children, row, row < stop)
+    gate_row = (tl.load(offsets + 2 * last - 2 + side) + row - block).to(tl.int64)[:, None]
+    w = (row - first_written).to(tl.int64)[:, None]
+    mask = (row < stop)[:, None] & (col < D)
+    g, h, r, z, n, own_state = _load_saved(grad, gates, parent_states, w, gate_row, mask, col, D)
     for step in range(last - first):
         level = last - 1 - step
         block = tl.load(blocks + 2 * level + side)
         stop = tl.load(blocks + 2 * level + side + 1)
         offset = tl.load(offsets + 2 * level + side)
+        _wait(arrivals, programs * step, HAS_BARRIER)
         for block_row in range(block + first_tile * BM, stop, stride):
             valid = (block_row + tl.arange(0, BM) < stop)[:, None]
-            mask = valid & in_state
             w = (block_row - first_written + tl.arange(0, BM)).to(tl.int64)[:, None]
             gate_row = (offset + block_row - block + tl.arange(0, BM)).to(tl.int64)[:, None]
-            own_child = tl.where(own >= 0, own - first_written, -1).to(tl.int64)[:, None]
-            other_child = tl.where(other >= 0, other - first_written, -1).to(tl.int64)[:, None]
-            to_own, h, r, z, n = _gate_gradients(
-                grad, parent_grads, gates, parent_states, w, own_child, other_child, gate_row, mask, col, D
-            )
-            _store_gates(gate_grads, gate_row, h, r, z, n, mask, col, D)
-            to_other = tl.zeros([BM, BK], tl.float32)
+            from_own, from_other = _load_parent_grads(parent_grads, own, other, first_written, col, D)
+            to_own, h, r, z, n = _gate_gradients(g.to(tl.float32) + from_own + from_other, h, r, z, n, own_state)
+            whole = _beside(_beside(h.to(DTYPE), r.to(DTYPE)), _beside(z.to(DTYPE), n.to(DTYPE)))
+            to_parents = _beside(to_own, tl.zeros([BM, BK], tl.float32))
             if TILES == 1:
-                to_own += _dot(h, own_n, PRECISION) + _dot(r, own_r, PRECISION) + _dot(z, own_z, PRECISION)
-                to_other += _dot(n, other_n, PRECISION) + _dot(r, other_r, PRECISION) + _dot(z, other_z, PRECISION)
+                to_parents += _dot(whole, weights, PRECISION)
             else:
                 for k in tl.static_range(0, D, BK):
-                    inner_col = k + tl.arange(0, BK)[None, :]
-                    inner_mask = valid & (inner_col < D)
-                    _, h, r, z, n = _gate_gradients(
-                        grad,
-                        parent_grads,
-                        gates,
-                        parent_states,
-                        w,
-                        own_child,
-                        other_child,
-                        gate_row,
-                        inner_mask,
-                        inner_col,
-                        D,
+                    near = k + tl.arange(0, BK)[None, :]
+                    g, h, r, z, n, own_state = _load_saved(
+                        grad, gates, parent_states, w, gate_row, valid & (near < D), near, D
                     )
-                    to_own += _dot(h, _load_weight(w_own, side, 2, k + inner, col, D), PRECISION)
-                    to_own += _dot(r, _load_weight(w_own, side, 0, k + inner, col, D), PRECISION)
-                    to_own += _dot(z, _load_weight(w_own, side, 1, k + inner, col, D), PRECISION)
-                    to_other += _dot(n, _load_weight(w_other, side, 2, k + inner, col, D), PRECISION)
-                    to_other += _dot(r, _load_weight(w_other, side, 0, k + inner, col, D), PRECISION)
-                    to_other += _dot(z, _load_weight(w_other, side, 1, k + inner, col, D), PRECISION)
-            tl.store(parent_grads + w * 2 * D + col, to_own, mask=mask)
-            tl.store(parent_grads + w * 2 * D + D + col, to_other, mask=mask)
+                    from_own, from_other = _load_parent_grads(parent_grads, own, other, first_written, near, D)
+                    _, h, r, z, n = _gate_gradients(g.to(tl.float32) + from_own + from_other, h, r, z, n, own_state)
+                    part = _load_weights(w_own, w_other, side, from_gate, k + inner, is_own, into, D)
+                    gradients = _beside(_beside(h.to(DTYPE), r.to(DTYPE)), _beside(z.to(DTYPE), n.to(DTYPE)))
+                    to_parents += _dot(gradients, part, PRECISION)
+            parent = tl.where(is_own, 0, 1)
+            tl.store(parent_grads + w * 2 * D + parent * D + into, to_parents, mask=valid & (into < D))
+            _arrive(arrivals, block_row + stride >= stop, HAS_BARRIER)
+            tl.store(gate_grads + gate_row * 4 * D + gate * D + column, whole, mask=valid & (column < D))
             row = block_row + stride + tl.arange(0, BM)
             own, other = _load_links(children, row, row < stop)
+            w = (row - first_written).to(tl.int64)[:, None]
+            gate_row = (offset + row - block).to(tl.int64)[:, None]
+            mask = (row < stop)[:, None] & (col < D)
+            g, h, r, z, n, own_state = _load_saved(grad, gates, parent_states, w, gate_row, mask, col, D)
+        _arrive(arrivals, block + first_tile * BM >= stop, HAS_BARRIER)
         if level > first:
-            row = tl.load(blocks + 2 * level - 2 + side) + first_tile * BM + tl.arange(0, BM)
-            own, other = _load_links(children, row, row < tl.load(blocks + 2 * level - 1 + side))
-            if HAS_BARRIER:
-                _grid_barrier(arrivals, programs * (step + 1))
+            block = tl.load(blocks + 2 * level - 2 + side)
+            stop = tl.load(blocks + 2 * level - 1 + side)
+            row = block + first_tile * BM + tl.arange(0, BM)
+            own, other = _load_links(children, row, row < stop)
+            w = (row - first_written).to(tl.int64)[:, None]
+            gate_row = (tl.load(offsets + 2 * level - 2 + side) + row - block).to(tl.int64)[:, None]
+            mask = (row < stop)[:, None] & (col < D)
+            g, h, r, z, n, own_state = _load_saved(grad, gates, parent_states, w, gate_row, mask, col, D)
 
 
 @triton.jit(do_not_specialize=["rows", "first_written"])

@@ -11,7 +11,36 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from dynedge.ops.level_gru.triton_kernels import _dot, _load_gate_weights, _load_links, _store_gates
+from dynedge.ops.level_gru.triton_kernels import _dot, _gate_gradients, _load_links, _load_parent_grads, _load_saved
+
+
+@triton.jit
+def _load_weight(w, side, gate: tl.constexpr, out, into, D: tl.constexpr):
+    """Tile of one gate (0, 1, 2 for r, z, n) of a side's matrix [3d, d]: rows `out`, columns `into`."""
+    return tl.load(w + ((side * 3 + gate) * D + out) * D + into, mask=(out < D) & (into < D), other=0.0)
+
+
+@triton.jit
+def _load_gate_weights(w_own, w_other, side, out, into, D: tl.constexpr):
+    """Tiles of a side's gates r, z, n: for the own parent, then for the other one."""
+    return (
+        _load_weight(w_own, side, 0, out, into, D),
+        _load_weight(w_own, side, 1, out, into, D),
+        _load_weight(w_own, side, 2, out, into, D),
+        _load_weight(w_other, side, 0, out, into, D),
+        _load_weight(w_other, side, 1, out, into, D),
+        _load_weight(w_other, side, 2, out, into, D),
+    )
+
+
+@triton.jit
+def _store_gates(table, row, h, r, z, n, mask, col, D: tl.constexpr):
+    """Rows of a table [W, 4d] of gates or of their gradients."""
+    address = table + row * 4 * D + col
+    tl.store(address, h, mask=mask)
+    tl.store(address + D, r, mask=mask)
+    tl.store(address + 2 * D, z, mask=mask)
+    tl.store(address + 3 * D, n, mask=mask)
 
 
 @triton.jit
@@ -39,21 +68,6 @@ def _load_states(arena, own, other, col, D: tl.constexpr):
     return (
         tl.load(arena + own_offset + col, mask=mask, other=0.0, cache_modifier=".cg"),
         tl.load(arena + other_offset + col, mask=mask, other=0.0, cache_modifier=".cg"),
-    )
-
-
-@triton.jit
-def _load_parent_grads(parent_grads, own, other, first_written, col, D: tl.constexpr):
-    """Gradients from two children: the one that has the row as own parent, and the one as other parent."""
-    own_offset = (own - first_written).to(tl.int64)[:, None] * 2 * D
-    other_offset = (other - first_written).to(tl.int64)[:, None] * 2 * D + D
-    return (
-        tl.load(
-            parent_grads + own_offset + col, mask=(own >= 0)[:, None] & (col < D), other=0.0, cache_modifier=".cg"
-        ),
-        tl.load(
-            parent_grads + other_offset + col, mask=(other >= 0)[:, None] & (col < D), other=0.0, cache_modifier=".cg"
-        ),
     )
 
 
@@ -141,19 +155,6 @@ def forward(
         _store_gates(gates, gate_row, h, r, z, n, stored_mask, col, D)
 
 
-@triton.jit
-def _load_saved(grad, gates, parent_states, w, gate_row, mask, col, D: tl.constexpr):
-    """What the backward pass reads of a row: its gradient, h_n, r, z, n and the own parent's state."""
-    return (
-        tl.load(grad + w * D + col, mask=mask, other=0.0),
-        tl.load(gates + gate_row * 4 * D + col, mask=mask, other=0.0),
-        tl.load(gates + gate_row * 4 * D + D + col, mask=mask, other=0.0),
-        tl.load(gates + gate_row * 4 * D + 2 * D + col, mask=mask, other=0.0),
-        tl.load(gates + gate_row * 4 * D + 3 * D + col, mask=mask, other=0.0),
-        tl.load(parent_states + gate_row * 2 * D + col, mask=mask, other=0.0),
-    )
-
-
 @triton.jit(do_not_specialize=["first", "last", "first_written"])
 def backward(
     grad,
@@ -196,11 +197,8 @@ def backward(
     own, other = _load_links(children, row, row < stop)
     for step in range(last - first):
         g = g.to(tl.float32) + from_own + from_other
-        h, r, z, n = h.to(tl.float32), r.to(tl.float32), z.to(tl.float32), n.to(tl.float32)
-        to_n = g * (1 - z) * (1 - n * n)
-        to_z = g * (own_state.to(tl.float32) - n) * z * (1 - z)
-        to_r, to_h = to_n * h * r * (1 - r), to_n * r
-        to_own = g * z + _dot_by_side(to_h, own_n, own_n_item, users, PRECISION)
+        to_own, to_h, to_r, to_z, to_n = _gate_gradients(g, h, r, z, n, own_state)
+        to_own += _dot_by_side(to_h, own_n, own_n_item, users, PRECISION)
         to_own += _dot_by_side(to_r, own_r, own_r_item, users, PRECISION)
         to_own += _dot_by_side(to_z, own_z, own_z_item, users, PRECISION)
         to_other = _dot_by_side(to_n, other_n, other_n_item, users, PRECISION)

@@ -24,8 +24,8 @@ from dynedge.models.coevolving_base import CoevolvingModel, time_gap_features
 from dynedge.models.entity_rows import Rows
 from dynedge.models.layers import ItemFeatures
 from dynedge.models.window_index import WindowIndex
-from dynedge.ops.gather_linear import gather_linear, gather_rows
-from dynedge.ops.level_rnn import level_rnn
+from dynedge.ops.gather_linear import gather_linear
+from dynedge.ops.level_rnn import rnn_arena
 from dynedge.ops.read_states import read_states
 from dynedge.utils.array_type import Array
 
@@ -34,6 +34,8 @@ LONG_GAP = 10.0  # log(1 + seconds) of some hours: inputs much above 1 would sat
 
 class CoevolvingRNN(CoevolvingModel):
     """`seen`: masks of the users and items whose first state is a learned vector ψ; all others start at ξ."""
+
+    has_level_kernels = True
 
     def __init__(self, config: Any, shape: LogShape, seen: tuple[Array, Array], *, item_ids: bool = False) -> None:
         super().__init__(config, shape)
@@ -70,5 +72,5 @@ class CoevolvingRNN(CoevolvingModel):
             for side, previous in enumerate(self.previous_times(index, state))
         ]
         roots = read_states([(self.entity_table(side, state), index.roots[side]) for side in (0, 1)])
-        written = gather_rows(torch.stack(inputs, 1).flatten(0, 1), index.place)
-        return torch.cat([roots, level_rnn(roots, written, self.own, self.other, index.schedule)])
+        products = torch.stack(inputs, 1).flatten(0, 1)
+        return rnn_arena(roots, products, index.place, self.own, self.other, index.schedule)

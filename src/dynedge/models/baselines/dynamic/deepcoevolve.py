@@ -126,9 +126,8 @@ class DeepCoevolve(CoevolvingRNN):
 
     def _row_times(self, index: WindowIndex, state: State) -> Tensor:
         """float64[R]: the times at which the states of the arena were written."""
-        events = torch.from_numpy(index.schedule.event).long().to(self.xi.device)
         users, items = index.roots[:2]
-        return torch.cat([state["user_time"][users], state["item_time"][items], index.time[events]])
+        return torch.cat([state["user_time"][users], state["item_time"][items], index.time[index.place // 2]])
 
     def score(self, batch: WindowIndex, candidates: Tensor | None, state: State) -> Tensor:
         # The time of each item's last change before each event is read like a state of width 1.

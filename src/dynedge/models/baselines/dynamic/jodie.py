@@ -111,7 +111,7 @@ class Jodie(CoevolvingRNN):
     def forward_window(self, index: WindowIndex, state: State) -> Forward:
         arena = self.evolve(index, state)
         last_item = self.last_items(index, state)
-        row = rows_before(index, last_item[:, None], self.arange(len(last_item)))[:, 0]
+        row = rows_before(index, last_item.clamp_min(0)[:, None], self.arange(len(last_item)))[:, 0]
         stored = self.entity_states(1, last_item.clamp_min(0), state)
         item_states = torch.where((row >= 0)[:, None], arena[row.clamp_min(0)], stored)
         gap = self.gap_features(index.time, self.previous_times(index, state)[0])[:, :1].to(arena)
@@ -154,7 +154,7 @@ class Jodie(CoevolvingRNN):
         if self.config.loss == "triplet":
             return self._triplet_loss(index, predicted, vectors, state, step)
         true = torch.cat([vectors[index.reads[1]].detach(), self.item_static[index.item, :-1]], 1)
-        previous_rows = torch.from_numpy(index.schedule.parents[:, 0]).long().to(states.device)
+        previous_rows = torch.as_tensor(index.schedule.parents[:, 0], device=states.device)
         change = states[index.schedule.first_written :] - states[previous_rows]
         return (predicted - true).square().sum() + self.config.state_change_weight * change.square().sum()
 
