@@ -16,16 +16,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from gpu import print_kernels
 from machine_info import describe_machine, peak_memory_mib
 
 from dynedge.data.log import EventLog
 from dynedge.data.synthetic import synthesize
 from dynedge.models.base import Step
+from dynedge.models.baselines.dynamic.coevolving_rnn import CoevolvingRNN
 from dynedge.runs.run_config import build_model, recipe_config, resolve_config
 from dynedge.training.optimizer import Adam
 from dynedge.training.step import TrainingStep
 
-NAMES = "sum-pooling,gru4rec,sasrec,dien,mimn,gcmc,gcmc-sage,gcmc-gat,tgat,dynaernn"
+NAMES = "sum-pooling,gru4rec,sasrec,dien,mimn,gcmc,gcmc-sage,gcmc-gat,tgat,dynaernn,jodie,deepcoevolve"
 
 
 def main() -> None:
@@ -34,7 +36,10 @@ def main() -> None:
     parser.add_argument("--events", type=int, default=None, help="Number of events of the log; default: full size.")
     parser.add_argument("--models", default=NAMES, help="Names of models, separated by commas.")
     parser.add_argument("--seconds", type=float, default=30.0, help="Seconds of training per model.")
+    parser.add_argument("--kernels", type=int, default=0, help="Number of kernels of a step to list, by GPU time.")
+    parser.add_argument("--plain-levels", action="store_true", help="JODIE and DeepCoevolve level by level in torch.")
     args = parser.parse_args()
+    CoevolvingRNN.has_level_kernels = not args.plain_levels
     print(f"{torch.cuda.get_device_name()}, {describe_machine()}; torch {torch.__version__}, bfloat16")
     with tempfile.TemporaryDirectory(prefix="baselines-gpu-") as folder:
         log = synthesize(args.log, Path(folder) / "log", events=args.events, quiet=True)
@@ -43,7 +48,7 @@ def main() -> None:
         print("| model | events/s | min/epoch | GPU GiB | host GiB |\n|---|---|---|---|---|", flush=True)
         for name in args.models.split(","):
             try:
-                rate = events_per_second(name, log, train_end, args.seconds)
+                rate = events_per_second(name, log, train_end, args.seconds, args.kernels)
                 cells = f"{rate:,.0f} | {train_end / rate / 60:.1f}"
             except torch.OutOfMemoryError:
                 cells = "out of memory | "
@@ -51,7 +56,7 @@ def main() -> None:
             print(f"| {name} | {cells} | {memory} |", flush=True)
 
 
-def events_per_second(name: str, log: EventLog, train_end: int, seconds: float) -> float:
+def events_per_second(name: str, log: EventLog, train_end: int, seconds: float, kernels: int) -> float:
     gc.collect()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
@@ -74,6 +79,8 @@ def events_per_second(name: str, log: EventLog, train_end: int, seconds: float) 
             warm = now, window
         if now - began > seconds and window > warm[1]:
             break
+    if kernels:
+        print_kernels(lambda: step._run(lambda: model.loss(batch, state, Step(0, 0, window))), kernels)
     return (window - warm[1]) * train_end / count / (time.perf_counter() - (warm[0] or began))
 
 

@@ -22,6 +22,7 @@ import csv
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -267,15 +268,8 @@ class Trainer:
         number, state = self.core.config.windows // 2, self.model.start()
         batch = next(self.model.batches(self.log, self.model.training_windows(self.train_end), number))
         step = TrainingStep(self.model, self.optimizer, self.config)
-        for _ in range(2):  # the first compiles
-            with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as profiled:
-                step._run(lambda: self.model.loss(batch, state, Step(0, 0, number)))
-                torch.cuda.synchronize()
-        events = sorted(profiled.key_averages(), key=lambda event: -event.self_device_time_total)
-        total, launches = sum(event.self_device_time_total for event in events), sum(event.count for event in events)
-        print(f"  window {number}, {len(batch.window):,} events: {total / 1e3:.3f} ms in {launches} launches")
-        for event in events[:most]:
-            print(f"    {event.self_device_time_total:9.1f} µs {event.count:4} × {event.key[:140]}", flush=True)
+        print(f"  window {number}, {len(batch.window):,} events:")
+        print_kernels(lambda: step._run(lambda: self.model.loss(batch, state, Step(0, 0, number))), most)
 
     def recall(self, max_events: int) -> float:
         """Returns Recall@10 among all items on the events right after the training events."""
@@ -307,6 +301,19 @@ class Trainer:
             self.optimizer.step()
 
         return dict(zip(PHASES, (forward_seconds, backward_seconds, gpu_time(update)[1]), strict=True))
+
+
+def print_kernels(work: Callable[[], Any], most: int) -> None:
+    """Prints which kernels take the longest in some work on the GPU."""
+    for _ in range(2):  # the first compiles
+        with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as profiled:
+            work()
+            torch.cuda.synchronize()
+    events = sorted(profiled.key_averages(), key=lambda event: -event.self_device_time_total)
+    total, launches = sum(event.self_device_time_total for event in events), sum(event.count for event in events)
+    print(f"    {total / 1e3:.3f} ms in {launches} launches")
+    for event in events[:most]:
+        print(f"    {event.self_device_time_total:9.1f} µs {event.count:4} × {event.key[:140]}", flush=True)
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ def main() -> None:
     shapes = product(*([int(part) for part in text.split(",")] for text in (args.rows, args.programs, args.warps)))
     for rows, programs, warps in shapes:
         for one_launch in (True, False):
-            shape = levels_op.LaunchShape(0, rows, programs, warps)
+            shape = levels_op.LaunchShape(rows, programs, warps)
             cells = [measure(levels, shape, one_launch, args.dim) for levels in chains]
             how = "barriers" if one_launch else "per level"
             print(f"{rows:>10}  {programs:>8}  {warps:>5}  {how:9}  " + "   ".join(cells), flush=True)
@@ -60,7 +60,7 @@ def measure(levels: levels_op.Levels, shape: levels_op.LaunchShape, one_launch: 
     width = int((levels.blocks[1:] - levels.blocks[:-1]).max())
     runs = [(0, count, width)] if one_launch else [(level, level + 1, width) for level in range(count)]
     levels = levels_op.Levels(**{**vars(levels), "runs": runs})
-    levels_op.NARROW = levels_op.MIDDLE = levels_op.WIDE = shape
+    levels_op.SHAPES = dict.fromkeys(levels_op.SHAPES, (shape, shape, shape))
     written = len(levels.parents)
     sizes = (levels.first_written, d), (written, 3 * d), (2, 3 * d, d), (2, 3 * d, d), (2, 3 * d)
     roots, pre, *weights = (0.1 * torch.randn(size, device="cuda") for size in sizes)

@@ -136,8 +136,7 @@ def test_several_levels_in_one_launch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_wide_levels_get_their_own_launches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(triton, "MAX_SOLO_ROWS", 0)
-    monkeypatch.setattr(triton, "MIDDLE", triton.LaunchShape(2, 64, 1, 8))
-    monkeypatch.setattr(triton, "WIDE", triton.LaunchShape(4, 64, 4, 8))
+    monkeypatch.setattr(triton, "MIN_ROWS", (2, 4))
     window = RandomWindow(n=50, users=12, items=12)
     kinds = [rows >= 4 for _, _, rows in window.levels.runs]
     assert any(kinds) and not all(kinds)

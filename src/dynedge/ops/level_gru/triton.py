@@ -10,6 +10,7 @@ and their gradients are float32. The bits are the same every time.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -36,9 +37,8 @@ LEVEL_TENSORS = "parents", "children", "blocks", "offsets", "psi_keys", "psi_rea
 
 
 class LaunchShape(NamedTuple):
-    """How a run of levels is launched, by the rows of its widest side."""
+    """How a run of levels is launched."""
 
-    min_rows: int
     rows_per_block: int
     programs_per_processor: int
     warps: int
@@ -50,9 +50,14 @@ class LaunchShape(NamedTuple):
 
 
 REGISTERS = 1 << 16  # of a multiprocessor
-# A launch takes the CPU 30 µs, and a row about 2 ns of the GPU: a level of 32,768 rows is worth a launch of its own.
-NARROW, MIDDLE, WIDE = LaunchShape(0, 16, 1, 8), LaunchShape(1536, 64, 1, 8), LaunchShape(32768, 64, 4, 8)
-FLOAT32 = LaunchShape(0, 16, 1, 8)  # products in three parts need so many registers
+# By the rows of a run's widest side: from the first number on the second shape, and from the second the third, for
+# one level each. A launch takes the CPU 30 µs, and a row about 2 ns of the GPU.
+MIN_ROWS = 1536, 32768
+SHAPES = {
+    "forward": (LaunchShape(16, 1, 8), LaunchShape(16, 2, 8), LaunchShape(16, 2, 8)),
+    "backward": (LaunchShape(16, 1, 8), LaunchShape(32, 2, 8), LaunchShape(32, 2, 8)),
+}
+FLOAT32 = LaunchShape(16, 1, 8)  # products in three parts need so many registers
 MAX_BYTES = 128  # of a row of a state that a program computes at once: more weights would not fit beside it
 MAX_SOLO_ROWS = 16  # levels with at most 16 rows per side are computed by one program,
 MAX_SOLO_BYTES = 96 * 1024  # if the weights of both sides fit into it
@@ -119,7 +124,7 @@ def level_metadata(schedule: Schedule) -> dict[str, Any]:
 def runs(blocks: Array) -> list[LevelRun]:
     """Runs of levels that share a launch: each wide level by itself, others with neighbours of their kind."""
     widths = np.diff(blocks).reshape(-1, 2).max(1, initial=0)
-    kinds = np.searchsorted((MAX_SOLO_ROWS + 1, MIDDLE.min_rows, WIDE.min_rows), widths, side="right")
+    kinds = np.searchsorted((MAX_SOLO_ROWS + 1, *MIN_ROWS), widths, side="right")
     for first, last in _runs_of_equal(kinds):
         if kinds[first] == 0 and last - first < MIN_SOLO_LEVELS:
             kinds[first:last] = 1
@@ -253,9 +258,7 @@ def _launch(
         if fits_one_program and rows <= MAX_SOLO_ROWS:
             getattr(triton_narrow_levels, name)[(1,)](*tensors, *levels, BM=16, **shape, num_warps=8, num_stages=1)
             continue
-        how = WIDE if rows >= WIDE.min_rows else MIDDLE if rows >= MIDDLE.min_rows else NARROW
-        if dtype == torch.float32:
-            how = FLOAT32
+        how = FLOAT32 if dtype == torch.float32 else SHAPES[name][bisect_right(MIN_ROWS, rows)]
         at_once = _num_processors(device) * how.programs_per_processor // (2 * tiles)
         programs = 2 * tiles * min(triton.cdiv(rows, how.rows_per_block), max(1, at_once))
         needs_barrier = device.type == "cuda" and last - first > 1
