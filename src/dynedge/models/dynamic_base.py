@@ -99,7 +99,7 @@ class DynamicModel(Model):
         if self.full_softmax:
             return None
         shape = num_chunks(len(batch.window)), self.config.negatives
-        return torch.randint(self.shape.items, shape, generator=step.generator())
+        return torch.randint(self.shape.items, shape, generator=step.generator()).to(self.like.device)
 
     def window_loss(self, batch: WindowIndex, forward: Forward, state: State, step: Step) -> Tensor:
         """The sum over the window's events of −log softmax of the true item."""

@@ -199,9 +199,9 @@ class _LevelGRU(torch.autograd.Function):
 
 def _weight_gradients(gate_grads: Tensor, parent_states: Tensor, d: int) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of one side's w_own, w_other [3d, d] and b_own [3d]. Own parents' gates are in the order n, r, z."""
-    own, other = gate_grads[:, : 3 * d], gate_grads[:, d:]
-    w_own, w_other = matmul(own.T, parent_states[:, :d]), matmul(other.T, parent_states[:, d:])
-    return w_own.roll(-d, 0), w_other, column_sum(own).roll(-d, 0)
+    product = matmul(gate_grads.T, parent_states)  # of which the part from n to own and from h_n to other is not used
+    own, other, bias = product[: 3 * d, :d], product[d:, d:], column_sum(gate_grads[:, : 3 * d])
+    return own.roll(-d, 0), other, bias.roll(-d, 0)
 
 
 def _pre_gradients(

@@ -10,6 +10,7 @@ import triton
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from dynedge.ops.adam.triton import coalesce
 from dynedge.ops.read_states import triton_kernels
 
 if TYPE_CHECKING:
@@ -66,8 +67,13 @@ class _ReadStates(torch.autograd.Function):
 
 
 def _psi_gradient(rows: Tensor, source: Tensor, shape: torch.Size) -> Tensor:
-    """Sparse gradient with all rows; those that are not of ψ have a negative index, which the optimiser skips."""
-    return torch.sparse_coo_tensor(source[None], rows, shape, check_invariants=False)
+    """Sparse gradient with all rows; those that are not of ψ have a negative index, which the optimiser skips.
+
+    Of a small ψ the rows are summed here: torch adds sparse gradients of more rows than the table has numbers by
+    counting how many are distinct, which waits for the GPU and cannot be captured as a CUDA graph.
+    """
+    grad = torch.sparse_coo_tensor(source[None], rows, shape, check_invariants=False)
+    return coalesce(grad) if len(rows) > shape[0] else grad
 
 
 def _xi_gradient(rows: Tensor, source: Tensor) -> Tensor:
