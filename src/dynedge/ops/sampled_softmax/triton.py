@@ -88,6 +88,7 @@ class _SampledSoftmax(torch.autograd.Function):
         bonus_grad = arena.new_empty(0 if bonus_table is None else n, count)
         has_listed = listed_true is not None and listed_others is not None
         listed_grad = arena.new_empty(2, n if has_listed else 0)
+        updated_rows = torch.empty(programs * CHUNK, dtype=torch.int32, device=arena.device)
         listed = torch.stack([listed_true, listed_others]).float() if has_listed else arena  # type: ignore[list-item]
         tables = query.contiguous(), arena.contiguous(), outside.contiguous()
         for passes in () if not programs else ("both",) if splits == 1 else ("first", "second"):
@@ -104,6 +105,7 @@ class _SampledSoftmax(torch.autograd.Function):
                     bonus_grad,
                     listed,
                     listed_grad,
+                    updated_rows,
                     shift,
                     n,
                     count,
@@ -127,7 +129,7 @@ class _SampledSoftmax(torch.autograd.Function):
                 num_stages=1,
             )
         query_grad = query_grad[0] if splits == 1 else query_grad.sum(0).to(query.dtype)
-        ctx.save_for_backward(query_grad, state_grads, id_grads, bonus_grad, listed_grad, item, row, item_row_after)
+        ctx.save_for_backward(query_grad, state_grads, id_grads, bonus_grad, listed_grad, item, row, updated_rows)
         ctx.candidates, ctx.programs_per_chunk = candidates, CHUNK // block
         ctx.sizes = rows, len(outside), None if id_embeddings is None else len(id_embeddings)
         return losses.sum()
@@ -135,9 +137,9 @@ class _SampledSoftmax(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        query_grad, state_grads, id_grads, bonus_grad, listed_grad, item, row, item_row_after = ctx.saved_tensors
+        query_grad, state_grads, id_grads, bonus_grad, listed_grad, item, row, updated_rows = ctx.saved_tensors
         rows, outside, num_ids = ctx.sizes
-        grads = _Gradients(ctx.candidates, ctx.programs_per_chunk, item_row_after, grad)
+        grads = _Gradients(ctx.candidates, ctx.programs_per_chunk, updated_rows, grad)
         pool_grads = grads.of_pool(state_grads, row, rows, outside)
         id_grad = None if num_ids is None else grads.of_ids(id_grads, item, num_ids)
         bonus_grad = bonus_grad.mul_(grad) if ctx.needs_input_grad[4] else None
@@ -149,34 +151,33 @@ class _Gradients:
     """Sums of the kernel's gradient rows by the table rows they belong to, times the gradient of the loss.
 
     The kernel writes one row per event for its true item, then each program's for its candidates at the chunk's
-    start, then each program's for the states its chunk's events wrote.
+    start, then each program's for the states its chunk's events wrote; of the last it writes those of candidates,
+    and which they are.
     """
 
-    def __init__(self, candidates: ChunkCandidates, programs_per_chunk: int, item_row_after: Tensor, grad: Tensor):
+    def __init__(self, candidates: ChunkCandidates, programs_per_chunk: int, updated_rows: Tensor, grad: Tensor):
         self.candidates, self.programs_per_chunk = candidates, programs_per_chunk
-        self.item_row_after, self.grad = item_row_after, grad
+        self.updated_rows, self.grad = updated_rows, grad
         self.candidate_rows = self._repeat(candidates.rows)
         self.group_size = candidates.chunks_per_sample * programs_per_chunk
 
     def of_pool(self, values: Tensor, row: Tensor, rows: int, outside: int) -> tuple[Tensor, Tensor]:
         """Gradients of the arena [rows, d] and of `outside`."""
-        updated = self._per_program(self.item_row_after)
         if self.candidates.all_items:
-            pool = self._sum_by_key(values, _keys(row, self.candidate_rows, updated), rows + outside)
+            pool = self._sum_by_key(values, _keys(row, self.candidate_rows, self.updated_rows), rows + outside)
             return pool[:rows], pool[rows:]
         in_arena = torch.where(self.candidate_rows < rows, self.candidate_rows, -1)
-        arena_grad = self._sum_by_key(values, _keys(row, in_arena, updated), rows)
+        arena_grad = self._sum_by_key(values, _keys(row, in_arena, self.updated_rows), rows)
         outside_grad = values.new_empty(outside, values.shape[1])
         self._sum_shared(values, len(row), rows, outside_grad)
         return arena_grad, outside_grad
 
     def of_ids(self, values: Tensor, item: Tensor, num_ids: int) -> Tensor:
         """Gradient of the ID embeddings; sparse if candidates were sampled."""
-        updated = self._per_program(torch.where(self.item_row_after >= 0, item, -1))
+        updated = torch.where(self.updated_rows >= 0, self._per_program(item), -1)
         if self.candidates.all_items:
             keys = _keys(item, self._repeat(self.candidates.items), updated)
             return self._sum_by_key(values, keys, num_ids)
-        updated[values[-len(updated) :, -1] == 0] = -1  # most updated items are not candidates
         keys = _keys(item, self.candidates.items[:: self.candidates.chunks_per_sample], updated)
         out = values.new_empty(len(keys), values.shape[1])
         first, last = slice(len(item)), slice(len(keys) - len(updated), None)

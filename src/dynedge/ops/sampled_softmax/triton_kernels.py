@@ -198,6 +198,7 @@ def compute_chunks(
     bonus_grad,
     listed,
     listed_grad,
+    updated_rows,
     shifts,
     n,
     count,
@@ -221,7 +222,8 @@ def compute_chunks(
 
     losses[program]: sum over its events. query_grad [S, n, D]: to be summed over S. state_grads [n + P · C + P ·
     CHUNK, d]: gradients of the true items' states, then of each program's candidates at the chunk's start, then of
-    the states its chunk's events wrote. id_grads [.., d + 1]: the same of ID embeddings and biases. sums [S, 2,
+    the states its chunk's events wrote, whose rows are updated_rows [P · CHUNK], or −1 where no candidate was updated
+    and nothing is written. id_grads [.., d + 1]: the same of ID embeddings and biases. sums [S, 2,
     P · BQ]: maximum and sum of exponentials, from the first pass to the second. ALL_ITEMS: candidate c is item c, and
     there may be bonuses, bonus [n, C], with a gradient. log_weight is subtracted from the true items' scores.
     listed [2, n] and its gradient: what is added to the true item's score, and one more score.
@@ -342,7 +344,10 @@ def compute_chunks(
             tl.store(id_grads + out_row[:, None] * (d + 1) + col, id_grad, mask=out_mask)
             tl.store(id_grads + out_row * (d + 1) + d, tl.sum(probability, 0), mask=valid)
     out_row = n + programs * count + program * CHUNK + tl.arange(0, CHUNK)
-    out_mask = (col < d) & (out_row >= 0)[:, None]
+    is_updated = multiplicity > 0
+    out_mask = (col < d) & is_updated[:, None]
+    if is_last:
+        tl.store(updated_rows + program * CHUNK + tl.arange(0, CHUNK), tl.where(is_updated, e_row, -1).to(tl.int32))
     if any_updated:
         state, vector, scores = _updated_scores(
             *(q, q_id, k, true, valid_event, arena, outside, id_embeddings, bonus, e, e_item, e_row),
@@ -359,12 +364,7 @@ def compute_chunks(
             grad_q_id += _dot(probability, vector, DTYPE, PRECISION)
             id_grad = _dot(tl.trans(probability), q_id, DTYPE, PRECISION)
             tl.store(id_grads + out_row[:, None] * (d + 1) + col, id_grad, mask=out_mask)
-            tl.store(id_grads + out_row * (d + 1) + d, tl.sum(probability, 0))
-    elif is_last:
-        tl.store(state_grads + out_row[:, None] * d + col, tl.zeros([CHUNK, BK], tl.float32), mask=out_mask)
-        if HAS_IDS:
-            tl.store(id_grads + out_row[:, None] * (d + 1) + col, tl.zeros([CHUNK, BK], tl.float32), mask=out_mask)
-            tl.store(id_grads + out_row * (d + 1) + d, tl.zeros([CHUNK], tl.float32))
+            tl.store(id_grads + out_row * (d + 1) + d, tl.sum(probability, 0), mask=is_updated)
     grad_address = query_grad + (split * n + k[:, None]) * WIDTH + col
     tl.store(grad_address, grad_q, mask=mask)
     if HAS_IDS:
