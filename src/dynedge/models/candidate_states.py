@@ -35,18 +35,21 @@ def candidates_of_chunks(
     `negatives` int64[⌈m / share⌉, C], each row for `share` chunks in a row; None: all items.
     """
     chunks, device = num_chunks(len(index.window)), index.item.device
-    group = torch.arange(chunks, device=device) // share
+
+    def per_chunk(rows: Tensor) -> Tensor:
+        return rows if share == 1 else rows[torch.arange(chunks, device=rows.device) // share]
+
     if not index.uses_triton:
         every = np.broadcast_to(np.arange(num_items, dtype=np.int32), (chunks, num_items))
-        some = every if negatives is None else negatives.int()[group.to(negatives.device)].cpu().numpy()
+        some = every if negatives is None else per_chunk(negatives.int()).cpu().numpy()
         return candidate_columns(index.schedule, index.window.item, some, num_items, device)
     if negatives is None:
         outside = torch.arange(num_items, device=device)
         items = outside.expand(chunks, -1).contiguous()
         row_outside = index.rows + items
     else:
-        items, outside = negatives[group], negatives.flatten()
-        row_outside = index.rows + torch.arange(len(outside), device=device).view(negatives.shape)[group]
+        items, outside = per_chunk(negatives), negatives.flatten()
+        row_outside = per_chunk(torch.arange(index.rows, index.rows + len(outside), device=device).view_as(negatives))
     rows, moves = rows_op.rows_before(item_rows(index), items, CHUNK * torch.arange(chunks, device=device))
     placed = torch.where(rows >= 0, rows, row_outside)
     return ChunkCandidates(items, placed, moves, outside, all_items=negatives is None, chunks_per_sample=share)

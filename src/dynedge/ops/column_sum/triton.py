@@ -19,8 +19,9 @@ def column_sum(x: Tensor) -> Tensor:
     """As reference.column_sum; the columns of a row are adjacent."""
     n, c = x.shape
     assert x.stride(1) == 1 or c == 1
-    partial = x.new_zeros((max(1, min(PROGRAMS, triton.cdiv(n, ROWS))), c), dtype=torch.float32)
-    if n and c:
-        grid = len(partial), triton.cdiv(c, COLUMNS)
-        triton_kernels.sum_rows[grid](x, partial, n, c, x.stride(0), BM=ROWS, BK=COLUMNS)
+    if not (n and c):
+        return x.new_zeros(c, dtype=torch.float32)
+    partial = x.new_empty((min(PROGRAMS, triton.cdiv(n, ROWS)), c), dtype=torch.float32)
+    grid = len(partial), triton.cdiv(c, COLUMNS)
+    triton_kernels.sum_rows[grid](x, partial, n, c, x.stride(0), BM=ROWS, BK=COLUMNS)
     return partial.sum(0)

@@ -59,8 +59,8 @@ SHAPES = {
 }
 FLOAT32 = LaunchShape(16, 1, 8)  # products in three parts need so many registers
 MAX_BYTES = 128  # of a row of a state that a program computes at once: more weights would not fit beside it
-MAX_SOLO_ROWS = 16  # levels with at most 16 rows per side are computed by one program,
-MAX_SOLO_BYTES = 96 * 1024  # if the weights of both sides fit into it
+MAX_SOLO_ROWS, SOLO_WARPS = 16, 16  # levels with at most 16 rows per side are computed by one program,
+MAX_SOLO_BYTES = 128 * 1024  # if the weights of both sides fit into it
 MIN_SOLO_LEVELS = (
     16  # shorter runs of such levels join their neighbours: another launch would cost more than it gains
 )
@@ -249,14 +249,16 @@ def _launch(
     tiles = triton.cdiv(d, width)
     precision = "tf32x3" if dtype == torch.float32 else "ieee" if device.type == "cuda" else "rounded"
     shape = {"D": d, "BK": width, "PRECISION": precision}
-    fits_one_program = tiles == 1 and 12 * width * width * dtype.itemsize <= MAX_SOLO_BYTES
+    fits_one_program = tiles == 1 and 16 * width * width * dtype.itemsize <= MAX_SOLO_BYTES
     if device.type != "cuda":
         runs = _one_level_per_launch(runs, fits_one_program, reverse=name == "backward")
     arrivals = torch.zeros(len(runs), dtype=torch.int32, device=device)
     for number, (first, last, rows) in enumerate(runs):
         levels = first, last, first_written
         if fits_one_program and rows <= MAX_SOLO_ROWS:
-            getattr(triton_narrow_levels, name)[(1,)](*tensors, *levels, BM=16, **shape, num_warps=8, num_stages=1)
+            getattr(triton_narrow_levels, name)[(1,)](
+                *tensors, *levels, BM=16, **shape, num_warps=SOLO_WARPS, num_stages=1
+            )
             continue
         how = FLOAT32 if dtype == torch.float32 else SHAPES[name][bisect_right(MIN_ROWS, rows)]
         at_once = _num_processors(device) * how.programs_per_processor // (2 * tiles)

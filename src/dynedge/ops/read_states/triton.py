@@ -78,9 +78,10 @@ def _psi_gradient(rows: Tensor, source: Tensor, shape: torch.Size) -> Tensor:
 
 def _xi_gradient(rows: Tensor, source: Tensor) -> Tensor:
     size, d = rows.shape
-    partial = rows.new_zeros(max(1, min(PROGRAMS, triton.cdiv(size, BLOCK))), d)
-    if size:
-        triton_kernels.xi_sums[(len(partial),)](rows, source, partial, size, D=d, BM=BLOCK, BK=_width(d))
+    if not size:
+        return rows.new_zeros(d)
+    partial = rows.new_empty(min(PROGRAMS, triton.cdiv(size, BLOCK)), d)
+    triton_kernels.xi_sums[(len(partial),)](rows, source, partial, size, D=d, BM=BLOCK, BK=_width(d))
     return partial.sum(0)
 
 
