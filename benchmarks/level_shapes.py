@@ -60,7 +60,7 @@ def measure(levels: levels_op.Levels, shape: levels_op.LaunchShape, one_launch: 
     width = int((levels.blocks[1:] - levels.blocks[:-1]).max())
     runs = [(0, count, width)] if one_launch else [(level, level + 1, width) for level in range(count)]
     levels = levels_op.Levels(**{**vars(levels), "runs": runs})
-    levels_op.SHAPES = dict.fromkeys(levels_op.SHAPES, (shape, shape, shape))
+    levels_op.SHAPES = dict.fromkeys(levels_op.SHAPES, (shape, shape))
     written = len(levels.parents)
     sizes = (levels.first_written, d), (written, 3 * d), (2, 3 * d, d), (2, 3 * d, d), (2, 3 * d)
     roots, pre, *weights = (0.1 * torch.randn(size, device="cuda") for size in sizes)

@@ -37,15 +37,12 @@ class _GatherLinear(torch.autograd.Function):
         ctx: Any, indices: tuple[Tensor | None, ...], relu: bool, w: Tensor, bias: Tensor, *tables: Tensor
     ) -> Tensor:
         dtype = torch.bfloat16 if torch.is_autocast_enabled(w.device.type) else w.dtype
-        width = w.shape[1]
-        if len(tables) == 1 and indices[0] is None and not width % ALIGNMENT:
-            x, weight = tables[0].contiguous().to(dtype), w.to(dtype)
-        else:
-            padding = ALIGNMENT - width % ALIGNMENT  # at least one column, for the ones
-            x, weight = _concatenate(tables, indices, padding, dtype), F.pad(w.to(dtype), (0, padding))
+        padding = -w.shape[1] % ALIGNMENT
+        x, weight = _concatenate(tables, indices, padding, dtype), w.to(dtype)
+        weight = F.pad(weight, (0, padding)) if padding else weight
         product = torch._addmm_activation if relu else torch.addmm
         out = product(bias.to(dtype), x, weight.T)
-        ctx.indices, ctx.relu, ctx.width = indices, relu, width
+        ctx.indices, ctx.relu, ctx.width = indices, relu, w.shape[1]
         ctx.tables = [(table.shape, table.dtype) for table in tables]
         ctx.save_for_backward(x, weight, out if relu else None)
         return out
@@ -56,9 +53,8 @@ class _GatherLinear(torch.autograd.Function):
         x, weight, out = ctx.saved_tensors
         grad = torch.ops.aten.threshold_backward(grad, out, 0) if ctx.relu else grad
         grad = grad.contiguous().to(x.dtype)
-        product = matmul(grad.T, x)
-        of_w = product[:, : ctx.width]
-        of_bias = product[:, ctx.width] if product.shape[1] > ctx.width else column_sum(grad)
+        of_w = matmul(grad.T, x)[:, : ctx.width] if ctx.needs_input_grad[2] else None
+        of_bias = column_sum(grad) if ctx.needs_input_grad[3] else None
         needed = ctx.needs_input_grad[4:]
         of_x, column, of_tables = torch.mm(grad, weight) if any(needed) else None, 0, list[Tensor | None]()
         for need, index, (shape, dtype) in zip(needed, ctx.indices, ctx.tables, strict=True):
@@ -70,18 +66,17 @@ class _GatherLinear(torch.autograd.Function):
 def _concatenate(
     tables: Sequence[Tensor], indices: Sequence[Tensor | None], padding: int, dtype: torch.dtype
 ) -> Tensor:
-    """[n, Σ c + padding]: the gathered rows, one part beside the other; the padding is a one, then zeros.
-
-    The ones make the gradient of the bias a column of that of the weights.
-    """
+    """[n, Σ c + padding]: the gathered rows, one part beside the other; the padding is zeros."""
     first, index = tables[0], indices[0]
+    if len(tables) == 1 and index is None and not padding:
+        return first.contiguous().to(dtype)
     n = len(first) if index is None else len(index)
     out, column = first.new_empty((n, sum(table.shape[1] for table in tables) + padding), dtype=dtype), 0
     rows = [table if table.stride(1) == 1 else table.contiguous() for table in tables]
     for k, (table, index) in enumerate(zip(rows, indices, strict=True)):
         columns, extra = table.shape[1], padding if k + 1 == len(tables) else 0
         if n and columns + extra:
-            width = min(128, triton.next_power_of_2(columns + extra))
+            width = min(64, triton.next_power_of_2(columns + extra))
             triton_kernels.copy_rows[(triton.cdiv(n, ROWS), triton.cdiv(columns + extra, width))](
                 *(table, table if index is None else index, out, n, columns, columns + extra),
                 *(table.stride(0), out.shape[1], column),

@@ -2,15 +2,13 @@
 
 Legend: d width of a state, W states written, R rows of the arena, F rows before the written ones, P rows of pre.
 
-A level of very many rows gets its own launch, with as many programs as it needs; runs of narrower levels share a
-launch whose programs wait for each other after each level, no more of them than run at once; runs of the narrowest
-levels are computed by one program. Products are in bfloat16 with float32 sums under autocast, else in float32; states
-and their gradients are float32. The bits are the same every time.
+A run of levels shares a launch whose programs wait for each other after each level, no more of them than run at once;
+runs of the narrowest levels are computed by one program. Products are in bfloat16 with float32 sums under autocast,
+else in float32; states and their gradients are float32. The bits are the same every time.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -50,17 +48,16 @@ class LaunchShape(NamedTuple):
 
 
 REGISTERS = 1 << 16  # of a multiprocessor
-# By the rows of a run's widest side: from the first number on the second shape, and from the second the third, for
-# one level each. A launch takes the CPU 30 µs, and a row about 2 ns of the GPU.
-MIN_ROWS = 1536, 32768
+# For runs of levels with fewer rows on their widest side than WIDE, and with more (benchmarks/level_shapes.py).
+WIDE = 3072
 SHAPES = {
-    "forward": (LaunchShape(16, 1, 8), LaunchShape(16, 2, 8), LaunchShape(16, 2, 8)),
-    "backward": (LaunchShape(16, 1, 8), LaunchShape(32, 2, 8), LaunchShape(32, 2, 8)),
+    "forward": (LaunchShape(16, 2, 8), LaunchShape(16, 2, 8)),
+    "backward": (LaunchShape(16, 2, 8), LaunchShape(32, 2, 8)),
 }
 FLOAT32 = LaunchShape(16, 1, 8)  # products in three parts need so many registers
 MAX_BYTES = 128  # of a row of a state that a program computes at once: more weights would not fit beside it
-MAX_SOLO_ROWS, SOLO_WARPS = 16, 16  # levels with at most 16 rows per side are computed by one program,
-MAX_SOLO_BYTES = 128 * 1024  # if the weights of both sides fit into it
+MAX_SOLO_ROWS = 16  # levels with at most 16 rows per side are computed by one program,
+MAX_SOLO_BYTES = 96 * 1024  # if the weights of both sides fit into it
 MIN_SOLO_LEVELS = (
     16  # shorter runs of such levels join their neighbours: another launch would cost more than it gains
 )
@@ -122,19 +119,19 @@ def level_metadata(schedule: Schedule) -> dict[str, Any]:
 
 
 def runs(blocks: Array) -> list[LevelRun]:
-    """Runs of levels that share a launch: each wide level by itself, others with neighbours of their kind."""
+    """Runs of levels that share a launch, neighbours of one kind: narrow enough for one program, wide, or others."""
     widths = np.diff(blocks).reshape(-1, 2).max(1, initial=0)
-    kinds = np.searchsorted((MAX_SOLO_ROWS + 1, *MIN_ROWS), widths, side="right")
+    kinds = np.searchsorted((MAX_SOLO_ROWS + 1, WIDE), widths, side="right")
     for first, last in _runs_of_equal(kinds):
         if kinds[first] == 0 and last - first < MIN_SOLO_LEVELS:
             kinds[first:last] = 1
-    return [(first, last, int(widths[first:last].max())) for first, last in _runs_of_equal(kinds, solo=3)]
+    return [(first, last, int(widths[first:last].max())) for first, last in _runs_of_equal(kinds)]
 
 
-def _runs_of_equal(kinds: Array, solo: int = -1) -> list[tuple[int, int]]:
-    """(first, last + 1) of runs of equal kind; each of kind `solo` by itself."""
+def _runs_of_equal(kinds: Array) -> list[tuple[int, int]]:
+    """(first, last + 1) of runs of equal kind."""
     new = np.ones(len(kinds), bool)
-    new[1:] = (kinds[1:] != kinds[:-1]) | (kinds[1:] == solo)
+    new[1:] = kinds[1:] != kinds[:-1]
     return list(pairwise([*np.flatnonzero(new).tolist(), len(kinds)]))
 
 
@@ -249,18 +246,16 @@ def _launch(
     tiles = triton.cdiv(d, width)
     precision = "tf32x3" if dtype == torch.float32 else "ieee" if device.type == "cuda" else "rounded"
     shape = {"D": d, "BK": width, "PRECISION": precision}
-    fits_one_program = tiles == 1 and 16 * width * width * dtype.itemsize <= MAX_SOLO_BYTES
+    fits_one_program = tiles == 1 and 12 * width * width * dtype.itemsize <= MAX_SOLO_BYTES
     if device.type != "cuda":
         runs = _one_level_per_launch(runs, fits_one_program, reverse=name == "backward")
     arrivals = torch.zeros(len(runs), dtype=torch.int32, device=device)
     for number, (first, last, rows) in enumerate(runs):
         levels = first, last, first_written
         if fits_one_program and rows <= MAX_SOLO_ROWS:
-            getattr(triton_narrow_levels, name)[(1,)](
-                *tensors, *levels, BM=16, **shape, num_warps=SOLO_WARPS, num_stages=1
-            )
+            getattr(triton_narrow_levels, name)[(1,)](*tensors, *levels, BM=16, **shape, num_warps=8, num_stages=1)
             continue
-        how = FLOAT32 if dtype == torch.float32 else SHAPES[name][bisect_right(MIN_ROWS, rows)]
+        how = FLOAT32 if dtype == torch.float32 else SHAPES[name][rows >= WIDE]
         at_once = _num_processors(device) * how.programs_per_processor // (2 * tiles)
         programs = 2 * tiles * min(triton.cdiv(rows, how.rows_per_block), max(1, at_once))
         needs_barrier = device.type == "cuda" and last - first > 1

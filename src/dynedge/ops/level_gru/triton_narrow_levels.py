@@ -11,24 +11,44 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from dynedge.ops.level_gru.triton_kernels import (
-    _beside,
-    _dot,
-    _gate_gradients,
-    _halves,
-    _load_links,
-    _load_parent_grads,
-    _load_saved,
-    _load_weights,
-)
+from dynedge.ops.level_gru.triton_kernels import _dot, _gate_gradients, _load_links, _load_parent_grads, _load_saved
+
+
+@triton.jit
+def _load_weight(w, side, gate: tl.constexpr, out, into, D: tl.constexpr):
+    """Tile of one gate (0, 1, 2 for r, z, n) of a side's matrix [3d, d]: rows `out`, columns `into`."""
+    return tl.load(w + ((side * 3 + gate) * D + out) * D + into, mask=(out < D) & (into < D), other=0.0)
+
+
+@triton.jit
+def _load_gate_weights(w_own, w_other, side, out, into, D: tl.constexpr):
+    """Tiles of a side's gates r, z, n: for the own parent, then for the other one."""
+    return (
+        _load_weight(w_own, side, 0, out, into, D),
+        _load_weight(w_own, side, 1, out, into, D),
+        _load_weight(w_own, side, 2, out, into, D),
+        _load_weight(w_other, side, 0, out, into, D),
+        _load_weight(w_other, side, 1, out, into, D),
+        _load_weight(w_other, side, 2, out, into, D),
+    )
+
+
+@triton.jit
+def _store_gates(table, row, h, r, z, n, mask, col, D: tl.constexpr):
+    """Rows of a table [W, 4d] of gates or of their gradients."""
+    address = table + row * 4 * D + col
+    tl.store(address, h, mask=mask)
+    tl.store(address + D, r, mask=mask)
+    tl.store(address + 2 * D, z, mask=mask)
+    tl.store(address + 3 * D, n, mask=mask)
 
 
 @triton.jit
 def _dot_by_side(x, user_weights, item_weights, users, PRECISION: tl.constexpr):
     """x · w, with the users' weights for users' rows, the items' for items'."""
-    zero = tl.zeros_like(x)
-    from_users = _dot(tl.where(users, x, zero), user_weights, PRECISION)
-    return from_users + _dot(tl.where(users, zero, x), item_weights, PRECISION)
+    return _dot(tl.where(users, x, 0.0), user_weights, PRECISION) + _dot(
+        tl.where(users, 0.0, x), item_weights, PRECISION
+    )
 
 
 @triton.jit
@@ -52,10 +72,15 @@ def _load_states(arena, own, other, col, D: tl.constexpr):
 
 
 @triton.jit
-def _load_pre(pre, pre_row, gate, column, D: tl.constexpr):
-    """Projected features in the order of the gates."""
-    address = pre + pre_row.to(tl.int64)[:, None] * 3 * D + (gate - 1) * D + column
-    return tl.load(address, mask=(pre_row >= 0)[:, None] & (gate > 0) & (column < D), other=0.0)
+def _load_pre(pre, pre_row, col, D: tl.constexpr):
+    """Projected features for r, z and n."""
+    address = pre + pre_row.to(tl.int64)[:, None] * 3 * D + col
+    mask = (pre_row >= 0)[:, None] & (col < D)
+    return (
+        tl.load(address, mask=mask, other=0.0),
+        tl.load(address + D, mask=mask, other=0.0),
+        tl.load(address + 2 * D, mask=mask, other=0.0),
+    )
 
 
 @triton.jit(do_not_specialize=["first", "last", "first_written"])
@@ -80,57 +105,54 @@ def forward(
     PRECISION: tl.constexpr,
 ):
     """As triton_kernels.forward, for levels of at most BM rows per side."""
-    DTYPE: tl.constexpr = gates.dtype.element_ty
     side, slot = tl.arange(0, 2 * BM) // BM, tl.arange(0, 2 * BM) % BM
     users = (side == 0)[:, None]
     col = tl.arange(0, BK)[None, :]
-    gate, column = (tl.arange(0, 4 * BK) // BK)[None, :], (tl.arange(0, 4 * BK) % BK)[None, :]
-    is_own, inner = (tl.arange(0, 2 * BK) < BK)[:, None], (tl.arange(0, 2 * BK) % BK)[:, None]
-    own_gate = (gate < 3) & (column < D)
-    bias_place = b_own + (gate + 2) % 3 * D + column
-    user_bias = tl.load(bias_place, mask=own_gate, other=0.0).to(tl.float32)
-    item_bias = tl.load(bias_place + 3 * D, mask=own_gate, other=0.0).to(tl.float32)
-    user_weights = _load_weights(w_own, w_other, 0, gate, column, is_own, inner, D)
-    item_weights = _load_weights(w_own, w_other, 1, gate, column, is_own, inner, D)
+    inner = tl.arange(0, BK)[:, None]
+    bias = b_own + side[:, None] * 3 * D + col
+    bias_r = tl.load(bias, mask=col < D, other=0.0).to(tl.float32)
+    bias_z = tl.load(bias + D, mask=col < D, other=0.0).to(tl.float32)
+    bias_n = tl.load(bias + 2 * D, mask=col < D, other=0.0).to(tl.float32)
+    own_r, own_z, own_n, other_r, other_z, other_n = _load_gate_weights(w_own, w_other, 0, col, inner, D)
+    own_r_item, own_z_item, own_n_item, other_r_item, other_z_item, other_n_item = _load_gate_weights(
+        w_own, w_other, 1, col, inner, D
+    )
     start, stop = _level_block(blocks, first, first, last, BM)
     row = start + slot
     own, other = _load_links(parents, row - first_written, row < stop)
     pre_row = tl.load(source + row - first_written, mask=row < stop, other=-1)
-    added = _load_pre(pre, pre_row, gate, column, D)
+    add_r, add_z, add_n = _load_pre(pre, pre_row, col, D)
     own_state, other_state = _load_states(arena, own, other, col, D)
-    valid = (own >= 0)[:, None]
+    mask = (own >= 0)[:, None] & (col < D)
     next_start, stop = _level_block(blocks, first + 1, first, last, BM)
     row = next_start + slot
     own, other = _load_links(parents, row - first_written, row < stop)
     pre_row = tl.load(source + row - first_written, mask=row < stop, other=-1)
     for level in range(first, last):
-        states = _beside(own_state.to(DTYPE), other_state.to(DTYPE))
-        out = _dot_by_side(states, user_weights, item_weights, users, PRECISION)
-        out += tl.where(users, user_bias, item_bias)
-        out += added.to(tl.float32)
-        h_and_r, z_and_n = _halves(out)
-        h, r = _halves(h_and_r)
-        z, n = _halves(z_and_n)
+        r = add_r.to(tl.float32) + bias_r + _dot_by_side(own_state, own_r, own_r_item, users, PRECISION)
+        r += _dot_by_side(other_state, other_r, other_r_item, users, PRECISION)
+        z = add_z.to(tl.float32) + bias_z + _dot_by_side(own_state, own_z, own_z_item, users, PRECISION)
+        z += _dot_by_side(other_state, other_z, other_z_item, users, PRECISION)
+        h = bias_n + _dot_by_side(own_state, own_n, own_n_item, users, PRECISION)
+        n = add_n.to(tl.float32) + _dot_by_side(other_state, other_n, other_n_item, users, PRECISION)
         r, z = tl.sigmoid(r), tl.sigmoid(z)
         n = 2 * tl.sigmoid(2 * (n + r * h)) - 1  # tanh
-        place = (start + slot).to(tl.int64)[:, None] * D + col
-        tl.store(arena + place, n + z * (own_state - n), mask=valid & (col < D))
+        tl.store(arena + (start + slot).to(tl.int64)[:, None] * D + col, n + z * (own_state - n), mask=mask)
         tl.debug_barrier()
         # The next level can be read now; what the backward pass needs is stored while the loads are in flight.
-        stored_own, stored_other, stored = own_state.to(DTYPE), other_state.to(DTYPE), valid
+        stored_own, stored_other, stored_mask = own_state, other_state, mask
         own_state, other_state = _load_states(arena, own, other, col, D)
-        valid = (own >= 0)[:, None]
-        added = _load_pre(pre, pre_row, gate, column, D)
+        mask = (own >= 0)[:, None] & (col < D)
+        add_r, add_z, add_n = _load_pre(pre, pre_row, col, D)
         gate_row = (slot + tl.load(offsets + 2 * level + side)).to(tl.int64)[:, None]
         start = next_start
         next_start, stop = _level_block(blocks, level + 2, first, last, BM)
         row = next_start + slot
         own, other = _load_links(parents, row - first_written, row < stop)
         pre_row = tl.load(source + row - first_written, mask=row < stop, other=-1)
-        tl.store(parent_states + gate_row * 2 * D + col, stored_own, mask=stored & (col < D))
-        tl.store(parent_states + gate_row * 2 * D + D + col, stored_other, mask=stored & (col < D))
-        whole = _beside(_beside(h.to(DTYPE), r.to(DTYPE)), _beside(z.to(DTYPE), n.to(DTYPE)))
-        tl.store(gates + gate_row * 4 * D + gate * D + column, whole, mask=stored & (column < D))
+        tl.store(parent_states + gate_row * 2 * D + col, stored_own, mask=stored_mask)
+        tl.store(parent_states + gate_row * 2 * D + D + col, stored_other, mask=stored_mask)
+        _store_gates(gates, gate_row, h, r, z, n, stored_mask, col, D)
 
 
 @triton.jit(do_not_specialize=["first", "last", "first_written"])
@@ -154,22 +176,21 @@ def backward(
     PRECISION: tl.constexpr,
 ):
     """As triton_kernels.backward, for levels of at most BM rows per side."""
-    DTYPE: tl.constexpr = gates.dtype.element_ty
     side, slot = tl.arange(0, 2 * BM) // BM, tl.arange(0, 2 * BM) % BM
     users = (side == 0)[:, None]
     col = tl.arange(0, BK)[None, :]
-    gate, column = (tl.arange(0, 4 * BK) // BK)[None, :], (tl.arange(0, 4 * BK) % BK)[None, :]
-    from_gate, inner = (tl.arange(0, 4 * BK) // BK)[:, None], (tl.arange(0, 4 * BK) % BK)[:, None]
-    parent, into = (tl.arange(0, 2 * BK) // BK)[None, :], (tl.arange(0, 2 * BK) % BK)[None, :]
-    user_weights = _load_weights(w_own, w_other, 0, from_gate, inner, parent == 0, into, D)
-    item_weights = _load_weights(w_own, w_other, 1, from_gate, inner, parent == 0, into, D)
+    inner = tl.arange(0, BK)[:, None]
+    own_r, own_z, own_n, other_r, other_z, other_n = _load_gate_weights(w_own, w_other, 0, inner, col, D)
+    own_r_item, own_z_item, own_n_item, other_r_item, other_z_item, other_n_item = _load_gate_weights(
+        w_own, w_other, 1, inner, col, D
+    )
     start, stop = _level_block(blocks, last - 1, first, last, BM)
     row = start + slot
     own, other = _load_links(children, row, row < stop)
     w = (row - first_written).to(tl.int64)[:, None]
     gate_row = (slot + tl.load(offsets + 2 * last - 2 + side)).to(tl.int64)[:, None]
-    valid = (row < stop)[:, None]
-    g, h, r, z, n, own_state = _load_saved(grad, gates, parent_states, w, gate_row, valid & (col < D), col, D)
+    mask = (row < stop)[:, None] & (col < D)
+    g, h, r, z, n, own_state = _load_saved(grad, gates, parent_states, w, gate_row, mask, col, D)
     from_own, from_other = _load_parent_grads(parent_grads, own, other, first_written, col, D)
     start, stop = _level_block(blocks, last - 2, first, last, BM)
     row = start + slot
@@ -177,21 +198,23 @@ def backward(
     for step in range(last - first):
         g = g.to(tl.float32) + from_own + from_other
         to_own, to_h, to_r, to_z, to_n = _gate_gradients(g, h, r, z, n, own_state)
-        whole = _beside(_beside(to_h.to(DTYPE), to_r.to(DTYPE)), _beside(to_z.to(DTYPE), to_n.to(DTYPE)))
-        to_parents = _beside(to_own, tl.zeros([2 * BM, BK], tl.float32))
-        to_parents += _dot_by_side(whole, user_weights, item_weights, users, PRECISION)
-        tl.store(parent_grads + w * 2 * D + parent * D + into, to_parents, mask=valid & (into < D))
+        to_own += _dot_by_side(to_h, own_n, own_n_item, users, PRECISION)
+        to_own += _dot_by_side(to_r, own_r, own_r_item, users, PRECISION)
+        to_own += _dot_by_side(to_z, own_z, own_z_item, users, PRECISION)
+        to_other = _dot_by_side(to_n, other_n, other_n_item, users, PRECISION)
+        to_other += _dot_by_side(to_r, other_r, other_r_item, users, PRECISION)
+        to_other += _dot_by_side(to_z, other_z, other_z_item, users, PRECISION)
+        tl.store(parent_grads + w * 2 * D + col, to_own, mask=mask)
+        tl.store(parent_grads + w * 2 * D + D + col, to_other, mask=mask)
         tl.debug_barrier()
         from_own, from_other = _load_parent_grads(parent_grads, own, other, first_written, col, D)
         level = last - 2 - step
         w = (row - first_written).to(tl.int64)[:, None]
         next_gate_row = (slot + tl.load(offsets + 2 * tl.maximum(level, first) + side)).to(tl.int64)[:, None]
-        stored, valid = valid, (row < stop)[:, None]
-        g, h, r, z, n, own_state = _load_saved(
-            grad, gates, parent_states, w, next_gate_row, valid & (col < D), col, D
-        )
+        stored_mask, mask = mask, (row < stop)[:, None] & (col < D)
+        g, h, r, z, n, own_state = _load_saved(grad, gates, parent_states, w, next_gate_row, mask, col, D)
         start, stop = _level_block(blocks, level - 1, first, last, BM)
         row = start + slot
         own, other = _load_links(children, row, row < stop)
-        tl.store(gate_grads + gate_row * 4 * D + gate * D + column, whole, mask=stored & (column < D))
+        _store_gates(gate_grads, gate_row, to_h, to_r, to_z, to_n, stored_mask, col, D)
         gate_row = next_gate_row
