@@ -3,6 +3,7 @@
 #   make demo-retail  the same on real grocery purchases: about three minutes
 #   make test       all tests
 #   make test-fast  tests not marked slow: about a minute on two cores, once the kernels are compiled
+#   make test-gpu   tests of kernels and of training on a GPU, in several processes
 #   make test-pythons  the fast tests under each of Python 3.11 to 3.13 that is installed
 #   make test-oldest  the fast tests with the oldest supported packages (constraints-oldest.txt)
 #   make check      linter, formatter, type checker
@@ -23,7 +24,7 @@ USER_EXTRAS := datasets,plots,serve,tune
 EXTRAS := $(USER_EXTRAS),dev,docs,http-tests,mlflow,tensorboard
 INSTALL = $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c $(CONSTRAINTS) -e
 
-.PHONY: demo demo-retail test test-fast test-pythons test-oldest check format bench mutants docs docs-serve dist clean
+.PHONY: demo demo-retail test test-fast test-gpu test-pythons test-oldest check format bench mutants docs docs-serve dist clean
 
 demo: $(PACKAGE)
 	$(BIN)/dynedge demo --out demo --force
@@ -36,6 +37,9 @@ test: $(SETUP)
 
 test-fast: $(SETUP)
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"
+
+test-gpu: $(SETUP)
+	$(BIN)/python tests/gpu/in_parallel.py
 
 test-pythons:
 	@for python in $(PYTHONS); do \

@@ -600,7 +600,7 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
         total = window_loss = self.window_loss(batch, forward, state, step)
         residual = torch.zeros(())
         if batch.dnodes:
-            targets = forward.arena[batch.targets]
+            targets = gather_rows(forward.arena, batch.targets)
             penalty, residual = self.dnode_constraint.penalty(self._phi_rows(batch), forward.extra[1], targets)
             total = window_loss + penalty
         self.advance(batch, forward, state)

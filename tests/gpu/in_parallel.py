@@ -1,0 +1,63 @@
+"""Runs the tests of GPU kernels and of training on a GPU in several processes, without other packages.
+
+    python tests/gpu/in_parallel.py            # tests/gpu, and the Triton tests of tests/ops
+    python tests/gpu/in_parallel.py -j 4 tests/gpu/test_edge_gpu.py
+
+Compiling takes most of the time on a machine that has not run them: a test that is parametrized by model is a process
+for each model. Prints what failed, and ends with 1 if anything did.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SPLIT = "test_models_gpu.py"  # its tests take longest, and each compiles other kernels
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("paths", nargs="*", help="Test files or folders.")
+    parser.add_argument("-j", type=int, default=8, help="Processes at a time.")
+    args = parser.parse_args()
+    began = time.perf_counter()
+    with ThreadPoolExecutor(args.j) as pool:
+        results = list(pool.map(run, jobs(args.paths or ["tests/gpu", *triton_tests()])))
+    failed = sum(code != 0 for code in results)
+    print(f"{len(results)} processes, {failed} failed, {time.perf_counter() - began:.0f} s")
+    sys.exit(1 if failed else 0)
+
+
+def triton_tests() -> list[str]:
+    return [str(path.relative_to(ROOT)) for path in sorted((ROOT / "tests/ops").glob("test_*_triton.py"))]
+
+
+def jobs(paths: list[str]) -> list[list[str]]:
+    """The tests of each process: those of a file, or one."""
+    listed = pytest(["-o", "addopts=", "--collect-only", "-q", *paths]).stdout.splitlines()
+    tests = [line for line in listed if "::" in line]
+    whole = dict.fromkeys(test.partition("::")[0] for test in tests if SPLIT not in test)
+    return [[test] for test in tests if SPLIT in test] + [[file] for file in whole]
+
+
+def run(tests: list[str]) -> int:
+    began, done = time.perf_counter(), pytest(["-q", "-p", "no:cacheprovider", *tests])
+    seconds = time.perf_counter() - began
+    print(f"{'passed' if not done.returncode else 'FAILED'} {seconds:5.0f} s  {' '.join(tests)}", flush=True)
+    if done.returncode:
+        print(done.stdout[-3000:], done.stderr[-1000:], flush=True)
+    return done.returncode
+
+
+def pytest(arguments: list[str]) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pytest", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+if __name__ == "__main__":
+    main()
