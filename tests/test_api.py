@@ -409,6 +409,18 @@ def test_invalid_data_is_named_in_the_words_of_the_api(data, columns, words):
     assert "--" not in str(error.value)
 
 
+def test_arguments_of_a_wrong_type_have_a_sentence(tmp_path):
+    for wrong in (3, ["edge"], b"edge"):
+        with pytest.raises(dynedge.UsageError, match="the model should be a name"):
+            dynedge.Model(wrong)
+    fitted = dynedge.Model("popular").fit(EVENTS)
+    for call in (fitted.save, dynedge.Model.load):
+        with pytest.raises(dynedge.UsageError, match="the path should be a text or a Path, not None"):
+            call(None)
+    with pytest.raises(dynedge.UsageError, match="dim should be at most 4096, not 1e\\+09"):
+        dynedge.Edge(dim=10**9)
+
+
 EVENTS = {"user_id": [1, 2] * 10, "item_id": ["tea", "milk"] * 10, "timestamp": list(range(20))}
 
 

@@ -307,13 +307,13 @@ class Model:
     @api_words()
     def save(self, path: str | os.PathLike[str], *, force: bool = False) -> None:
         """Writes a run folder, atomically; the commands can read it too."""
-        self._fitted().save(Path(path), force=force)
+        self._fitted().save(_path(path), force=force)
 
     @classmethod
     @api_words()
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Reads a run folder that `save` or `dynedge train` wrote; the log is not needed."""
-        session = Session.open(path)
+        session = Session.open(_path(path))
         model = cls(session.config)
         model._session = session
         return model
@@ -391,6 +391,12 @@ def _ids(name: str, given: ExternalId | Iterable[ExternalId]) -> list[Any]:
     return list(given)
 
 
+def _path(path: str | os.PathLike[str]) -> Path:
+    if not isinstance(path, str | os.PathLike):
+        raise UsageError(f"the path should be a text or a Path, not {path!r:.40}.")
+    return Path(path)
+
+
 def _names(columns: Sequence[str]) -> tuple[str, ...]:
     """Returns the names of columns; one name alone is one column."""
     return (columns,) if isinstance(columns, str) else tuple(columns)
@@ -412,4 +418,6 @@ def _read_config(model: RunConfig | str | os.PathLike[str] | None) -> RunConfig:
         return recipe_config(default_model())
     if isinstance(model, str) and not model.endswith(".toml"):
         return recipe_config(model, "dynedge")
+    if not isinstance(model, str | os.PathLike):
+        raise UsageError(f"the model should be a name, a config.toml or a RunConfig, not {model!r:.40}.")
     return parse_config(read_config_file(Path(model)), str(model))

@@ -27,6 +27,9 @@ TRUE, FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 TYPE_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "a string", NoneType: '"none"'}
 
 
+MAX_WIDTH = 4096  # of a vector: a GRU of this width has a gigabyte of weights and gradients
+
+
 def option(
     default: T,
     help: str,

@@ -35,6 +35,23 @@ def test_prepare_and_info(cli_run, tmp_path, csv_file):
     assert (tmp_path / "log.svg").read_text().startswith("<?xml")
 
 
+@pytest.mark.parametrize(
+    ("times", "warned"),
+    [
+        ([1_500_000_000, 1_500_000_001_000, 1_500_000_002_000], True),
+        ([1_500_000_000_000_000, 1_500_000_001_000, 1_500_000_002_000_000], True),
+        ([1_500_000_000_000, 1_500_000_001_000, 1_500_000_002_000], False),
+        ([0, 5_000_000, 400_000_000], False),
+        ([200_000, 5_000_000, 20_000_001], False),
+    ],
+)
+def test_times_in_different_units_are_warned_of(cli_run, tmp_path, times, warned):
+    rows = "".join(f"u,i,{time}\n" for time in times)
+    (tmp_path / "events.csv").write_text(f"user_id,item_id,timestamp\n{rows}")
+    code, _, err = cli_run("prepare", tmp_path / "events.csv", "--out", tmp_path / "log")
+    assert (code, "numbers in different units" in err) == (0, warned)
+
+
 def test_append(cli_run, tmp_path, csv_file):
     cli_run("prepare", csv_file, "--out", tmp_path / "log")
     before = json.loads(cli_run("info", tmp_path / "log", "--json")[1])

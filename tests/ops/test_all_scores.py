@@ -1,10 +1,12 @@
-"""all_scores on a CPU against the reference; its bits do not depend on how a log is cut into windows."""
+"""all_scores on a CPU against the reference; its bits do not depend on how a log is cut, or scored block by block."""
 
+import numpy as np
 import pytest
 import torch
 
-from dynedge.ops.all_scores import all_scores, cpu, reference
+from dynedge.ops.all_scores import all_scores, by_block, cpu, reference
 from dynedge.ops.decaying_columns import NEVER
+from dynedge.ops.sampled_softmax import ScoreBonus
 
 
 def make(n, items, d, ids, dtype, seed=0):
@@ -97,3 +99,55 @@ def test_bits_do_not_depend_on_the_number_of_threads():
         assert torch.equal(one, all_scores(*inputs))
     finally:
         torch.set_num_threads(originals)
+
+
+def make_bonus(n, items, generator):
+    """For each event up to five different items."""
+    listed = [torch.randperm(items, generator=generator)[: k % 6] for k in range(n)]
+    sizes = torch.tensor([0, *map(len, listed)])
+    event, item = torch.repeat_interleave(torch.arange(n), sizes[1:]), torch.cat([*listed, torch.empty(0).long()])
+    return ScoreBonus(sizes.cumsum(0), event, item, torch.randn(len(item), generator=generator))
+
+
+def scores_of_blocks(window, items, n, num_items):
+    """[n, items]: of all blocks, event by event; each in the memory of the one before."""
+    rows = []
+    for k in range(n):
+        by_block.score_blocks(window, items, k, np.ones(window.bound.shape[1], bool))
+        by_block.apply_event(window, items, k)
+        rows.append(torch.from_numpy(items.scores[0, :num_items].copy()))
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize("listed", [False, True])
+@pytest.mark.parametrize("ids", [False, True])
+@pytest.mark.parametrize(
+    ("n", "items", "d", "columns"), [(1, 1, 1, 0), (17, 64, 5, 2), (300, 150, 9, 4), (600, 65, 16, 8)]
+)
+def test_scores_of_blocks_have_the_bits_of_all_scores_and_their_bounds_hold(n, items, d, columns, ids, listed):
+    inputs = make(n, items, d, ids, torch.float32)
+    decay = make_decay(columns, torch.float64, inputs[1], inputs[5], inputs[4]) if columns else None
+    bonus = make_bonus(n, items, torch.manual_seed(1)) if listed else None
+    expected = all_scores(*inputs, decay)
+    if bonus is not None:
+        expected[bonus.event, bonus.item] += bonus.value
+    for window, blocks in (by_block.block_scores(*inputs, decay, bonus), by_block.given_scores(expected)):
+        copy = by_block.copy_blocks(blocks)
+        assert torch.equal(scores_of_blocks(window, blocks, n, items), expected)
+        assert torch.equal(scores_of_blocks(window, copy, n, items), expected), "each thread has its own"
+        largest = torch.stack([block.amax(1) for block in expected.split(by_block.BLOCK, 1)], 1)
+        bound = torch.from_numpy(window.bound)
+        assert (bound >= largest).all()
+        assert ids or listed or items == 1 or bound.mean() < 3 * expected.abs().max(), "not much larger"
+
+
+def test_bounds_of_blocks_hold_for_numbers_of_any_size():
+    """Also where the terms of a product nearly cancel."""
+    query, states, _, item, row_after, arena = make(40, 130, 33, False, torch.float32)
+    scale = 10.0 ** torch.arange(-16, 17)
+    query, states, arena = query * scale, states / scale, arena / scale
+    query[:, 1] = -query[:, 0] * states[0, 0] / states[0, 1]
+    window, _ = by_block.block_scores(query, states, None, item, row_after, arena)
+    scores = all_scores(query, states, None, item, row_after, arena)
+    largest = torch.stack([block.amax(1) for block in scores.split(by_block.BLOCK, 1)], 1)
+    assert (torch.from_numpy(window.bound) >= largest).all()

@@ -168,6 +168,16 @@ def test_wrong_rules_in_a_url_are_refused(client, known, name, text, words):
         assert words in problem(answer, 422)
 
 
+def test_unknown_query_parameters_are_refused(client, known):
+    """A mistyped rule would change nothing, silently."""
+    of_user = f"/users/{known[0]}/recommendations"
+    assert "did you mean deny?" in problem(client.get(of_user, params={"k": 3, "denny": "genre=folk"}), 422)
+    for path in (f"/users/{known[0]}", f"/users/{known[0]}/history", "/activity", "/items/x/similar"):
+        assert "'nonsense' is no query parameter" in problem(client.get(path, params={"nonsense": ""}), 422)
+    assert "min_position" in problem(client.post("/recommendations?k=3", json={"user_ids": [known[0]]}), 422)
+    assert client.get("/health", params={"probe": 1}).status_code == 200
+
+
 def test_explanations(client, known, runs_folder):
     client.post("/events", json=body(make_events(runs_folder, 40, new=0, late=0)))
     user = make_events(runs_folder, 40, new=0, late=0)[-1].user

@@ -163,6 +163,31 @@ def test_an_entry_is_used_again_only_while_nothing_it_depends_on_has_changed(tmp
     assert result(constants=replaced(CONSTANTS, "SCALE = 3", "SCALE = 4")) == ["15", "0"], "compiled again"
 
 
+FIELDS = """
+from typing import NamedTuple
+from dynedge.utils.numba_compile import compiled
+
+
+class Pair(NamedTuple):
+    first: float
+    second: float
+
+
+@compiled
+def kernel(pairs):
+    return 10 * pairs[0].first + pairs[0].second
+"""
+
+
+@pytest.mark.slow
+def test_an_entry_is_not_used_after_fields_of_an_argument_have_changed_places(tmp_path):
+    script = "from fields import Pair, kernel; print(kernel((Pair(first=1.0, second=2.0),)))"
+    swapped = replaced(FIELDS, "    first: float\n    second: float", "    second: float\n    first: float")
+    for text in (FIELDS, swapped):
+        (tmp_path / "fields.py").write_text(text)
+        assert run(tmp_path, script, DYNEDGE_CACHE_DIR=str(tmp_path / "cache")) == "12.0"
+
+
 def run(folder, script, **environment):
     path = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", **environment}

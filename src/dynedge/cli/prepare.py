@@ -201,6 +201,8 @@ def prepare(
     metadata = log.metadata
     if public and (mismatch := public.mismatch(log)):
         print(f"dynedge: warning: {mismatch}", file=sys.stderr)
+    if mixed := ingest.mixed_time_units(log):
+        print(f"dynedge: warning: {mixed}", file=sys.stderr)
     if as_json:
         print(json.dumps({key: value for key, value in metadata.items() if key != "columns"}))
         return

@@ -70,7 +70,12 @@ def chunks(
     board = Board(log, events) if protocol == TGB else None
     on_gpu = device.type == "cuda"
     most, scores, threads = (GPU_CHUNK, GPU_SCORES, GPU_THREADS) if on_gpu else (CHUNK, CHUNK_SCORES, 0)
-    width = min(log.num_items, (PROTOCOLS[protocol] or log.num_items) + 1) if board is None else board.width
+    if board is not None:
+        width = board.width
+    elif (negatives := PROTOCOLS[protocol]) is not None:
+        width = min(log.num_items, negatives + 1)
+    else:
+        width = model.scores_per_rank(log.num_items)
     size = max(1, min(scores // max(width, 1), max_events or most, -(-len(events) // shares)))
     size -= size % ALIGNED if size > ALIGNED else 0
 

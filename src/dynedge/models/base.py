@@ -264,6 +264,10 @@ class Model(nn.Module, ABC):
         scores = self.score(batch, candidates, state)
         return ranks_on_device(scores, true.to(scores.device))
 
+    def scores_per_rank(self, items: int) -> int:
+        """Number of scores of an event that `rank` holds at once, where all items are candidates."""
+        return items
+
     @abstractmethod
     def score_query(self, users: Tensor, times: Tensor, candidates: Tensor | None, state: State) -> Tensor:
         """Scores as `score` gives them, for users at given times instead of events; the state does not change."""

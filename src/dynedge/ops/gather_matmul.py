@@ -46,13 +46,13 @@ def add_matmul(
             last = min(i + 3, count - 1)
             rows = out_rows[i], out_rows[i + 1], out_rows[i + 2], out_rows[last]
             sources = x_rows[i], x_rows[i + 1], x_rows[i + 2], x_rows[last]
-            _add_matmul(out, out_col, rows, x, x_col, sources, w)
+            add_matmul_of_rows(out, out_col, rows, x, x_col, sources, w)
             i += 4
         elif count - i == 2:
-            _add_matmul(out, out_col, (out_rows[i], out_rows[i + 1]), x, x_col, (x_rows[i], x_rows[i + 1]), w)
+            add_matmul_of_rows(out, out_col, (out_rows[i], out_rows[i + 1]), x, x_col, (x_rows[i], x_rows[i + 1]), w)
             i += 2
         else:
-            _add_matmul(out, out_col, (out_rows[i],), x, x_col, (x_rows[i],), w)
+            add_matmul_of_rows(out, out_col, (out_rows[i],), x, x_col, (x_rows[i],), w)
             i += 1
     inner, columns = w.shape
     for i in range(count):
@@ -89,7 +89,8 @@ def add_outer(
 
 
 @compiled(inline="always")
-def _add_matmul(out: Any, out_col: Any, out_rows: Any, x: Any, x_col: Any, x_rows: Any, w: Any) -> None:
+def add_matmul_of_rows(out: Any, out_col: Any, out_rows: Any, x: Any, x_col: Any, x_rows: Any, w: Any) -> None:
+    """As add_matmul, for tuples of up to four rows and the columns of `w` that fill whole vectors."""
     lanes = VECTOR_BYTES // w.itemsize
     j = 0
     while j + BLOCK_VECTORS * lanes <= w.shape[1]:

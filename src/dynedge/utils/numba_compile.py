@@ -2,8 +2,8 @@
 
 Numba's own cache is keyed by a function's source file, so it misses a change of a kernel in another file, or of a
 constant compiled into the code. Here the key covers everything the machine code depends on: the function's byte code,
-its constants, the globals it reads, and the same for every compiled function it calls. Editing comments or docstrings
-or moving code to other lines does not change the key.
+its constants, the globals it reads, the fields of its arguments and their order, and the same for every compiled
+function it calls. Editing comments or docstrings or moving code to other lines does not change the key.
 
 The cache folder is $DYNEDGE_CACHE_DIR, else ~/.cache/dynedge/kernels; checkouts of the same code share its entries.
 """
@@ -201,9 +201,19 @@ class _Cache(FunctionCache):  # type: ignore[misc]
         self._impl_class = lambda _: _Entries(dispatcher)
         super().__init__(dispatcher.py_func)
 
+    def _index_key(self, signature: Any, codegen: Any) -> tuple[Any, ...]:
+        """Numba's key, and the fields of named tuples: numba knows only their classes and the types of the fields."""
+        return *super()._index_key(signature, codegen), *filter(None, map(_field_names, signature))
+
     def save_overload(self, signature: Any, data: Any) -> None:
         super().save_overload(signature, data)
         self._impl.remove_old()
+
+
+def _field_names(kind: Any) -> tuple[Any, ...]:
+    """Returns the names of the fields of a named tuple type and of those inside it."""
+    inside = tuple(filter(None, map(_field_names, kind.types))) if isinstance(kind, types.BaseTuple) else ()
+    return (*getattr(kind, "fields", ()), *inside)
 
 
 class _LazyCache:

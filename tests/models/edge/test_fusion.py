@@ -13,6 +13,7 @@ from dynedge.models.base import Step
 from dynedge.models.count_memory.config import MemoryConfig
 from dynedge.models.edge.config import EdgeConfig, RecurrenceConfig
 from dynedge.models.edge.model import Edge
+from dynedge.ops.all_scores.by_block import given_scores
 from dynedge.ops.item_ranks import ranks
 from dynedge.training import loop
 from dynedge.training.config import TrainingConfig
@@ -55,6 +56,28 @@ def test_ranks_are_those_of_the_scores(items, weight):
     assert (found % 1 == 0.5).any(), "some are ties"
     assert one.keys() == other.keys()
     assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("given", [False, True])
+def test_ranks_by_several_weights_are_those_of_each(given, threads, monkeypatch):
+    """Scored block by block, or by given rows of scores, as they come from a GPU."""
+    log = make_log(events=700, users=12, items=300)
+    model, window = make_edge(log, 400), Window(log, range(400, 700))
+    true, recurrence = torch.from_numpy(log.item[400:]).long(), model.recurrence
+    with torch.no_grad():
+        start = model.start()
+        model.observe(Window(log, range(400)), start)
+        by_weight = []
+        for weight in model.calibration_options():
+            model.weight.fill_(weight or 1e-30)  # not 0: without the rounding of the logarithm
+            by_weight.append(ranks(model.score(model.prepare(window), None, start.clone()), true))
+        if given:
+            recurrence.scores_by_block = lambda batch, states: given_scores(recurrence.score(batch, None, states))
+        monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+        found = model.calibration_ranks(model.prepare(window), None, true, start.clone())
+    np.testing.assert_array_equal(found, by_weight)
+    assert len({tuple(row) for row in by_weight}) > 5, "weights matter"
 
 
 def test_with_no_weight_the_scores_are_those_of_the_memory_and_both_experts_advance():
@@ -177,19 +200,16 @@ def test_a_recurrence_that_only_hurts_gets_no_weight():
         model.score(model.prepare(Window(log, range(300))), None, state)
     original = model.recurrence.score
 
-    def misleading(prepared, candidates, states):
-        scores = original(prepared, candidates, states)
+    def misleading(prepared, states):
+        scores = original(prepared, None, states)
         scores[torch.arange(len(scores)), torch.from_numpy(prepared.window.item).long()] -= 100.0
         return scores
 
     model.weight.fill_(1.0)
-    model.recurrence.score = misleading
+    model.recurrence.scores_by_block = lambda *given: given_scores(misleading(*given))
     assert calibrate(model, log, range(300, 400), state.clone(), protocol="full")[0] == {"weight": 0.0}
 
-    def leading(prepared, candidates, states):
-        return -misleading(prepared, candidates, states)
-
-    model.recurrence.score = leading
+    model.recurrence.scores_by_block = lambda *given: given_scores(-misleading(*given))
     chosen, ranks = calibrate(model, log, range(300, 400), state.clone(), protocol="full")
     assert chosen["weight"] > 0
     assert np.array_equal(ranks, rank_events(model, log, range(300, 400), state.clone()))

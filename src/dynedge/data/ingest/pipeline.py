@@ -27,6 +27,7 @@ from dynedge.data.item_metadata import write_item_table
 from dynedge.data.log import EventLog, read_log
 from dynedge.data.log_writer import LogWriter
 from dynedge.data.splits import DEFAULT_SPLIT, Split
+from dynedge.data.timestamps import format_timestamp
 from dynedge.errors import DataError, UsageError
 from dynedge.utils.array_type import Array
 from dynedge.utils.progress import Progress
@@ -34,6 +35,8 @@ from dynedge.utils.progress import Progress
 UNIT_NAMES = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds", "iso": "ISO 8601"}
 DEFAULT_MAX_BAD = 0.001
 BATCH_BLOCKS = 32  # of input, whose event ids are compared with those of the log
+A_DATE = 1e8  # seconds: numbers above are taken for dates
+MIXED_FROM, MIXED_RATIO = 1e5, 100.0  # seconds of the first time, and the last one over it, if units are mixed
 GIVE_UP_ROWS = 1_000_000  # reading stops after this many rows if none of them is valid
 
 
@@ -103,6 +106,20 @@ def prepare(
         )
     rejects_copy.unlink(missing_ok=True)  # from an earlier, failed attempt at this log
     return read_log(out)
+
+
+def mixed_time_units(log: EventLog) -> str | None:
+    """Returns a warning if some times of a log are those of 1970 and others decades later.
+
+    That is far more often a column with seconds beside milliseconds than a log of 50 years.
+    """
+    unit, (first, last) = log.metadata["time"]["unit"], log.time[[0, -1]] if len(log) else (0.0, 0.0)
+    if unit == "iso" or last < A_DATE or not MIXED_FROM <= first < last / MIXED_RATIO:
+        return None
+    return (
+        f"in {UNIT_NAMES[unit]}, the first time is {first:,.0f} s after 1970 began and the last one is "
+        f"{format_timestamp(last)}; the column may have numbers in different units."
+    )
 
 
 def _user_features(table: Any, user_column: str, names: Sequence[str]) -> Any:

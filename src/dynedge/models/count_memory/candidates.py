@@ -55,6 +55,7 @@ from dynedge.models.count_memory.event_index import (
     gap_code,
 )
 from dynedge.models.count_memory.event_index import USER as OF_USER
+from dynedge.ops.all_scores.by_block import BLOCK
 from dynedge.ops.prefetch_row import prefetch_row
 from dynedge.ops.vector_math import log
 from dynedge.utils.array_type import Array
@@ -105,8 +106,8 @@ class CandidateBuffer(NamedTuple):
     sums: Array  # float32[C, CONTEXT_SOURCES], by slot; not of candidates that these alone found, see add_rows
     totals: Array  # float64[CONTEXT_SOURCES]: 0 where the source has seen nothing
     query_features: Array  # float32[QUERY_FEATURES]
-    unseen: Array  # float32[C]: the probability that the item had if no context had seen it, by slot (scoring.py)
     probability: Array  # float32[C]: of the mixture, by slot (scoring.py)
+    row: Array  # float32[I, and more to fill a block]: the same of all items in some blocks (scoring.py)
 
 
 class Query(NamedTuple):
@@ -130,7 +131,7 @@ def allocate_buffer(items: int, candidates: int) -> CandidateBuffer:
         np.zeros(CONTEXT_SOURCES),
         np.zeros(QUERY_FEATURES, np.float32),
         np.zeros(candidates, np.float32),
-        np.zeros(candidates, np.float32),
+        np.ones(-(-items // BLOCK) * BLOCK, np.float32),
     )
 
 

@@ -26,6 +26,7 @@ from dynedge.errors import DataError
 from dynedge.models.base import State
 from dynedge.models.growable import doubled_capacity, grown
 from dynedge.models.state_checks import at_least, check_names, check_tensor
+from dynedge.ops.all_scores.by_block import BLOCK
 from dynedge.ops.prefetch_row import prefetch_row
 from dynedge.utils.array_type import Array
 from dynedge.utils.numba_compile import compiled
@@ -35,7 +36,6 @@ FIRST_CAPACITY = 2  # of a block
 RECENT_EVENTS = 128  # latest events of the whole log whose items are at hand
 POOL_CAPACITY = 1024  # of a new pool
 SIZES = 40  # of blocks: powers of two
-BLOCK = 64  # items whose largest popularity is at hand
 RESCALE_ABOVE = 1e12  # weight of an event at which all popularity counts are divided by it
 AHEAD = 6  # events between the stages in which an event's rows are fetched
 NEGLIGIBLE = 1e-30  # counts below, beside an event of weight 1, become 0

@@ -7,13 +7,13 @@ costs next to nothing until then. Its parameters are two small networks (gating.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from operator import is_
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import torch
@@ -46,16 +46,20 @@ from dynedge.models.count_memory.explain import explain_items, shares_by_reason
 from dynedge.models.count_memory.gating import Mixture
 from dynedge.models.count_memory.scoring import Events
 from dynedge.models.growable import padded_size
+from dynedge.ops.all_scores.by_block import BLOCK, ItemBlocks, WindowScores, copy_blocks, given_scores
 from dynedge.ops.thread_pool import run_in_background, run_side_by_side
 from dynedge.utils.array_type import Array
 
 MIN_PART = 4  # events for which another thread pays: scoring one takes some 100 µs, waking a thread 100 to 300
 MIN_QUERIES = 32  # the same for queries, of which a service answers few at once while it applies events
 MANY_EVENTS = 1000  # for which the popularity lists its items
-MAX_COPIED = 2 << 30  # bytes of copies of the popularity for threads that collect examples
+MAX_COPIED = 2 << 30  # bytes of copies that threads have for themselves
+NO_LIMIT = 1 << 30
 MIN_EXAMPLES = 300  # examples of a window that is learned from after training: fewer, and their noise is learned
 CACHED_EXAMPLES = 40_000  # of such windows, 10 KB each
 COPIED_PER_EVENT = 1 << 18  # bytes: a low estimate of what is copied in the time that scoring an event takes
+
+Own = TypeVar("Own")
 
 
 class CountMemory(Model, Growable, Explainable, Undoable, RemembersSeen):
@@ -228,27 +232,43 @@ class CountMemory(Model, Growable, Explainable, Undoable, RemembersSeen):
                 return [own, *self._copies[1:]]
         return [own, *(copy_popularity(own) for _ in range(threads - 1))]
 
-    def _score_in_parts(
-        self, work: Callable[[int, int, Popularity, CandidateBuffer], None], count: int, index: EventIndex
+    def _in_order(
+        self,
+        work: Callable[[Own, int, int, int, CandidateBuffer], None],
+        copy: Callable[[], Own],
+        count: int,
+        size: int,
     ) -> None:
-        """Calls work(start, stop, ...) for parts of range(count) on several threads, each with its own popularity."""
-        copied = 1 + sum(array.nbytes for array in popularity_of(index)) // COPIED_PER_EVENT
+        """Calls work(own, at, start, stop, buffer) for parts of range(count) on several threads, in order on each.
 
-        def with_copy(start: int, stop: int, buffer: CandidateBuffer) -> None:
-            work(start, stop, copy_popularity(popularity_of(index)), buffer)
+        `own` is a copy, of `size` bytes, that the thread has for itself; its last call took it to event `at`.
+        """
+        copies: dict[int, tuple[int, Own]] = {}
 
-        self._in_parts(with_copy, count, max(MIN_PART, copied))
+        def with_copy(thread: int, start: int, stop: int, buffer: CandidateBuffer) -> None:
+            at, own = copies[thread] if thread in copies else (0, copy())
+            work(own, at, start, stop, buffer)
+            copies[thread] = stop, own
 
-    def _in_parts(self, work: Callable[[int, int, CandidateBuffer], None], count: int, least: int) -> None:
-        """Calls work(start, stop, buffer) for parts of range(count), of at least so many, on several threads."""
-        threads = torch.get_num_threads()
+        least = max(MIN_PART, 1 + size // COPIED_PER_EVENT)
+        self._in_parts(with_copy, count, least, 1 + MAX_COPIED // max(size, 1))
+
+    def _in_parts(
+        self,
+        work: Callable[[int, int, int, CandidateBuffer], None],
+        count: int,
+        least: int,
+        most_threads: int = NO_LIMIT,
+    ) -> None:
+        """Calls work(thread, start, stop, buffer) for parts of range(count), of `least` or more, in threads."""
+        threads = min(torch.get_num_threads(), most_threads)
         parts = max(1, min(2 * threads if threads > 1 else 1, count // least))
         remaining, used = iter(range(parts)), min(threads, parts)
         with self._scratch_memory(used) as buffers:
 
             def run(thread: int) -> None:
                 for part in remaining:
-                    work(count * part // parts, count * (part + 1) // parts, buffers[thread])
+                    work(thread, count * part // parts, count * (part + 1) // parts, buffers[thread])
 
             run_side_by_side(run, used)
 
@@ -279,42 +299,53 @@ class CountMemory(Model, Growable, Explainable, Undoable, RemembersSeen):
         events = self._append(batch, state)
         out = torch.from_numpy(np.empty((len(events.user), width), np.float32))  # numpy asks for large pages
         some = np.empty((0, 0), np.int64) if candidates is None else candidates.cpu().numpy().repeat(self._step, 0)
-        index, growth = self._index(state), self.settings.weight_growth
+        index = self._index(state)
+        popularity = popularity_of(index)
 
-        def work(start: int, stop: int, popularity: Popularity, buffer: CandidateBuffer) -> None:
-            count_popularity(popularity, growth, events.item[:start])
+        def work(own: Popularity, at: int, start: int, stop: int, buffer: CandidateBuffer) -> None:
+            count_popularity(own, self.settings.weight_growth, events.item[at:start])
             parts = events, start, stop, buffer, some, out.numpy()
-            scoring.score_events(index, popularity, self.settings, weights, *parts)
+            scoring.score_events(index, own, self.settings, weights, *parts)
 
         if out.shape[1]:
-            self._score_in_parts(work, len(out), index)
+            self._in_order(work, partial(copy_popularity, popularity), len(out), _size(popularity))
         self._finish(events, state)
         return out[:: self._step]
+
+    def scores_per_rank(self, items: int) -> int:
+        return 1 + items // BLOCK
 
     def rank(self, batch: Window, candidates: Tensor | None, true: Tensor, state: State) -> Tensor:
         """Without a row of scores of all items."""
         if candidates is not None:
             return super().rank(batch, candidates, true, state)
-        return self.rank_sum(batch, np.empty((len(batch), 0), np.float32), 0.0, state)
+        return self.rank_sums(batch, given_scores(torch.empty(len(batch), 0)), [0.0], state)[0]
 
-    def rank_sum(self, batch: Window, added: Array, weight: float, state: State) -> Tensor:
-        """float64[n]: ranks of the events' items by log(score) + weight · added, for added float32[n, I].
+    def rank_sums(
+        self, batch: Window, added: tuple[WindowScores, ItemBlocks], weights: Sequence[float], state: State
+    ) -> Tensor:
+        """float64[W, n]: ranks of the events' items by log(score) + weight · added, for each of the weights.
 
-        By the scores alone where `added` has no columns. Advances the state.
+        By the scores alone where nothing is added. Advances the state.
         """
-        weights, events = self.mixture.weights(), self._append(batch, state)
-        out = torch.empty(len(events.user)).double()
-        added = added if self._step == 1 else added.repeat(self._step, 0)
-        index, growth = self._index(state), self.settings.weight_growth
+        networks, events = self.mixture.weights(), self._append(batch, state)
+        window, blocks = added
+        out, factors = np.empty((len(batch), len(weights))), np.array(weights, np.float32)
+        index = self._index(state)
+        popularity = popularity_of(index)
 
-        def work(start: int, stop: int, popularity: Popularity, buffer: CandidateBuffer) -> None:
-            count_popularity(popularity, growth, events.item[:start])
-            parts = events, start, stop, buffer, added, np.float32(weight), out.numpy()
-            scoring.rank_events(index, popularity, self.settings, weights, *parts)
+        def copy() -> tuple[Popularity, ItemBlocks]:
+            return copy_popularity(popularity), copy_blocks(blocks)
 
-        self._score_in_parts(work, len(out), index)
+        def work(own: tuple[Popularity, ItemBlocks], at: int, start: int, stop: int, buffer: CandidateBuffer) -> None:
+            counts, items = own
+            scoring.advance(counts, self.settings, events, window, items, at, start)
+            parts = events, start, stop, buffer, window, items, factors, out
+            scoring.rank_events(index, counts, self.settings, networks, *parts)
+
+        self._in_order(work, copy, len(out), _size(popularity) + _size(blocks))
         self._finish(events, state)
-        return out[:: self._step]
+        return torch.from_numpy(out).T
 
     def score_query(self, users: Tensor, times: Tensor, candidates: Tensor | None, state: State) -> Tensor:
         out = torch.empty((len(users), self.shape.items) if candidates is None else candidates.shape)
@@ -322,7 +353,7 @@ class CountMemory(Model, Growable, Explainable, Undoable, RemembersSeen):
         index, user, time = self._index(state), users.cpu().numpy(), times.cpu().double().numpy()
         arguments, rows = (index, popularity_of(index), self.settings, self.mixture.weights()), out.numpy()
 
-        def work(start: int, stop: int, buffer: CandidateBuffer) -> None:
+        def work(thread: int, start: int, stop: int, buffer: CandidateBuffer) -> None:
             part = slice(start, stop)
             scoring.score_queries(*arguments, user[part], time[part], buffer, some[part], rows[part])
 
@@ -343,6 +374,11 @@ class CountMemory(Model, Growable, Explainable, Undoable, RemembersSeen):
             explain_items(*arguments, buffers[0], contributions, nearest)
         shares = (shares_by_reason(row, half_lives) for row in contributions)
         return [Explanation(by_reason, int(item)) for by_reason, item in zip(shares, nearest, strict=True)]
+
+
+def _size(arrays: Iterable[Array]) -> int:
+    """In bytes."""
+    return sum(array.nbytes for array in arrays)
 
 
 def _num_examples(batch: WindowExamples) -> int:

@@ -11,8 +11,8 @@ popularity alone, which is bounded for a block of items by its largest counts; f
 Events of a window are in the index before they are scored, and a score reads only what is before its own clock, so
 threads score any of them in any order. Popularity alone is a running count: a thread has its own copy.
 
-Legend: n events or queries, C items to score given by the caller, I items, H half-lives, M = 1 + H + CONTEXT_SOURCES
-sources: uniform, popularity by half-life, contexts.
+Legend: n events or queries, C items to score given by the caller, I items, H half-lives, W weights of added scores,
+M = 1 + H + CONTEXT_SOURCES sources: uniform, popularity by half-life, contexts.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ from dynedge.models.count_memory.candidates import (
 )
 from dynedge.models.count_memory.contexts import CONTEXT_SOURCES, CountSettings
 from dynedge.models.count_memory.event_index import (
-    BLOCK,
     LENGTH,
     NONE,
     RECENT_EVENTS,
@@ -43,10 +42,17 @@ from dynedge.models.count_memory.event_index import (
     Popularity,
     count_popularity,
 )
+from dynedge.ops.all_scores.by_block import (
+    BLOCK,
+    ItemBlocks,
+    WindowScores,
+    apply_event,
+    score_blocks,
+)
 from dynedge.ops.gather_matmul import VECTOR_BYTES, add_matmul
 from dynedge.ops.log_plus import log_plus
 from dynedge.ops.prefetch_row import prefetch_row
-from dynedge.ops.vector_math import log
+from dynedge.ops.vector_math import exp2, log
 from dynedge.utils.array_type import Array
 from dynedge.utils.numba_compile import compiled
 
@@ -55,7 +61,7 @@ SEEN_INPUT = CONTEXT_SOURCES + SEEN  # the input that is 1 for the user's own it
 NEGLIGIBLE = 1e-3  # a probability under a source far below this is close to an input of 0
 BITS = np.uint32(19)  # trailing bits of a float32 by which `_nth_largest` does not group
 AHEAD = 16  # rows
-MARGIN = np.float32(1e-5)  # relative; of a bound whose logarithm is rounded
+MARGIN, LOG2E = np.float32(1e-5), np.float32(np.log2(np.e))  # the margin is relative
 LANES = VECTOR_BYTES // 4  # numbers of a vector
 VECTORISED = {"reassoc", "contract", "nsz"}  # sums of floats in any order
 
@@ -209,19 +215,20 @@ def mix_sources(
             of_source[s] = gates[first + s] / buffer.totals[s]
     for slot in range(size):
         prefetch_row(popularity.counts, buffer.items[min(slot + AHEAD, size - 1)])
-        buffer.unseen[slot] = global_probability(popularity, gates, factor, index.num_items, buffer.items[slot])
+        item = buffer.items[slot]
+        buffer.probability[slot] = global_probability(popularity, gates, factor, index.num_items, item)
     _add_sources(of_source, buffer, others, size)
 
 
 @compiled(fastmath=VECTORISED)
 def _add_sources(of_source: Array, buffer: CandidateBuffer, others: int, size: int) -> None:
     for slot in range(others):
-        total, sums = buffer.unseen[slot], buffer.sums[slot]
+        total, sums = buffer.probability[slot], buffer.sums[slot]
         for s in range(CONTEXT_SOURCES):
             total += of_source[s] * sums[s]
         buffer.probability[slot] = total
     for slot in range(others, size):
-        total, sums = buffer.unseen[slot], buffer.near[slot]
+        total, sums = buffer.probability[slot], buffer.near[slot]
         for s in range(NEAR_SOURCES):
             total += of_source[NEAR + s] * sums[s]
         buffer.probability[slot] = total
@@ -390,84 +397,134 @@ def rank_query(
     query: Query,
     buffer: CandidateBuffer,
     item: int,
-    added: Array,
-    weight: np.float32,
-) -> float:
-    """Returns the rank of an item among all items, as ops/item_ranks.py has it from a row of scores.
+    added: WindowScores,
+    blocks: ItemBlocks,
+    k: int,
+    weights: Array,
+    out: Array,
+) -> None:
+    """Writes out[W]: the rank of an item among all items, as ops/item_ranks.py has it from a row of scores.
 
-    Scores are probabilities; where `added` [I] is not empty, log(probability) + weight · added.
+    Scores are log(probability) + weight · added, for each of the weights; where nothing is added, probabilities.
     """
     size, gates = _mix_and_rescale(index, popularity, settings, networks, query, buffer)
-    factor, items, slot = popularity_factors(popularity, gates), index.num_items, buffer.slot[item]
-    unseen = global_probability(popularity, gates, factor, items, item)
-    score = _add(buffer.probability[slot] if slot != NONE else unseen, added, weight, item)
-    above, tied = 0, 0
-    if score > -np.inf:
-        is_read = _blocks_that_reach(popularity, gates, factor, items, added, weight, score)
-        unseen_in_block = np.empty(BLOCK, np.float32)
-        for block in range(len(is_read)):
-            if is_read[block]:
-                start = block * BLOCK
-                others = unseen_in_block[: min(BLOCK, items - start)]
-                _mix_global_sources(popularity, gates, factor, items, start, others)
-                if len(added):
-                    for i in range(len(others)):
-                        others[i] = log_plus(others[i], weight, added[start + i])
-                for i in range(len(others)):
-                    above += others[i] > score
-                    tied += others[i] == score
-        for slot in range(size):
-            i = buffer.items[slot]
-            if is_read[i // BLOCK]:
-                other = _add(buffer.unseen[slot], added, weight, i)
-                above -= other > score
-                tied -= other == score
-            other = _add(buffer.probability[slot], added, weight, i)
-            above += other > score
-            tied += other == score
-    else:  # NaN and -inf tie, below everything else
-        for i in range(items):
-            slot = buffer.slot[i]
-            unseen = global_probability(popularity, gates, factor, items, i)
-            above += _add(buffer.probability[slot] if slot != NONE else unseen, added, weight, i) > -np.inf
-        tied = items - above
+    factor, slot, has_added = popularity_factors(popularity, gates), buffer.slot[item], added.bound.shape[1] > 0
+    own = global_probability(popularity, gates, factor, index.num_items, item)
+    own = buffer.probability[slot] if slot != NONE else own
+    largest = _largest_probabilities(popularity, gates, factor, index.num_items, buffer, size)
+    scores, is_read = np.empty(len(weights), np.float32), np.zeros(len(largest), np.bool_)
+    is_read[item // BLOCK] = True
+    if has_added:
+        score_blocks(added, blocks, k, is_read)
+    for w in range(len(weights)):
+        scores[w] = log_plus(own, weights[w], blocks.scores[0, item]) if has_added else own
+        _add_blocks_that_reach(largest, added.bound[k], weights[w], scores[w], is_read)
+    _fill_probabilities(popularity, gates, factor, index.num_items, buffer, size, is_read)
+    if has_added:
+        score_blocks(added, blocks, k, is_read)
+        _take_logarithms(buffer.row, is_read)
+    for w in range(len(weights)):
+        out[w] = _rank(buffer.row, blocks.scores[0], weights[w], scores[w], is_read, index.num_items)
     clear(buffer, size)
-    return above + (tied + 1) / 2
-
-
-@compiled(inline="always")
-def _add(probability: np.float32, added: Array, weight: np.float32, item: int) -> np.float32:
-    return log_plus(probability, weight, added[item]) if len(added) else probability
 
 
 @compiled
-def _blocks_that_reach(
-    popularity: Popularity, gates: Array, factor: Array, items: int, added: Array, weight: np.float32, score: float
+def _largest_probabilities(
+    popularity: Popularity, gates: Array, factor: Array, items: int, buffer: CandidateBuffer, size: int
 ) -> Array:
-    """Returns bool[blocks]: False where no item of a block can reach a score unless a context has seen it.
+    """Returns float32[blocks]: no item of a block has a larger probability.
 
-    Without `added`, the bound is exact: sums of rounded products grow with their terms. With it there is a margin for
-    the rounding of the logarithm.
+    Exact, because sums of rounded products grow with their terms.
     """
-    out, lanes = np.empty(len(popularity.largest), np.bool_), np.empty(LANES, np.float32)
-    for block in range(len(out)):
+    out = np.empty(len(popularity.largest), np.float32)
+    for b in range(len(out)):
         bound = np.float32(gates[0] / items)
         for h in range(len(factor)):
-            bound += factor[h] * popularity.largest[block, h]
-        if len(added):
-            lanes[:] = -np.inf
-            start, stop = block * BLOCK, min((block + 1) * BLOCK, items)
-            for i in range(start, stop - LANES + 1, LANES):
-                for lane in range(LANES):
-                    value = weight * added[i + lane]
-                    lanes[lane] = value if value > lanes[lane] else lanes[lane]
-            for i in range(stop - (stop - start) % LANES, stop):
-                value = weight * added[i]
-                lanes[0] = value if value > lanes[0] else lanes[0]
-            bound = log(bound) + lanes.max()
-            bound += MARGIN * (1 + abs(bound))
-        out[block] = bound >= score
+            bound += factor[h] * popularity.largest[b, h]
+        out[b] = bound
+    for slot in range(size):
+        b = buffer.items[slot] // BLOCK
+        out[b] = max(out[b], buffer.probability[slot])
     return out
+
+
+@compiled
+def _add_blocks_that_reach(
+    largest: Array, bound: Array, weight: np.float32, score: np.float32, is_read: Array
+) -> None:
+    """Sets is_read[blocks] where an item may reach a score, given the largest probabilities and added scores.
+
+    With added scores, by the least probability that reaches it, with a margin for the rounding of the logarithm.
+    """
+    if not score > -np.inf:  # ties with NaN and -inf, below everything else
+        is_read[:] = True
+    elif not len(bound):
+        for b in range(len(is_read)):
+            is_read[b] |= not largest[b] < score
+    else:
+        for b in range(len(is_read)):
+            most = weight * bound[b] if weight >= 0 else np.float32(np.inf)
+            margin = MARGIN * (1 + abs(score) + abs(most))
+            least = exp2(LOG2E * (score - most - margin)) if most < np.inf else np.float32(0)
+            is_read[b] |= not largest[b] < least
+
+
+@compiled
+def _fill_probabilities(
+    popularity: Popularity,
+    gates: Array,
+    factor: Array,
+    items: int,
+    buffer: CandidateBuffer,
+    size: int,
+    is_read: Array,
+) -> None:
+    """Writes the probabilities of all items of some blocks to the buffer's row."""
+    b = 0
+    while b < len(is_read):
+        first = b
+        while b < len(is_read) and is_read[b]:
+            b += 1
+        if b > first:
+            row = buffer.row[first * BLOCK : min(b * BLOCK, items)]
+            _mix_global_sources(popularity, gates, factor, items, first * BLOCK, row)
+        b += 1
+    for slot in range(size):
+        if is_read[buffer.items[slot] // BLOCK]:
+            buffer.row[buffer.items[slot]] = buffer.probability[slot]
+
+
+@compiled
+def _take_logarithms(row: Array, is_read: Array) -> None:
+    for b in range(len(is_read)):
+        if is_read[b]:
+            of_block = row[b * BLOCK : (b + 1) * BLOCK]
+            for i in range(BLOCK):
+                of_block[i] = log(of_block[i])
+
+
+@compiled
+def _rank(row: Array, added: Array, weight: np.float32, score: np.float32, is_read: Array, items: int) -> float:
+    """Returns the rank of a score among the items of these blocks and items that are below it."""
+    least, above, tied = score if score > -np.inf else np.float32(-np.inf), 0, 0
+    for b in range(len(is_read)):
+        if is_read[b]:
+            start, stop = b * BLOCK, min((b + 1) * BLOCK, items)
+            others, more, same = row[start:stop], np.int32(0), np.int32(0)
+            of_block = added[start:stop]
+            if len(added):
+                for i in range(len(others)):
+                    other = others[i] + weight * of_block[i]
+                    more += np.int32(other > least)
+                    same += np.int32(other == least)
+            else:
+                for i in range(len(others)):
+                    more += np.int32(others[i] > least)
+                    same += np.int32(others[i] == least)
+            above, tied = above + int(more), tied + int(same)
+    if least == -np.inf:  # NaN and -inf tie, below everything else
+        tied = items - above
+    return above + (tied + 1) / 2
 
 
 @compiled
@@ -480,18 +537,39 @@ def rank_events(
     start: int,
     stop: int,
     buffer: CandidateBuffer,
-    added: Array,
-    weight: np.float32,
+    added: WindowScores,
+    blocks: ItemBlocks,
+    weights: Array,
     out: Array,
 ) -> None:
-    """Writes out[n]: the ranks of the items of the events start to stop - 1; `popularity` as in `score_events`.
+    """Writes out[n, W]: the ranks of the items of the events start to stop - 1, with each of the weights.
 
-    `added` [n, I or more], or [n, 0], as in `rank_query`.
+    `popularity` and `blocks` are those before event `start`, and advance to `stop`. An event that is counted in both
+    directions is two in a row in `events`.
     """
+    step = len(events.item) // len(out)
     for k in range(start, stop):
-        query, item = query_of(events, k), events.item[k]
-        out[k] = rank_query(index, popularity, settings, networks, query, buffer, item, added[k], weight)
-        count_popularity(popularity, settings.weight_growth, events.item[k : k + 1])
+        query, item = query_of(events, k * step), events.item[k * step]
+        given = query, buffer, item, added, blocks, k, weights, out[k]
+        rank_query(index, popularity, settings, networks, *given)
+        advance(popularity, settings, events, added, blocks, k, k + 1)
+
+
+@compiled
+def advance(
+    popularity: Popularity,
+    settings: CountSettings,
+    events: Events,
+    added: WindowScores,
+    blocks: ItemBlocks,
+    start: int,
+    stop: int,
+) -> None:
+    """Advances what `rank_events` reads from before event `start` to before event `stop`."""
+    step = len(events.item) // max(len(added.bound), 1)
+    count_popularity(popularity, settings.weight_growth, events.item[start * step : stop * step])
+    for k in range(start, stop):
+        apply_event(added, blocks, k)
 
 
 @compiled

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from dynedge.config import option
+from dynedge.config import MAX_WIDTH, option
 from dynedge.models.count_memory.config import MemoryConfig
 
 SOLVERS = ("penalty", "augmented", "refresh", "refresh-penalty")
@@ -14,7 +14,7 @@ SOLVERS = ("penalty", "augmented", "refresh", "refresh-penalty")
 class RecurrenceConfig:
     """Co-evolving recurrence. The defaults are those of `edge`."""
 
-    dim: int = option(64, "Width of states and embeddings.", least=1)
+    dim: int = option(64, "Width of states and embeddings.", least=1, most=MAX_WIDTH)
     windows: int = option(300, "Number of windows (training steps) per epoch.", least=1)
     active_users: int | None = option(
         None,
@@ -72,7 +72,7 @@ class RecurrenceConfig:
 class OnePopulationConfig:
     """The recurrence with one table of states, for logs whose users and items are the same entities."""
 
-    dim: int = option(64, "Width of states and embeddings.", least=1)
+    dim: int = option(64, "Width of states and embeddings.", least=1, most=MAX_WIDTH)
     windows: int = option(300, "Number of windows (training steps) per epoch.", least=1)
     negatives: int = option(128, "Number of negative samples per event.", least=1)
     event_features: bool = option(True, "Numeric event features as input of the state update.")

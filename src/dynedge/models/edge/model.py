@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Self
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -198,8 +197,12 @@ class Edge(
         return sorted({0.0, *self.config.weights})
 
     def calibration_ranks(self, batch: WindowIndex, candidates: Tensor | None, true: Tensor, state: State) -> Array:
-        memory, recurrence = self._scores(batch, candidates, state)
         weights = self.calibration_options()
+        if candidates is None:
+            with _parts(state) as (counts, states):
+                added = self.recurrence.scores_by_block(batch, states)
+                return self.memory.rank_sums(batch.window, added, weights, counts).numpy()
+        memory, recurrence = self._scores(batch, candidates, state)
         return ranks_of_weighted_sums(memory.to(recurrence).log_(), recurrence, weights, true.to(recurrence.device))
 
     @property
@@ -236,8 +239,11 @@ class Edge(
             if self.weight == 0:
                 self.recurrence.observe(batch.window, states)
                 return self.memory.rank(batch.window, None, true, counts)
-            added = _to_host(self.recurrence.score(batch, None, states))
-            return self.memory.rank_sum(batch.window, added, float(self.weight), counts)
+            added = self.recurrence.scores_by_block(batch, states)
+            return self.memory.rank_sums(batch.window, added, [float(self.weight)], counts)[0]
+
+    def scores_per_rank(self, items: int) -> int:
+        return self.memory.scores_per_rank(items) if self.recurrence.scores_blocks else items
 
     def observe(self, window: Window, state: State) -> None:
         with _parts(state) as (counts, states):
@@ -303,14 +309,6 @@ class Edge(
             shares = {name: (1 - share) * value for name, value in counts.shares.items()}
             explanations.append(Explanation({**shares, "states": share}, counts.nearest_item))
         return explanations
-
-
-def _to_host(scores: Tensor) -> Array:
-    """The scores in float32; from a GPU by pinned memory, which torch reuses."""
-    if scores.is_cuda:
-        host = torch.empty(scores.shape, pin_memory=True)
-        scores = host.copy_(scores)
-    return np.ascontiguousarray(scores.detach().float().numpy())
 
 
 def _part(state: State, prefix: str) -> State:

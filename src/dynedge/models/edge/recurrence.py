@@ -49,6 +49,7 @@ from dynedge.models.ring_buffer import SIDES
 from dynedge.models.state_checks import check_names
 from dynedge.models.window_index import WindowIndex, index_event, index_window
 from dynedge.ops.all_scores import all_scores
+from dynedge.ops.all_scores.by_block import ItemBlocks, WindowScores, block_scores, given_scores
 from dynedge.ops.candidate_scores import ItemUpdates, candidate_scores
 from dynedge.ops.decayed_counts import decayed_counts
 from dynedge.ops.decaying_columns import as_powers
@@ -635,6 +636,27 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
         if self.bonus is not None and lists is not None:
             _add_bonus(lists.to(scores.device).bonus(self.bonus, forward.extra[0]), scores)
         return scores if candidates is None else scores.gather(1, candidates)
+
+    @property
+    def scores_blocks(self) -> bool:
+        """Whether `scores_by_block` computes only the scores that are asked for."""
+        return self.xi.device.type == "cpu" and self.xi.dtype == torch.float32
+
+    def scores_by_block(self, batch: WindowIndex, state: State) -> tuple[WindowScores, ItemBlocks]:
+        """The scores of all items as `score` has them, for a caller that needs few of them; advances the state."""
+        if not self.scores_blocks:
+            return given_scores(self.score(batch, None, state))
+        with self._precision():
+            forward = self.forward_window(batch, state)
+        arena, decay = self._scored(batch, forward.arena, state), self._decay(len(batch.window), state)
+        bonus = None
+        if self.bonus is not None:
+            bonus = self.lists.before_events(batch.window, state).bonus(self.bonus, forward.extra[0])
+        vectors = self.item_vectors(self.arange(self.shape.items), state)
+        events = batch.item, batch.after, arena, decay, bonus
+        scores = block_scores(forward.query, vectors, self.candidate_ids, *events)
+        self.advance(batch, forward, state)
+        return scores
 
     def _scored_table(self, state: State) -> EntityTable:
         """The table of items' states, with popularity columns."""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Callable, Coroutine
 from typing import Annotated, Any
 
-from fastapi import Depends, Path, Query
+from fastapi import Depends, Path, Query, Request, Response
+from fastapi.routing import APIRoute
 from pydantic import StringConstraints
 from starlette.convertors import PathConvertor, register_url_convertor
 
+from dynedge.errors import UsageError
 from dynedge.inference.rule_texts import parse_rules
 from dynedge.inference.rules import Rules
 from dynedge.serving import problem_details, schemas
@@ -22,6 +26,32 @@ class _IdConvertor(PathConvertor):
 
 
 register_url_convertor("id", _IdConvertor())
+
+
+class StrictRoute(APIRoute):
+    """A route that refuses query parameters it does not have: a mistyped rule would be ignored."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+        known = _query_parameters(self.dependant)
+
+        async def check_and_handle(request: Request) -> Response:
+            for name in request.query_params if request.scope["query_string"] else ():
+                if name not in known:
+                    close = difflib.get_close_matches(name, known, 1, 0.5)
+                    hint = f"did you mean {close[0]}? " if close else ""
+                    parameters = f"the parameters are {', '.join(known)}" if known else "it has none"
+                    raise UsageError(f"{name[:64]!r} is no query parameter of this path; {hint}{parameters}.")
+            return await handle(request)
+
+        return check_and_handle
+
+
+def _query_parameters(dependant: Any) -> list[str]:
+    own = [parameter.alias for parameter in dependant.query_params]
+    return own + [name for inner in dependant.dependencies for name in _query_parameters(inner)]
+
+
 PathId = Annotated[
     str, Path(description="Id in your data, URL-encoded.", min_length=1, max_length=256, pattern=schemas.ID_PATTERN)
 ]

@@ -9,11 +9,11 @@ from starlette.responses import JSONResponse, Response
 
 from dynedge.errors import UsageError
 from dynedge.serving.route_context import service_of
-from dynedge.serving.routes.common import BODY_ERRORS, ERRORS
+from dynedge.serving.routes.common import BODY_ERRORS, ERRORS, StrictRoute
 from dynedge.serving.schemas import EventsBody, EventsReceipt
 from dynedge.serving.validation import validate_event
 
-router = APIRouter(responses=ERRORS)
+router = APIRouter(responses=ERRORS, route_class=StrictRoute)
 
 
 @router.post("/events", response_model=EventsReceipt, responses=BODY_ERRORS)

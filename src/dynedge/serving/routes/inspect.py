@@ -13,11 +13,11 @@ from dynedge.errors import UsageError
 from dynedge.inference.event_input import Event
 from dynedge.inference.session import Session
 from dynedge.serving.route_context import Service, service_of
-from dynedge.serving.routes.common import ERRORS, Limit, MinPosition, PathId
+from dynedge.serving.routes.common import ERRORS, Limit, MinPosition, PathId, StrictRoute
 from dynedge.serving.service_queries import Record, find_row
 from dynedge.serving.validation import applicable_events
 
-router = APIRouter(responses=ERRORS)
+router = APIRouter(responses=ERRORS, route_class=StrictRoute)
 
 
 @router.get("/users/{id:id}/history")

@@ -16,13 +16,22 @@ from dynedge.inference.session import Session
 from dynedge.serving import schemas, service_queries
 from dynedge.serving.batcher import QueryOptions
 from dynedge.serving.route_context import service_of
-from dynedge.serving.routes.common import BODY_ERRORS, ERRORS, ItemCount, MinPosition, PathId, QueryRules, QueryTime
+from dynedge.serving.routes.common import (
+    BODY_ERRORS,
+    ERRORS,
+    ItemCount,
+    MinPosition,
+    PathId,
+    QueryRules,
+    QueryTime,
+    StrictRoute,
+)
 from dynedge.serving.service_queries import Record, query_time
 
 MAX_TOTAL = 100_000  # items of a request, users times k: others wait meanwhile
 MAX_DIVERSE = 10_000  # the same with diversity, which is computed one by one
 
-router = APIRouter(responses=ERRORS)
+router = APIRouter(responses=ERRORS, route_class=StrictRoute)
 Explain = Annotated[bool, Query(description="Add the reasons for each item's score.")]
 
 

@@ -30,7 +30,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dynedge.config import option
+from dynedge.config import MAX_WIDTH, option
 from dynedge.data.log import EventLog
 from dynedge.models.base import LogShape, State, Step, Tensors, seeded
 from dynedge.models.baselines.dynamic.coevolving_rnn import CoevolvingRNN
@@ -48,7 +48,7 @@ MAX_EXPONENT = 20.0  # of an intensity
 class DeepCoevolveConfig:
     """Settings of DeepCoevolve."""
 
-    dim: int = option(64, "Width of states.", least=1)
+    dim: int = option(64, "Width of states.", least=1, most=MAX_WIDTH)
     windows: int = option(300, "Number of windows (training steps) per epoch.", least=1)
     negatives: int = option(128, "Number of negative samples per event, for the survival term.", least=1)
     ranking: str = option("density", "Quantity by which items are ranked.", choices=("density", "intensity"))

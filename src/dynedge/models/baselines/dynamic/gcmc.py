@@ -33,7 +33,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dynedge.config import option
+from dynedge.config import MAX_WIDTH, option
 from dynedge.data.log import EventLog
 from dynedge.data.windows import Window
 from dynedge.errors import UsageError
@@ -53,7 +53,7 @@ class GCMCConfig:
     """Settings of GCMC and its variants, which differ in the encoder."""
 
     encoder: str = option("convolution", "Aggregation of neighbours.", choices=("convolution", "sage", "gat"))
-    dim: int = option(64, "Width of vectors.", least=1)
+    dim: int = option(64, "Width of vectors.", least=1, most=MAX_WIDTH)
     windows: int = option(300, "Number of windows (training steps) per epoch.", least=1)
     neighbours: int = option(50, "Number of most recent neighbours stored per user and item.", least=1)
     sampled_neighbours: int = option(10, "Number of neighbours sampled in training (sage only).", least=1)

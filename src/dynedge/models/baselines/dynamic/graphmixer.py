@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dynedge.config import option
+from dynedge.config import MAX_WIDTH, option
 from dynedge.data.log import EventLog
 from dynedge.models.base import LogShape, State, seeded
 from dynedge.models.baselines.dynamic.candidate_age import CandidateAge
@@ -45,8 +45,8 @@ from dynedge.ops.gather_linear import gather_linear
 class GraphMixerConfig:
     """Settings of GraphMixer."""
 
-    dim: int = option(64, "Width of vectors.", least=1)
-    time_dim: int = option(16, "Width of the time encoding.", least=1)
+    dim: int = option(64, "Width of vectors.", least=1, most=MAX_WIDTH)
+    time_dim: int = option(16, "Width of the time encoding.", least=1, most=MAX_WIDTH)
     windows: int = option(300, "Number of windows (training steps) per epoch.", least=1)
     neighbours: int = option(20, "Number of most recent events that are mixed.", least=1)
     negatives: int = option(512, "Number of negative samples, shared by a chunk of events.", least=1)

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dynedge.config import option
+from dynedge.config import MAX_WIDTH, option
 from dynedge.models.base import LogShape, State, Step
 from dynedge.models.baselines.dynamic.coevolving_rnn import CoevolvingRNN
 from dynedge.models.candidate_states import rows_before
@@ -41,7 +41,7 @@ from dynedge.ops.gather_linear import gather_linear
 class JodieConfig:
     """Settings of JODIE."""
 
-    dim: int = option(64, "Width of states and static vectors.", least=1)
+    dim: int = option(64, "Width of states and static vectors.", least=1, most=MAX_WIDTH)
     windows: int = option(300, "Number of windows (training steps) per epoch.", least=1)
     loss: str = option(
         "softmax",

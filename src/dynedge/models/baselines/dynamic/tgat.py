@@ -37,7 +37,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dynedge.config import option
+from dynedge.config import MAX_WIDTH, option
 from dynedge.data.log import EventLog
 from dynedge.errors import UsageError
 from dynedge.models.base import LogShape, State, seeded
@@ -58,8 +58,8 @@ GRADIENT_SCALE = 1e-3  # of the gradient of a frequency's logarithm
 class TGATConfig:
     """Settings of TGAT."""
 
-    dim: int = option(64, "Width of vectors.", least=1)
-    time_dim: int = option(16, "Width of the time encoding.", least=1)
+    dim: int = option(64, "Width of vectors.", least=1, most=MAX_WIDTH)
+    time_dim: int = option(16, "Width of the time encoding.", least=1, most=MAX_WIDTH)
     windows: int = option(150, "Number of windows (training steps) per epoch.", least=1)
     neighbours: int = option(20, "Number of most recent neighbours attended to.", least=1)
     heads: int = option(2, "Number of attention heads, a divisor of dim.", least=1)

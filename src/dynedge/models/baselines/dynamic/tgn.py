@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dynedge.config import option
+from dynedge.config import MAX_WIDTH, option
 from dynedge.data.log import EventLog
 from dynedge.data.windows import Window
 from dynedge.errors import UsageError
@@ -50,8 +50,8 @@ from dynedge.ops.read_states import read_states
 class TGNConfig:
     """Settings of TGN."""
 
-    dim: int = option(64, "Width of memories and embeddings.", least=1)
-    time_dim: int = option(16, "Width of the time encoding.", least=1)
+    dim: int = option(64, "Width of memories and embeddings.", least=1, most=MAX_WIDTH)
+    time_dim: int = option(16, "Width of the time encoding.", least=1, most=MAX_WIDTH)
     windows: int = option(300, "Number of windows (training steps) per epoch.", least=1)
     neighbours: int = option(10, "Number of most recent neighbours attended to.", least=1)
     heads: int = option(2, "Number of attention heads, a divisor of dim.", least=1)

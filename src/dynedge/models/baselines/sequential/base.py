@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dynedge.config import option
+from dynedge.config import MAX_WIDTH, option
 from dynedge.data.log import EventLog
 from dynedge.data.windows import Window
 from dynedge.models.base import REPLAYED, LogShape, Loss, Model, State, Step, loggable
@@ -40,7 +40,7 @@ MIN_ROWS = 8  # rows scored at once: matrix products of fewer than four rows are
 class SequenceConfig:
     """Settings of every sequence model."""
 
-    dim: int = option(64, "Width of item embeddings and of the history encoding.", least=1)
+    dim: int = option(64, "Width of item embeddings and of the history encoding.", least=1, most=MAX_WIDTH)
     history_length: int = option(10, "Number of most recent items of a user that are encoded.", least=1)
     window_events: int = option(512, "Number of events per training step.", least=1)
     shuffle: bool = option(True, "New random order of the training events every epoch instead of the log's order.")

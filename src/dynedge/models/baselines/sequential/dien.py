@@ -28,7 +28,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dynedge.config import option
+from dynedge.config import MAX_WIDTH, option
 from dynedge.models.base import LogShape
 from dynedge.models.baselines.sequential.base import Dropout, SequenceConfig, gather_history, oldest_first
 from dynedge.models.baselines.sequential.pair_scoring import PairModel
@@ -41,7 +41,7 @@ class DIENConfig(SequenceConfig):
     window_events: int = option(256, "Number of events per training step.", least=1)
     negatives: int = option(31, "Number of negative samples per step, besides each user's own items.", least=1)
     full_softmax_up_to: int = option(0, "Largest number of items for a softmax over all items.", least=0)
-    interest_dim: int = option(32, "Width of the evolving interest.", least=1)
+    interest_dim: int = option(32, "Width of the evolving interest.", least=1, most=MAX_WIDTH)
     hidden: int = option(64, "Number of hidden units of the MLP.", least=1)
     auxiliary_weight: float = option(0.5, "Weight of the auxiliary loss.", least=0)
 

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dynedge.config import option
+from dynedge.config import MAX_WIDTH, option
 from dynedge.errors import UsageError
 from dynedge.models.base import LogShape
 from dynedge.models.baselines.sequential.base import Dropout, SequenceConfig, gather_history, oldest_first
@@ -43,7 +43,7 @@ class MIMNConfig(SequenceConfig):
     negatives: int = option(127, "Number of negative samples per step, besides each user's own items.", least=1)
     full_softmax_up_to: int = option(0, "Largest number of items for a softmax over all items.", least=0)
     slots: int = option(4, "Number of memory slots and interest channels.", least=1)
-    slot_dim: int = option(32, "Width of a memory slot.", least=1)
+    slot_dim: int = option(32, "Width of a memory slot.", least=1, most=MAX_WIDTH)
     updated_channels: int = option(2, "Number of channels updated per item, those of the slots read most.", least=1)
     hidden: int = option(64, "Number of hidden units of the MLP.", least=1)
     utilization_weight: float = option(0.1, "Weight of the variance of slot utilization in the loss.", least=0)

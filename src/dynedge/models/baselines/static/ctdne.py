@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dynedge.config import option
+from dynedge.config import MAX_WIDTH, option
 from dynedge.data.log import EventLog
 from dynedge.data.windows import Window
 from dynedge.models.base import REPLAYED, LogShape, Step
@@ -42,7 +42,7 @@ PADDING = -1  # after the end of a walk
 class CtdneConfig:
     """Settings of CTDNE."""
 
-    dim: int = option(64, "Width of a vector.", least=1)
+    dim: int = option(64, "Width of a vector.", least=1, most=MAX_WIDTH)
     windows: int = option(300, "Number of windows (training steps) per epoch.", least=1)
     walk_length: int = option(10, "Maximum number of entities of a walk.", least=2)
     context_size: int = option(4, "Maximum distance of contexts on a walk.", least=1)

@@ -37,7 +37,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dynedge.config import option
+from dynedge.config import MAX_WIDTH, option
 from dynedge.data.log import EventLog
 from dynedge.data.windows import Window, cut_windows
 from dynedge.errors import DataError
@@ -54,7 +54,7 @@ BATCH = 8192  # entities whose final vectors are computed at once
 class DynAERNNConfig:
     """Settings of dynAERNN."""
 
-    dim: int = option(64, "Width of a vector.", least=1)
+    dim: int = option(64, "Width of a vector.", least=1, most=MAX_WIDTH)
     hidden: int = option(500, "Width of the layer between an adjacency row and its vector.", least=1)
     inner_hidden: int = option(0, "Width of a second such layer, next to the vector; 0: none.", least=0)
     lstm_hidden: int = option(0, "Width of an LSTM before the one that returns the vector; 0: none.", least=0)
