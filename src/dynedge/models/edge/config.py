@@ -103,8 +103,8 @@ class EdgeConfig:
 # The model as published: ψ does not change after training; ten uniform negatives per event; d-nodes found by
 # Algorithm 2 and tied by the quadratic penalty, of which φ = state is the minimum over φ; item id and categories as
 # features of the event and of the last item; scores by states alone; no time gaps, no repeat bonus.
-# For the paper's small logs: n* = ∞, and as many d-nodes as the 160 in Reddit's windows of 1,793 events. These are its
-# smallest windows: in shorter ones an item has hardly any events, so that its state would learn nothing from them.
+# For the paper's small logs: n* = ∞, and as many d-nodes as the 160 in Reddit's windows of 1,793 events. The paper
+# has no shorter windows, in which an item would have hardly any events from which its state could learn.
 PAPER_SMALL = RecurrenceConfig(
     min_window_events=1_793,
     method="longest-path",
