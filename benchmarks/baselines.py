@@ -104,16 +104,20 @@ def _store_settings(args: argparse.Namespace, log: str, model: str) -> None:
     except FileNotFoundError:
         return
     best = max(map(json.loads, trials), key=lambda trial: trial["valid_mrr"] or 0.0)
-    chosen = _read_settings(args.settings)
+    chosen = read_settings(args.settings)
     part = f" on the last {args.last:,} events" if _tuning_log(args, log) != args.logs / log else ""
     searched = f"{len(trials)} trials of {args.epochs} epochs{part}"
     chosen.setdefault(log, {})[model] = {**best["changed"], SEARCH: searched}
+    write_settings(args.settings, chosen)
+
+
+def write_settings(path: Path, chosen: dict[str, dict[str, dict[str, Any]]]) -> None:
     lines = ["# Settings that `baselines.py tune` chose for each log and model, and the search that chose them.\n"]
     for name in sorted(chosen):
         for one, changed in sorted(chosen[name].items()):
             lines.append(f"[{name}.{one}]")
             lines += [f'"{key}" = {json.dumps(value)}' for key, value in sorted(changed.items())] + [""]
-    args.settings.write_text("\n".join(lines), encoding="utf-8")
+    path.write_text("\n".join(lines), encoding="utf-8")
 
 
 def _tuning_log(args: argparse.Namespace, log: str) -> Path:
@@ -186,7 +190,7 @@ def _log_model_pairs(args: argparse.Namespace) -> list[tuple[str, str]]:
     return [(log, model) for model in args.models.split(",") for log in args.names.split(",")]
 
 
-def _read_settings(path: Path) -> dict[str, dict[str, dict[str, Any]]]:
+def read_settings(path: Path) -> dict[str, dict[str, dict[str, Any]]]:
     return tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
@@ -204,7 +208,7 @@ def _settings_folder(args: argparse.Namespace, log: str) -> Path:
 
 
 def _tuned_settings(args: argparse.Namespace, log: str, model: str) -> dict[str, Any]:
-    changed = _read_settings(args.settings).get(log, {}).get(model, {})
+    changed = read_settings(args.settings).get(log, {}).get(model, {})
     return {key: value for key, value in changed.items() if key != SEARCH}
 
 
