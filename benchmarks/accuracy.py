@@ -94,6 +94,11 @@ DNODES["9 % of a window's events, n*=200/100"] = (
     "edge-paper-small",
     ["model.active_users=200", "model.active_items=100"],
 )
+# About a quarter of the longest path of the recipe's windows by Algorithm 2, on wikipedia and on ml-100k.
+DNODES |= {
+    f"{share} % of a window's events": ("edge-paper-small", [f"model.dnodes_share={share / 100}"])
+    for share in (4, 16)
+}
 SOLVERS: dict[str, Variant] = {"no d-nodes": ("recurrence", [])}
 SOLVERS |= {
     f"quarter of the longest path, {name}": ("recurrence", [f"model.solver={solver}", f"model.alpha={alpha}"])

@@ -9,8 +9,8 @@
 first, or those of --models in their order. After each search it writes the best settings so far to --settings, with
 the number of trials and epochs that they were chosen by. `run` trains each model with each seed and ranks the
 test events among all items and among 499 sampled ones, --jobs runs at a time. `table` calls `dynedge compare LOG` on
-the finished runs, prints the tables, and writes the rows to RUNS/LOG-PROTOCOL.json and a page to
-RUNS/LOG-PROTOCOL/index.html. Each command resumes with what is missing.
+the models whose runs are finished, prints the tables, and writes the rows to RUNS/LOG-PROTOCOL.json and a page to
+RUNS/LOG-PROTOCOL/index.html. Each command resumes with what is missing. All arithmetic is in float32, also on a GPU.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ from pyarrow import parquet
 
 from dynedge.config import set_key, to_toml
 from dynedge.data.log import read_log
+from dynedge.models.registry import find_entry
+from dynedge.runs.folder import is_finished
 from dynedge.runs.run_config import recipe_config
 
 LOGS = "wikipedia,ml-100k,online_retail,globo-300k"
@@ -45,6 +47,8 @@ BASELINES = (
     *("dynaernn", "tgat", "gcmc-gat", "craft", "graphmixer", "mimn", "dien"),
 )
 TUNED = "edge", *BASELINES
+HEURISTIC = "heuristic"  # not trained: one seed, and the best of its recipes
+PRECISION = "training.precision", "float32"
 SEARCH = "search"  # in a model's settings: the trials and epochs that they were chosen by
 HEAD = ("model", "seeds", "MRR", "difference to best", "Recall@10", "s/epoch", "peak MiB", "parameters")
 CommandChain = tuple[Path, list[list[Any]]]  # working folder, and arguments of `dynedge` commands to run in order
@@ -79,7 +83,7 @@ def tune(args: argparse.Namespace) -> None:
     def search(pair: tuple[str, str]) -> None:
         log, model = pair
         command = ["tune", _tuning_log(args, log), "--model", model, "--out", folder / log / model]
-        command += ["--trials", args.trials, "--epochs", args.epochs]
+        command += ["--trials", args.trials, "--epochs", args.epochs, "--set", "=".join(PRECISION)]
         command += [] if args.minutes is None else ["--minutes", args.minutes]
         _run_chain((folder, [command]), began)
         with lock:
@@ -100,16 +104,20 @@ def _store_settings(args: argparse.Namespace, log: str, model: str) -> None:
     except FileNotFoundError:
         return
     best = max(map(json.loads, trials), key=lambda trial: trial["valid_mrr"] or 0.0)
-    chosen = _read_settings(args.settings)
+    chosen = read_settings(args.settings)
     part = f" on the last {args.last:,} events" if _tuning_log(args, log) != args.logs / log else ""
     searched = f"{len(trials)} trials of {args.epochs} epochs{part}"
     chosen.setdefault(log, {})[model] = {**best["changed"], SEARCH: searched}
+    write_settings(args.settings, chosen)
+
+
+def write_settings(path: Path, chosen: dict[str, dict[str, dict[str, Any]]]) -> None:
     lines = ["# Settings that `baselines.py tune` chose for each log and model, and the search that chose them.\n"]
     for name in sorted(chosen):
         for one, changed in sorted(chosen[name].items()):
             lines.append(f"[{name}.{one}]")
             lines += [f'"{key}" = {json.dumps(value)}' for key, value in sorted(changed.items())] + [""]
-    args.settings.write_text("\n".join(lines), encoding="utf-8")
+    path.write_text("\n".join(lines), encoding="utf-8")
 
 
 def _tuning_log(args: argparse.Namespace, log: str) -> Path:
@@ -133,7 +141,7 @@ def run(args: argparse.Namespace) -> None:
     chains: list[CommandChain] = []
     for seed in range(args.seeds):
         for log, model in _log_model_pairs(args):
-            if model == "heuristic":  # not trained: one seed, and the best of its recipes
+            if model == HEURISTIC:
                 if not seed:
                     chains.append(
                         (_settings_folder(args, log), [_compare(args, log, [model], one) for one in PROTOCOLS])
@@ -141,10 +149,7 @@ def run(args: argparse.Namespace) -> None:
                 continue
             folder = args.runs / log / f"{model}-{seed}"
             folder.parent.mkdir(exist_ok=True)
-            choice = (
-                ["--config", _entry(args, log, model)] if _tuned_settings(args, log, model) else ["--model", model]
-            )
-            train = ["train", args.logs / log, *choice, "--seed", seed, "--epochs", args.epochs, "--out", folder]
+            train = ["train", args.logs / log, "--config", _entry(args, log, model), "--seed", seed, "--out", folder]
             ranked = [["evaluate", folder, "--protocol", one] for one in PROTOCOLS]
             chains.append((_settings_folder(args, log), [[*train, "--resume"], *ranked]))
     _run_all(chains, args.jobs)
@@ -155,8 +160,11 @@ def print_tables(args: argparse.Namespace) -> None:
     for protocol in PROTOCOLS:
         rows_by_log = {}
         for log in args.names.split(","):
+            models = [model for model in args.models.split(",") if _has_finished(args, log, model)]
+            if not models:
+                continue
             report = args.runs / f"{log}-{protocol}"
-            command = _dynedge([*_compare(args, log, args.models.split(","), protocol), "--report", report])
+            command = _dynedge([*_compare(args, log, models, protocol), "--report", report])
             output = subprocess.run(
                 command, check=True, stdout=subprocess.PIPE, text=True, cwd=_settings_folder(args, log)
             ).stdout
@@ -170,11 +178,19 @@ def print_tables(args: argparse.Namespace) -> None:
         print(f"\n### {protocol}: MRR / Recall@10\n\n" + "\n".join(overview(rows_by_log)), flush=True)
 
 
+def _has_finished(args: argparse.Namespace, log: str, model: str) -> bool:
+    """Returns whether the runs of all seeds are trained."""
+    runs = [f"{model}-{seed}" for seed in range(args.seeds)]
+    if model == HEURISTIC:
+        runs = [f"{recipe}-0" for recipe in find_entry(model).recipes]
+    return all(is_finished(args.runs / log / run) for run in runs)
+
+
 def _log_model_pairs(args: argparse.Namespace) -> list[tuple[str, str]]:
     return [(log, model) for model in args.models.split(",") for log in args.names.split(",")]
 
 
-def _read_settings(path: Path) -> dict[str, dict[str, dict[str, Any]]]:
+def read_settings(path: Path) -> dict[str, dict[str, dict[str, Any]]]:
     return tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
@@ -192,17 +208,16 @@ def _settings_folder(args: argparse.Namespace, log: str) -> Path:
 
 
 def _tuned_settings(args: argparse.Namespace, log: str, model: str) -> dict[str, Any]:
-    changed = _read_settings(args.settings).get(log, {}).get(model, {})
+    changed = read_settings(args.settings).get(log, {}).get(model, {})
     return {key: value for key, value in changed.items() if key != SEARCH}
 
 
 def _entry(args: argparse.Namespace, log: str, model: str) -> str:
-    """Returns the model's name, or that of a config file with its tuned settings."""
-    changed = _tuned_settings(args, log, model)
-    if not changed:
+    """Returns the name of a config file with the model's tuned settings, or that of all heuristics."""
+    if model == HEURISTIC:
         return model
-    config = recipe_config(model)
-    for key, value in (changed | {"training.epochs": args.epochs}).items():
+    config, changed = recipe_config(model), _tuned_settings(args, log, model)
+    for key, value in (changed | {"training.epochs": args.epochs} | dict([PRECISION])).items():
         config = set_key(config, key, value)
     name = f"{model}.toml"
     (_settings_folder(args, log) / name).write_text(to_toml(config), encoding="utf-8")

@@ -24,8 +24,15 @@ from dynedge.training.loop import fit
 ACTIVE = ["model.active_users=200", "model.active_items=100"]
 NOT_AVERAGED = ["training.average=0"]
 LEARNED = ["model.solver=penalty"]
-VARIANTS: dict[str, list[str]] = {
+SHORT = "300 windows"  # however few events the log has; the recipe has at least 1,793 events per window
+WINDOWS: dict[str, list[str]] = {
     "the recipe": [],
+    "no d-nodes": ["model.dnodes_share=none"],
+    "18 % d-nodes": ["model.dnodes_share=0.18"],
+    "36 % d-nodes": ["model.dnodes_share=0.36"],
+    **{f"{count} windows": ["model.min_window_events=0", f"model.windows={count}"] for count in (60, 100, 150, 300)},
+}
+CHOICES: dict[str, list[str]] = {
     "no d-nodes": ["model.dnodes_share=none"],
     "18 % d-nodes": ["model.dnodes_share=0.18"],
     "36 % d-nodes": ["model.dnodes_share=0.36"],
@@ -57,6 +64,7 @@ VARIANTS: dict[str, list[str]] = {
     ],
     "not averaged, φ learned, rate × 30": [*NOT_AVERAGED, *LEARNED, "model.phi_lr_factor=30"],
 }
+VARIANTS = WINDOWS | {f"{SHORT}, {name}": [*WINDOWS[SHORT], *settings] for name, settings in CHOICES.items()}
 
 
 def main() -> None:

@@ -5,7 +5,8 @@
 
 Trains every model and seed with one thread each, `--jobs` at a time, on the split by time. Prints MRR on validation
 and test events, mean and standard deviation over the seeds. Each run's two values are kept in RUNS/MODEL-SEED.json; a
-run that has this file is not repeated, so seeds can run on several machines (`--first-seed`).
+run that has this file is not repeated, so seeds can run on several machines (`--first-seed`); an interrupted one
+resumes.
 """
 
 import argparse
@@ -43,6 +44,7 @@ def main() -> None:
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--device", default="cpu")
     args = parser.parse_args()
     args.runs.mkdir(parents=True, exist_ok=True)
     print(describe_machine(), flush=True)
@@ -65,7 +67,8 @@ def scores(args: argparse.Namespace, name: str, seed: int) -> dict[str, float]:
     file = run.with_suffix(".json")
     if not file.exists():
         options = ["--model", name, "--seed", str(seed), "--split", TGB_SPLIT, "--epochs", str(args.epochs)]
-        dynedge("train", str(args.log), *options, "--device", "cpu", "--out", str(run), "--force")
+        options += ["--device", args.device, "--precision", "float32", "--resume"]
+        dynedge("train", str(args.log), *options, "--out", str(run))
         evaluated = json.loads(dynedge("evaluate", str(run), "--protocol", "tgb", "--json"))
         file.write_text(json.dumps({part: evaluated[part]["mrr"] for part in ("valid", "test")}))
     found: dict[str, float] = json.loads(file.read_text())

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 
 import pytest
 from training import toy_model as toy
@@ -105,6 +106,13 @@ def test_failed_trials_are_reported_and_repeated_settings_are_not_trained(tune, 
     assert not (tmp_path / "none" / "config.toml").exists()
 
 
+def test_settings_given_by_set_are_those_of_every_trial(tune, tmp_path):
+    output = tune(*SHORT, "--set", "training.precision=float64", "--trials", "2")
+    config = tomllib.loads((tmp_path / "search" / "config.toml").read_text())
+    assert config["training"]["precision"] == "float64"
+    assert all("training.precision" not in trial["changed"] for trial in output["trials"])
+
+
 def test_the_result_of_a_trial_is_that_of_its_best_epoch(tmp_path):
     records = [{"valid_mrr": mrr, "valid_recall@10": 1 - mrr} for mrr in (0.25, 0.75, 0.5)]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
@@ -169,6 +177,8 @@ def test_usage_errors(tune, cli_run, log, tmp_path):
     refused(2, "--model knows no 'toi'; did you mean toy?", "--out", search, "--model", "toi")
     refused(2, "another model (toy, not toy-wide)", "--out", search, "--model", "toy-wide")
     refused(2, "another config", "--out", search, "--model", "toy", "--epochs", "3")
+    refused(2, "another config", "--out", search, *SHORT, "--set", "training.seed=1")
+    refused(2, "has no 'training.sed'", "--out", search, *SHORT, "--set", "training.sed=1")
     refused(3, "is not the folder of a search", "--out", run, "--model", "toy")
     refused(3, "is not a folder", "--out", tmp_path / "not" / "there", "--model", "toy")
     registry.use_only({"toy": registry.Entry(toy.Toy, toy.ToyConfig, heuristic=True)})

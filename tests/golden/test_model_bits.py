@@ -20,6 +20,7 @@ pytestmark = pytest.mark.slow
 SMALL = {
     "dim": 8,
     "windows": 6,
+    "min_window_events": 0,
     "window_events": 128,
     "history_length": 5,
     "walk_length": 5,

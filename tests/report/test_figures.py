@@ -17,7 +17,7 @@ from dynedge.errors import UsageError
 from dynedge.plan.planner import plan_log
 from dynedge.report.compare_figure import draw_comparison
 from dynedge.report.log_figure import draw_log
-from dynedge.report.plan_figure import METHOD_STYLES, draw_plan, first_events
+from dynedge.report.plan_figure import METHOD_STYLES, draw_plan, example_events
 from dynedge.report.run_figure import draw_run
 from dynedge.report.style import check_plot_path, figure, log_scales, short_number
 
@@ -143,29 +143,39 @@ def test_comparison_figure(tmp_path: Path, texts: list[str], figures: list[Any])
 
 
 def test_plan_figure(tmp_path: Path, texts: list[str]) -> None:
-    draw_plan(tmp_path / "plan.png", CURVES, 90.0, first_events(plan_log(small_log(), windows=3)))
+    draw_plan(tmp_path / "plan.png", CURVES, 90.0, example_events(plan_log(small_log(), windows=3)))
     assert_png(tmp_path / "plan.png")
     assert {"d-nodes per window", "longest path (levels, mean over windows)", "d-node", "initial state"} <= set(texts)
     assert "ψ of an active entity" not in texts
-    titles = [text for text in texts if text.startswith("First ")]
+    titles = [text for text in texts if text.startswith("Events ")]
     assert len(titles) == 2
     assert "without d-nodes" in titles[0]
-    assert re.search(r"3 d-nodes: \d+ level", titles[1])
+    assert re.search(r"[23] d-nodes: \d+ level", titles[1])
     depths = [int(title.split()[-2]) for title in titles]
     assert depths[1] < depths[0]
 
 
 def test_plan_figure_shows_active_entities(tmp_path: Path, texts: list[str]) -> None:
-    graph = first_events(plan_log(small_log(), windows=3, active_items=20))
+    graph = example_events(plan_log(small_log(), windows=3, active_items=20))
     draw_plan(tmp_path / "plan.png", CURVES, 90.0, graph)
     assert "ψ of an active entity" in texts
 
 
-def test_first_events_fit_on_the_lanes() -> None:
-    graph = first_events(plan_log(small_log(), windows=3), least=2, most=9, lanes=6)
-    assert 2 <= len(graph.prev) <= 9
+def test_example_events_fit_on_the_lanes() -> None:
+    graph = example_events(plan_log(small_log(), windows=3), least=3, most=9, lanes=6)
+    assert 3 <= len(graph.prev) <= 9
     assert len(graph.names) == graph.lanes.max() + 1 <= 6
     assert len(graph.dnodes) <= 3
+
+
+def test_example_events_are_those_that_depend_on_several_others() -> None:
+    alone, repeated = [*range(20)], [30] * 8
+    user = [*alone, *repeated, 1, 2, 1, 3, 1, 2, 3, 1, *alone]
+    item = [*alone, *repeated, 1, 1, 2, 2, 1, 2, 1, 1, *alone]
+    log = EventLog.from_arrays(user, item, np.arange(len(user)) * 1.0)
+    graph = example_events(plan_log(log, windows=1), most=8)
+    assert graph.first == 29, "not the first events, which are independent, nor a pair that repeats"
+    assert len(graph.names) == 5
 
 
 def test_log_scales_have_plain_numbers(tmp_path: Path) -> None:

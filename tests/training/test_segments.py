@@ -20,7 +20,7 @@ SMALL = ["--segments", "4", "--dim", "8", "--windows", "9", "--set", "training.c
 EDGE = [*SMALL, "--dnodes", "4", "--set", "model.memory.training_examples=200", "--active-users", "60"]
 MODELS = {
     "edge": EDGE,
-    "edge-paper-small": [*SMALL, "--active-users", "60", "--solver", "augmented"],
+    "edge-paper-small": [*SMALL, "--min-window-events", "0", "--active-users", "60", "--solver", "augmented"],
     "recurrence": [*SMALL, "--full-softmax-up-to", "0", "--negatives", "16", "--dnodes", "4", "--solver", "penalty"],
 }
 EPOCHS = {"edge": 2, "edge-paper-small": 1, "recurrence": 1}

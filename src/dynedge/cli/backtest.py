@@ -11,7 +11,7 @@ import typer
 
 from dynedge.cli import app, stopped
 from dynedge.cli.config_flags import config_flag
-from dynedge.cli.options import Json, LogFolder, Protocol
+from dynedge.cli.options import Assignments, Json, LogFolder, Protocol
 from dynedge.cli.tables import LEGEND, duration, mark_best, metric_cell, table
 from dynedge.errors import UsageError
 
@@ -40,10 +40,7 @@ def backtest(
     ] = None,
     start: Annotated[float, typer.Option(metavar="SHARE", help="Share of the events before the first cut.")] = 0.5,
     epochs: Annotated[int | None, config_flag("epochs", default=False, min=0, rich_help_panel=None)] = None,
-    assignments: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Any field of the config by its dotted key; repeatable."),
-    ] = None,
+    assignments: Assignments = None,
     runs: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder for runs and ranks. [default: LOG-backtest]")
     ] = None,

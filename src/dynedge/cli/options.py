@@ -11,6 +11,10 @@ LogFolder = Annotated[Path, typer.Argument(metavar="LOG", help="Log folder.")]
 NewLogFolder = Annotated[Path, typer.Option("--out", metavar="LOG", help="Log folder to create.")]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")]
 ModelName = Annotated[str | None, typer.Option("--model", metavar="NAME", help="Model or recipe. [default: edge]")]
+Assignments = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Any field of the config by its dotted key; repeatable."),
+]
 Protocol = Annotated[
     str,
     typer.Option(

@@ -350,11 +350,11 @@ def _duration(seconds: float) -> str:
 
 def _draw(plan: Plan, rows: list[dict[str, Any]], path: Path) -> None:
     """Plots the rows of the table, the method `depth` at the depths that `best` reached, and the first events."""
-    from dynedge.report.plan_figure import draw_plan, first_events
+    from dynedge.report.plan_figure import draw_plan, example_events
 
     depths = sorted({max(1, round(row["mean_longest_path"])) for row in rows if row["method"] == "best"})
     rows = rows + _survey(plan, [("depth", "max_depth", depth) for depth in depths])
     curves: dict[str, list[tuple[float, float]]] = {}
     for row in rows:
         curves.setdefault(row["method"], []).append((row["mean_dnodes"], row["mean_longest_path"]))
-    draw_plan(path, curves, rows[0]["mean_longest_path"], first_events(plan))
+    draw_plan(path, curves, rows[0]["mean_longest_path"], example_events(plan))

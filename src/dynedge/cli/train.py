@@ -13,7 +13,7 @@ import typer
 from dynedge.cli import app, stopped
 from dynedge.cli.config_flags import with_config_flags
 from dynedge.cli.help_format import SectionedCommand
-from dynedge.cli.options import Json, LogFolder, ModelName
+from dynedge.cli.options import Assignments, Json, LogFolder, ModelName
 from dynedge.errors import UsageError
 
 if TYPE_CHECKING:
@@ -29,10 +29,7 @@ def train(
     out: Annotated[Path, typer.Option("--out", metavar="RUN", help="Run folder to create.")],
     flags: dict[str, Any],
     model: ModelName = None,
-    assignments: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Any field of the config by its dotted key; repeatable."),
-    ] = None,
+    assignments: Assignments = None,
     config: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Config to start from, such as the config.toml of a run.")
     ] = None,

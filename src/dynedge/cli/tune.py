@@ -10,7 +10,7 @@ import typer
 
 from dynedge.cli import app, stopped
 from dynedge.cli.config_flags import config_flag
-from dynedge.cli.options import Json, LogFolder, ModelName
+from dynedge.cli.options import Assignments, Json, LogFolder, ModelName
 from dynedge.cli.tables import table
 
 
@@ -26,15 +26,16 @@ def tune(
         float | None, typer.Option(metavar="X", help="Time limit; no trial starts after it.", min=0)
     ] = None,
     epochs: Annotated[int | None, config_flag("epochs", default=False, min=1, rich_help_panel=None)] = None,
+    assignments: Assignments = None,
     as_json: Json = False,
 ) -> None:
     """Search for better settings of a model by validation MRR.
 
-    The search starts at the model's defaults; the best settings are written to DIR/config.toml. The search space is
-    part of the model's registry entry; test events are not used. An interrupted search continues when the same
-    command is run again, and more --trials or --minutes extend it.
+    The search starts at the model's defaults, or at the values given by --set; the best settings are written to
+    DIR/config.toml. The search space is part of the model's registry entry; test events are not used. An interrupted
+    search continues when the same command is run again, and more --trials or --minutes extend it.
     """
-    from dynedge.config import set_key
+    from dynedge.config import override, set_key
     from dynedge.data.log import read_log
     from dynedge.experiments.tune import tune as search
     from dynedge.models.registry import default_model
@@ -46,6 +47,7 @@ def tune(
     recipe = recipe_config(name)
     if epochs is not None:
         recipe = set_key(recipe, "training.epochs", epochs, "--epochs")
+    recipe = override(recipe, assignments or [])
     try:
         with process_group() as group:
             results = search(read_log(log), recipe, out, trials=trials, minutes=minutes, group=group)

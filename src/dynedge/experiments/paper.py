@@ -59,7 +59,7 @@ class Extent:
     windows: int = 300  # surveyed in Table 4
 
 
-QUICK = Extent(events=30_000, epochs=4, edge_epochs=10, dnode_factors=(0.0, 1.0), windows=60)
+QUICK = Extent(events=30_000, epochs=4, edge_epochs=60, dnode_factors=(0.0, 1.0), windows=60)
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ def _variants(
         for factor in factors:
             config = _config(edge)
             share = config.model.dnodes_share * factor
-            dnodes = math.ceil(share * train_end / config.model.windows)
+            dnodes = math.ceil(share * train_end / config.model.num_windows(train_end))
             users, items = threshold or (None, None)
             model = replace(config.model, dnodes_share=share, active_users=users, active_items=items)
             config = replace(config, model=model)

@@ -65,6 +65,7 @@ class Entry:
 GPU_FIRST = "cuda", "cpu"
 AVERAGED = {"average": 500}  # training windows
 PAPER_TRAINING = {**AVERAGED, "lr_decay": 1.0}
+SMALL_TRAINING = {**PAPER_TRAINING, "epochs": 60, "patience": 8}  # few windows, so more epochs
 CPU_FIRST = "cpu", "cuda"  # compiled levels are several times as fast there as launches one by one on a GPU
 
 
@@ -85,7 +86,7 @@ BUILT_IN: dict[str, Entry] = {
         devices=GPU_FIRST,
         training={
             "recurrence": AVERAGED,
-            "edge-paper-small": PAPER_TRAINING,
+            "edge-paper-small": SMALL_TRAINING,
             "edge-paper-large": PAPER_TRAINING,
         },
     ),

@@ -15,7 +15,7 @@ from dynedge.plan.links import ACTIVE
 from dynedge.plan.planner import Plan
 from dynedge.report.leaderboard_page import STYLE, time_scatter
 from dynedge.report.log_figure import draw_distribution
-from dynedge.report.plan_figure import draw_curves, draw_graph, first_events, graph_symbols
+from dynedge.report.plan_figure import draw_curves, draw_graph, example_events, graph_symbols
 from dynedge.report.style import BLUE, GREEN, GREY, ORANGE, RED, figure, log_scales, style_axes
 from dynedge.utils.array_type import Array
 from dynedge.utils.atomic_io import write_text
@@ -25,7 +25,7 @@ BINS = 40  # of Figure 7
 
 # By number: what the figure shows.
 CAPTIONS = {
-    1: "Dependencies of the log's first events: a dot is a state, the number in it the step in which it is computed.",
+    1: "Dependencies of a few events: a dot is a state, the number in it the step in which it is computed.",
     2: "The same events computed as by JODIE, without d-nodes, and as by EDGE, with d-nodes.",
     3: "The log is scale-free where these lines are straight: number of users and items with at least x events.",
     4: "Training time per epoch and test MRR of all systems.",
@@ -65,7 +65,7 @@ def _save(fig: Any, path: Path) -> None:
 
 
 def _draw_dependencies(plan: Plan, path: Path, *, with_dnodes: bool) -> None:
-    graph = first_events(plan)
+    graph = example_events(plan)
     fig = figure(13 if with_dnodes else 7, 5.5)
     panels = [NO_DNODES, graph.dnodes] if with_dnodes else [NO_DNODES]
     for axes, dnodes in zip(fig.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):

@@ -1,4 +1,4 @@
-"""Figure of a plan: longest path by number of d-nodes for every method, and the graph of the first events."""
+"""Figure of a plan: longest path by number of d-nodes for every method, and the graph of a few events."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from dynedge.data.log import EventLog
 from dynedge.plan.dnodes import select_dnodes
-from dynedge.plan.levels import NO_DNODES, levels
+from dynedge.plan.levels import NO_DNODES, levels, longest_path
 from dynedge.plan.links import ACTIVE
 from dynedge.plan.planner import Plan
 from dynedge.report.style import BLUE, GREEN, GREY, GRID, PINK, RED, figure, log_scales, save, style_axes
@@ -25,6 +25,7 @@ METHOD_STYLES = {  # colour, marker, line
 }
 METHOD_LABELS = {"best": "best (default)", "longest-path": "longest-path (Algorithm 2 of the EDGE paper)"}
 LINK = "#7C858F"
+SEARCHED = 1_000  # first events among which an example is looked for
 INITIAL, PSI, PHI = "o", "s", "D"  # markers of what is read but not written by the events
 
 
@@ -32,18 +33,21 @@ INITIAL, PSI, PHI = "o", "s", "D"  # markers of what is read but not written by 
 class EventGraph:
     """The links of a few events, with one lane for each user and item."""
 
+    first: int  # number of the first event, counted from 1
     prev: Array  # int32[n, 2]
     lanes: Array  # int[n, 2]: the lane of each event's user and item
     names: Sequence[str]  # of the lanes
     dnodes: Array  # codes of the d-nodes in the second drawing
 
 
-def first_events(plan: Plan, *, least: int = 8, most: int = 16, lanes: int = 10, dnodes: int = 3) -> EventGraph:
-    """The graph of the first `least` events of a plan's log, or of up to `most` while they fit on `lanes` lanes."""
-    log, n = plan.log, min(least, plan.config.train_end)
-    while n < min(most, plan.config.train_end) and _num_entities(log, n + 1) <= lanes:
+def example_events(plan: Plan, *, least: int = 8, most: int = 16, lanes: int = 10, dnodes: int = 3) -> EventGraph:
+    """The graph of `least` training events in a row that depend on each other, or of up to `most` that fit."""
+    log, end = plan.log, plan.config.train_end
+    start = max(range(max(1, min(end - least + 1, SEARCHED))), key=lambda begin: _interest(plan, begin, least, lanes))
+    n = min(least, end)
+    while n < most and start + n < end and _num_entities(log, start, n + 1) <= lanes:
         n += 1
-    user, item = np.array(log.user[:n]), np.array(log.item[:n])
+    user, item = _ids(log, start, n)
     entities = [(side, int(entity)) for pair in zip(user, item, strict=True) for side, entity in enumerate(pair)]
     order = list(dict.fromkeys(entities))  # by first event, which keeps links short
     lane = [order.index(entity) for entity in entities]
@@ -52,11 +56,26 @@ def first_events(plan: Plan, *, least: int = 8, most: int = 16, lanes: int = 10,
     ]
     prev = plan.linker(user, item)
     selected = select_dnodes(prev, "best", max_dnodes=dnodes)
-    return EventGraph(prev, np.array(lane, int).reshape(n, 2), [_shorten(name) for name in names], selected)
+    lane_of_event = np.array(lane, int).reshape(n, 2)
+    return EventGraph(start + 1, prev, lane_of_event, [_shorten(name) for name in names], selected)
 
 
-def _num_entities(log: EventLog, n: int) -> int:
-    return len(np.unique(log.user[:n])) + len(np.unique(log.item[:n]))
+def _interest(plan: Plan, start: int, n: int, lanes: int) -> tuple[bool, int, int]:
+    """(fits on the lanes, events that read the states of two different events, longest path).
+
+    A pair that repeats has a long path and shows little.
+    """
+    prev = plan.linker(*_ids(plan.log, start, n))
+    fits = _num_entities(plan.log, start, n) <= lanes
+    return fits, int((prev[:, 0] != prev[:, 1]).sum()), longest_path(prev)
+
+
+def _ids(log: EventLog, start: int, n: int) -> tuple[Array, Array]:
+    return np.array(log.user[start : start + n]), np.array(log.item[start : start + n])
+
+
+def _num_entities(log: EventLog, start: int, n: int) -> int:
+    return sum(len(np.unique(ids)) for ids in _ids(log, start, n))
 
 
 def _shorten(name: str, most: int = 18) -> str:
@@ -118,10 +137,10 @@ def draw_graph(axes: Any, graph: EventGraph, dnodes: Array) -> None:
 def _frame_graph(axes: Any, graph: EventGraph, dnodes: int, depth: int) -> None:
     n, lanes = len(graph.prev), len(graph.names)
     condition = f"{dnodes} d-node{'s' * (dnodes != 1)}" if dnodes else "without d-nodes"
-    title = f"First {n} events, {condition}: {depth} level{'s' * (depth != 1)}"
+    title = f"Events {graph.first:,} to {graph.first + n - 1:,}, {condition}: {depth} level{'s' * (depth != 1)}"
     axes.set_title(title, loc="left", fontweight="bold")
     axes.set(xlim=(0.2, n + 0.8), ylim=(lanes - 0.4, -0.6), xlabel="event, in time order (number in a dot: level)")
-    axes.set_xticks(range(1, n + 1))
+    axes.set_xticks(range(1, n + 1), [str(graph.first + k) for k in range(n)])
     axes.set_yticks(range(lanes), graph.names)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)

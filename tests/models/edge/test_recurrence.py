@@ -1,5 +1,7 @@
 """The recurrence against its reference implementation, in windows of any size."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -132,6 +134,19 @@ def test_the_loss_and_all_gradients_equal_the_reference(user_features):
     assert loss.total.item() == pytest.approx(reference_loss(model, log).item(), abs=1e-12)
     for name, parameter in model.named_parameters():
         assert torch.allclose(_dense(parameter.grad), expected[name], atol=1e-11, rtol=0), name
+
+
+@pytest.mark.parametrize(("least", "windows"), [(0, 4), (15, 4), (16, 3), (25, 2), (99, 1)])
+def test_a_small_log_has_fewer_windows_of_a_minimum_size(least, windows):
+    events = 60
+    log = make_log(events=events)
+    model = make_model(log, windows=4, min_window_events=least, dnodes_share=0.1)
+    sizes = [len(window) for window in model.training_windows(events)]
+    assert (len(sizes), sum(sizes)) == (windows, events)
+    assert min(sizes) >= min(least, events)
+    batches = list(model.batches(log, model.training_windows(events)))
+    assert [len(batch.window) for batch in batches] == sizes
+    assert max(batch.dnodes for batch in batches) <= math.ceil(0.1 * events / windows)
 
 
 def test_batches_from_a_later_window_on_are_those_of_the_whole_epoch():

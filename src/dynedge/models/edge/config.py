@@ -16,6 +16,9 @@ class RecurrenceConfig:
 
     dim: int = option(64, "Width of states and embeddings.", least=1, most=MAX_WIDTH)
     windows: int = option(300, "Number of windows (training steps) per epoch.", least=1)
+    min_window_events: int = option(
+        0, "Smallest number of events per window; a small log has fewer windows instead.", least=0
+    )
     active_users: int | None = option(
         None,
         "Number of training events above which a user is active: one learned vector, no evolving state.",
@@ -67,6 +70,12 @@ class RecurrenceConfig:
     dropout: float = option(0.3, "Dropout rate of the query vector.", least=0, most=1)
     evolve_active: bool = option(True, "Evolving states for active entities after training, starting at ψ.")
 
+    def num_windows(self, train_end: int) -> int:
+        """The number of windows of an epoch of `train_end` events."""
+        if not self.min_window_events:
+            return self.windows
+        return max(1, min(self.windows, train_end // self.min_window_events))
+
 
 @dataclass(frozen=True)
 class OnePopulationConfig:
@@ -94,8 +103,10 @@ class EdgeConfig:
 # The model as published: ψ does not change after training; ten uniform negatives per event; d-nodes found by
 # Algorithm 2 and tied by the quadratic penalty, of which φ = state is the minimum over φ; item id and categories as
 # features of the event and of the last item; scores by states alone; no time gaps, no repeat bonus.
-# For the paper's small logs: n* = ∞, and as many d-nodes as the 160 in Reddit's windows of 1,793 events.
+# For the paper's small logs: n* = ∞, and as many d-nodes as the 160 in Reddit's windows of 1,793 events. The paper
+# has no shorter windows, in which an item would have hardly any events from which its state could learn.
 PAPER_SMALL = RecurrenceConfig(
+    min_window_events=1_793,
     method="longest-path",
     dnodes_share=0.09,
     solver="refresh-penalty",
@@ -115,7 +126,7 @@ PAPER_SMALL = RecurrenceConfig(
     evolve_active=False,
 )
 # For its large logs: 160 d-nodes in Taobao's windows of 226,000 events; on ML-25M the paper has half as many.
-PAPER_LARGE = replace(PAPER_SMALL, active_users=200, active_items=100, dnodes_share=0.0007)
+PAPER_LARGE = replace(PAPER_SMALL, min_window_events=0, active_users=200, active_items=100, dnodes_share=0.0007)
 
 SEARCH = {
     "training.lr": (3e-4, 1e-3, 3e-3),

@@ -196,6 +196,9 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
             share = events / (events + self.config.id_rate_events)
             self.candidate.row_lr_scale = torch.from_numpy(share).to(self.candidate)  # type: ignore[attr-defined]
 
+    def num_windows(self, train_end: int) -> int:
+        return self.config.num_windows(train_end)
+
     def follow(self, plan: Plan) -> None:
         """Trains by this plan: its windows, and its d-nodes in the order of the table of φ."""
         self.plan = plan
@@ -772,13 +775,13 @@ def _mean_norm(states: Tensor) -> Tensor:
 
 
 def make_plan(config: RecurrenceConfig, log: EventLog, train_end: int) -> Plan:
-    max_dnodes = config.dnodes
+    max_dnodes, windows = config.dnodes, config.num_windows(train_end)
     if config.dnodes_share is not None:
         if max_dnodes is not None or config.depth is not None:
             raise UsageError("give only one of dnodes, dnodes_share and depth.")
-        max_dnodes = math.ceil(config.dnodes_share * train_end / config.windows)
+        max_dnodes = math.ceil(config.dnodes_share * train_end / windows)
     elif max_dnodes is None and config.depth is None:
         max_dnodes = 0
     method = "best" if max_dnodes == 0 else config.method
     thresholds = config.active_users, config.active_items
-    return Plan(log, PlanConfig(train_end, config.windows, *thresholds, method, max_dnodes, config.depth))
+    return Plan(log, PlanConfig(train_end, windows, *thresholds, method, max_dnodes, config.depth))
