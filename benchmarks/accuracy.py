@@ -104,6 +104,7 @@ SOLVERS |= {
     f"quarter of the longest path, {name}": ("recurrence", [f"model.solver={solver}", f"model.alpha={alpha}"])
     for name, solver, alpha in (
         ("refresh", "refresh", 1),
+        ("refresh and penalty, α = 0.01", "refresh-penalty", 0.01),
         ("penalty, α = 1", "penalty", 1),
         ("penalty, α = 0.1", "penalty", 0.1),
         ("augmented", "augmented", 1),
