@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from traceback import clear_frames
 from typing import Any
 
 import torch
@@ -134,6 +135,8 @@ class TrainingStep:
                 random_state
             )  # a failed capture leaves its own unusable: dropout would fail
             first = error.__context__ or error  # the end of a failed capture fails too
+            for failed in (first, error):  # their frames hold the step's graph, which belongs to the capture's stream
+                clear_frames(failed.__traceback__)
             warn_once(f"CUDA graphs are not used, which is slower: {str(first).splitlines()[0]}")
             return None
         self.optimizer.zero_grad()  # the graph owns its gradients
