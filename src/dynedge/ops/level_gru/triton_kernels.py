@@ -203,6 +203,18 @@ def _load_saved(grad, gates, parent_states, w, gate_row, mask, col, D: tl.conste
 
 
 @triton.jit
+def _load_outputs(children, grad, gates, parent_states, row, first_written, stop, gate_row, col, D: tl.constexpr):
+    """Own and other children of the rows below `stop`, and what the backward pass reads of them (_load_saved)."""
+    own, other = _load_links(children, row, row < stop)
+    w = (row - first_written).to(tl.int64)[:, None]
+    mask = (row < stop)[:, None] & (col < D)
+    g, h, r, z, n, own_state = _load_saved(
+        grad, gates, parent_states, w, gate_row.to(tl.int64)[:, None], mask, col, D
+    )
+    return own, other, g, h, r, z, n, own_state
+
+
+@triton.jit
 def _load_parent_grads(parent_grads, own, other, first_written, col, D: tl.constexpr):
     """Gradients from two children: the one that has the row as own parent, and the one as other parent."""
     own_offset = (own - first_written).to(tl.int64)[:, None] * 2 * D
@@ -264,11 +276,10 @@ def backward(
     block = tl.load(blocks + 2 * last - 2 + side)
     stop = tl.load(blocks + 2 * last - 1 + side)
     row = block + first_tile * BM + tl.arange(0, BM)
-    own, other = _load_links(children, row, row < stop)
-    gate_row = (tl.load(offsets + 2 * last - 2 + side) + row - block).to(tl.int64)[:, None]
-    w = (row - first_written).to(tl.int64)[:, None]
-    mask = (row < stop)[:, None] & (col < D)
-    g, h, r, z, n, own_state = _load_saved(grad, gates, parent_states, w, gate_row, mask, col, D)
+    first_gate = tl.load(offsets + 2 * last - 2 + side)
+    own, other, g, h, r, z, n, own_state = _load_outputs(
+        children, grad, gates, parent_states, row, first_written, stop, first_gate + row - block, col, D
+    )
     for step in range(last - first):
         level = last - 1 - step
         block = tl.load(blocks + 2 * level + side)
@@ -301,21 +312,18 @@ def backward(
             _arrive(arrivals, block_row + stride >= stop, HAS_BARRIER)
             tl.store(gate_grads + gate_row * 4 * D + gate * D + column, whole, mask=valid & (column < D))
             row = block_row + stride + tl.arange(0, BM)
-            own, other = _load_links(children, row, row < stop)
-            w = (row - first_written).to(tl.int64)[:, None]
-            gate_row = (offset + row - block).to(tl.int64)[:, None]
-            mask = (row < stop)[:, None] & (col < D)
-            g, h, r, z, n, own_state = _load_saved(grad, gates, parent_states, w, gate_row, mask, col, D)
+            own, other, g, h, r, z, n, own_state = _load_outputs(
+                children, grad, gates, parent_states, row, first_written, stop, offset + row - block, col, D
+            )
         _arrive(arrivals, block + first_tile * BM >= stop, HAS_BARRIER)
         if level > first:
             block = tl.load(blocks + 2 * level - 2 + side)
             stop = tl.load(blocks + 2 * level - 1 + side)
             row = block + first_tile * BM + tl.arange(0, BM)
-            own, other = _load_links(children, row, row < stop)
-            w = (row - first_written).to(tl.int64)[:, None]
-            gate_row = (tl.load(offsets + 2 * level - 2 + side) + row - block).to(tl.int64)[:, None]
-            mask = (row < stop)[:, None] & (col < D)
-            g, h, r, z, n, own_state = _load_saved(grad, gates, parent_states, w, gate_row, mask, col, D)
+            first_gate = tl.load(offsets + 2 * level - 2 + side)
+            own, other, g, h, r, z, n, own_state = _load_outputs(
+                children, grad, gates, parent_states, row, first_written, stop, first_gate + row - block, col, D
+            )
 
 
 @triton.jit(do_not_specialize=["rows", "first_written"])
