@@ -210,17 +210,18 @@ class SequenceModel(Model, SharesGraph):
         own = torch.cat([true[:, None], history], 1)
         items = torch.cat([own.flatten(), negatives])
         if items.is_cuda:  # reading how many are distinct would wait for the GPU: a row for each occurrence
-            vectors, bias = self._item_vectors(items)
-            own_rows = torch.arange(own.numel(), device=items.device).view(own.shape)
+            row = torch.arange(len(items), device=items.device)
+        else:
+            items, row = torch.unique(items, return_inverse=True)
+        vectors, bias = self._item_vectors(items)
+        own_rows, negative_rows = row[: own.numel()].view(own.shape), row[own.numel() :]
+        encoding = self.encode_history(own_rows[:, 1:], history >= 0, vectors)
+        if items.is_cuda:
             own_vectors, of_negatives = vectors[: own.numel()].view(*own.shape, -1), vectors[own.numel() :]
             own_bias, bias_of_negatives = bias[: own.numel()].view(own.shape), bias[own.numel() :]
         else:
-            items, row = torch.unique(items, return_inverse=True)
-            vectors, bias = self._item_vectors(items)
-            own_rows, negative_rows = row[: own.numel()].view(own.shape), row[own.numel() :]
             own_vectors, of_negatives = gather_history(own_rows, vectors), gather_rows(vectors, negative_rows)
             own_bias, bias_of_negatives = bias[own_rows], bias[negative_rows]
-        encoding = self.encode_history(own_rows[:, 1:], history >= 0, vectors)
         own_scores = self._scores_with_bias(encoding, own_vectors, own_bias)
         sampled_scores = self._scores_with_bias(encoding, of_negatives, bias_of_negatives)
         duplicate = (own[:, :, None] == own[:, None]).tril(-1).any(2) | (own < 0)  # further left already, or none
