@@ -122,10 +122,9 @@ class CountMemory(Model, Growable, Explainable, Undoable, RemembersSeen):
         clock = int(state["clock"])
         places = event_index.append(state, self.shape.items, window.user, window.item, window.time)
         latest = np.concatenate((state["latest_items"].numpy(), window.item.astype(np.int32, copy=False)))
-        columns = (
-            np.array(column) for column in (window.user, window.item, window.time)
-        )  # not read-only: one type to compile
-        return Events(*columns, places, clock, latest, 1)
+        # Copies, because the columns of a log are read-only: one type to compile for.
+        user, item, time = (np.array(column) for column in (window.user, window.item, window.time))
+        return Events(user, item, time, places, clock, latest, 1)
 
     def _finish(self, events: Events, state: State) -> None:
         """Advances popularity and latest items past a window that was appended."""

@@ -159,14 +159,22 @@ def _fill_blocks(
                 items.bias[b, i - start] = embeddings[i, d]
                 for j in range(d):
                     items.vectors[b, d + j, i - start] = embeddings[i, j]
-        count = stop - start
         for j in range(items.vectors.shape[1]):
             if fixed <= j < d:
-                exponent = items.decaying[b, j - fixed, :count].max() - shift[j - fixed]
+                exponent = _range(items.decaying[b, j - fixed], stop - start)[1] - shift[j - fixed]
                 box[0, b, j], box[1, b, j] = 0, exp2(min(exponent, np.float32(0)))
             else:
-                box[0, b, j], box[1, b, j] = items.vectors[b, j, :count].min(), items.vectors[b, j, :count].max()
-        box[0, b, -1], box[1, b, -1] = items.bias[b, :count].min(), items.bias[b, :count].max()
+                box[0, b, j], box[1, b, j] = _range(items.vectors[b, j], stop - start)
+        box[0, b, -1], box[1, b, -1] = _range(items.bias[b], stop - start)
+
+
+@compiled
+def _range(numbers: Array, count: int) -> tuple[np.float32, np.float32]:
+    """Returns the smallest and the largest of the first `count` numbers."""
+    low = high = numbers[0]
+    for i in range(count):
+        low, high = min(low, numbers[i]), max(high, numbers[i])
+    return low, high
 
 
 @compiled
@@ -203,10 +211,8 @@ def _score_block(window: WindowScores, items: ItemBlocks, k: int, b: int) -> Non
         _write_powers(window, items, b, k // CHUNK)
     for i in range(BLOCK):
         items.scores[0, start + i] = items.bias[b, i]
-    if len(vectors) == d:
-        add_matmul_of_rows(items.scores, start, (0,), query, 0, (0,), vectors)
-    else:
-        add_matmul_of_rows(items.scores, start, (0,), query, 0, (0,), vectors[:d])
+    add_matmul_of_rows(items.scores, start, (0,), query, 0, (0,), vectors[:d])
+    if len(vectors) > d:
         add_matmul_of_rows(items.scores, start, (0,), query, d, (0,), vectors[d:])
 
 
