@@ -16,7 +16,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from dynedge.ops.all_scores.cpu import BLOCK as CHUNK
 from dynedge.ops.decaying_columns import relative_to_chunks
@@ -61,12 +60,13 @@ class ItemBlocks(NamedTuple):
 
 def given_scores(scores: Tensor) -> tuple[WindowScores, ItemBlocks]:
     """Rows of scores [n, I], on any device, as they are; no columns: no scores."""
-    n, items = scores.shape
-    blocks, scores = -(-items // BLOCK), scores.detach().float()
-    padded = F.pad(scores, (0, blocks * BLOCK - items), value=-torch.inf)
-    bound = padded.view(n, blocks, BLOCK).amax(2)
+    scores = scores.detach().float()
+    whole = scores.shape[1] // BLOCK * BLOCK
+    largest = [scores[:, :whole].unflatten(1, (-1, BLOCK)).amax(2)] if whole else []
+    largest += [scores[:, whole:].amax(1, keepdim=True)] if whole < scores.shape[1] else []
+    bound = torch.cat(largest, 1) if largest else scores
     none, nothing = torch.empty(0).long(), torch.empty(0, 0)
-    return _window(None, bound, scores, nothing, nothing, none, none, nothing), _empty_blocks(blocks, 0, 0)
+    return _window(None, bound, scores, nothing, nothing, none, none, nothing), _empty_blocks(bound.shape[1], 0, 0)
 
 
 def block_scores(
