@@ -62,7 +62,7 @@ def given_scores(scores: Tensor) -> tuple[WindowScores, ItemBlocks]:
     """Rows of scores [n, I], on any device, as they are; no columns: no scores."""
     scores = scores.detach().float()
     whole = scores.shape[1] // BLOCK * BLOCK
-    largest = [scores[:, :whole].unflatten(1, (-1, BLOCK)).amax(2)] if whole else []
+    largest = [scores[:, :whole].unflatten(1, (-1, BLOCK)).amax(2)] if whole else []  # type: ignore[no-untyped-call]
     largest += [scores[:, whole:].amax(1, keepdim=True)] if whole < scores.shape[1] else []
     bound = torch.cat(largest, 1) if largest else scores
     none, nothing = torch.empty(0).long(), torch.empty(0, 0)
