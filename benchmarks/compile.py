@@ -1,4 +1,4 @@
-"""What the first run compiles: kernels, specialisations by argument types, and seconds, with an empty cache.
+"""What the first run compiles: kernels, specialisations by argument types, and CPU seconds, with an empty cache.
 
     python benchmarks/compile.py                          # dynedge demo
     python benchmarks/compile.py train LOG --out RUN      # any command
@@ -40,33 +40,33 @@ def measure(command: list[str], one_process: bool) -> None:
     progress.show_compiling = not one_process  # which also turns the second process on
     recorder = Recorder()
     register("numba:compile", recorder)
-    started = time.perf_counter()
+    started, cpu = time.perf_counter(), time.process_time()
     code = cli.run(command)
-    seconds = time.perf_counter() - started
+    seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
     cached = len(list(Path(os.environ["DYNEDGE_CACHE_DIR"]).glob("*.nbc")))
     own = {name: times for name, times in recorder.times.items() if name.startswith("dynedge.")}
     ours, all_of_it = sum(map(len, own.values())), sum(map(sum, recorder.times.values()))
-    print(f"\n{describe_machine()}; dynedge {' '.join(command)}: exit code {code}, {seconds:.0f} s")
-    print(f"{len(own)} kernels, {ours} specialisations, {all_of_it:.0f} s (with numba's own functions)")
+    print(f"\n{describe_machine()}; dynedge {' '.join(command)}: exit code {code}, {seconds:.0f} s, {cpu:.0f} of CPU")
+    print(f"{len(own)} kernels, {ours} specialisations, {all_of_it:.0f} s of CPU (with numba's own functions)")
     print(f"entries in the cache: {cached}")
-    print(f"{'seconds':>8} {'types':>6}  kernel, without those that it calls")
+    print(f"{'CPU s':>8} {'types':>6}  kernel, without those that it calls")
     for name, times in sorted(own.items(), key=lambda pair: -sum(pair[1]))[:SHOWN]:
         print(f"{sum(times):8.1f} {len(times):6}  {name.removeprefix('dynedge.')}")
 
 
 class Recorder(Listener):  # type: ignore[misc]
-    """Seconds of each compilation by kernel, without the kernels compiled inside it."""
+    """CPU seconds of each compilation by kernel, without the kernels compiled inside it."""
 
     def __init__(self) -> None:
         self.times: dict[str, list[float]] = defaultdict(list)
         self._open: list[list[float]] = []  # start and seconds of those inside; numba compiles one at a time
 
     def on_start(self, event: Event) -> None:
-        self._open.append([time.perf_counter(), 0.0])
+        self._open.append([time.process_time(), 0.0])
 
     def on_end(self, event: Event) -> None:
         start, inside = self._open.pop()
-        seconds = time.perf_counter() - start
+        seconds = time.process_time() - start
         function = event.data["dispatcher"].py_func
         self.times[f"{function.__module__}.{function.__qualname__}"].append(seconds - inside)
         if self._open:

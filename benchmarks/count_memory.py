@@ -4,12 +4,14 @@
     python benchmarks/count_memory.py --log ml-25m-like --last 10000000
     python benchmarks/count_memory.py --log taobao-like
     python benchmarks/count_memory.py --model edge                 # ranking and queries by `edge`, weight .05
+    python benchmarks/count_memory.py --model edge --run RUN       # by a run that was trained on 80 % of this log
 
 A name that ends in -like is a synthetic log (`dynedge synthesize`). The first 80 % of the events are training events,
 appended in 300 windows and sampled for examples as `dynedge train` does; the next --events are ranked among all items
 (among 499 negatives where there are more than 200,000 items). Each is measured --repeats times, of which the fastest
-counts, with the CPU time of all threads beside it; kernels are compiled before. Nothing is trained: the values of the
-weights do not change the time.
+counts, with the CPU time of all threads beside it; kernels are compiled before. Nothing is trained, which changes no
+time but that of `edge`: how many scores of its recurrence a rank needs depends on the weights. --run measures a run.
+Its ranks from rows of all scores (the reference) are measured in turns with the others.
 """
 
 from __future__ import annotations
@@ -28,12 +30,14 @@ from machine_info import describe_machine, peak_memory_mib
 from dynedge.data.log import EventLog
 from dynedge.data.synthetic import synthesize
 from dynedge.data.windows import Window
-from dynedge.evaluation.protocol import rank_events
+from dynedge.evaluation.protocol import CHUNK_SCORES, rank_events
 from dynedge.models.base import Model, State
 from dynedge.models.count_memory.config import StandaloneMemoryConfig
 from dynedge.models.count_memory.model import CountMemory
 from dynedge.models.edge.config import EdgeConfig
 from dynedge.models.edge.model import Edge
+from dynedge.ops.all_scores.by_block import given_scores
+from dynedge.runs.folder import load_run
 
 MAX_RANKED_ITEMS = 200_000  # above, ranking is among sampled items, as in validation
 
@@ -44,6 +48,7 @@ def main() -> None:
     parser.add_argument("--log", default="globo", help="Name of a real or a synthetic log.")
     parser.add_argument("--model", default="memory", choices=("memory", "edge"))
     parser.add_argument("--weight", type=float, default=0.05, help="Fusion weight of the recurrence in `edge`.")
+    parser.add_argument("--run", type=Path, help="Run folder of `edge`, instead of an untrained model.")
     parser.add_argument("--device", default="cpu", help="Where the recurrence of `edge` computes.")
     parser.add_argument("--last", type=int, default=0, help="Number of last training events appended; 0: all.")
     parser.add_argument("--events", type=int, default=20_000, help="Maximum number of events ranked.")
@@ -62,7 +67,7 @@ def main() -> None:
 def make_model(log: EventLog, train_end: int, args: argparse.Namespace) -> Model:
     if args.model == "memory":
         return CountMemory.create(StandaloneMemoryConfig(), log, train_end, 0)
-    model = Edge.create(EdgeConfig(), log, train_end, 0).eval()
+    model = Edge.create(EdgeConfig(), log, train_end, 0).eval() if args.run is None else load_run(args.run).model
     model.weight.fill_(args.weight)
     return model.to(args.device)
 
@@ -87,6 +92,8 @@ def measure(name: str, log: EventLog, args: argparse.Namespace) -> None:
 
     timed, state = fastest(append, args.repeats if args.model == "memory" else 1)
     report("append", timed, train_end - begin, "event")
+    if args.run is not None:
+        state = load_run(args.run, args.device).state
 
     def collect() -> None:
         fresh = CountMemory.create(StandaloneMemoryConfig(), log, train_end, 0)
@@ -97,8 +104,15 @@ def measure(name: str, log: EventLog, args: argparse.Namespace) -> None:
         report("append and collect examples", fastest(collect, args.repeats)[0], train_end - begin, "event")
     protocol = "full" if log.num_items <= MAX_RANKED_ITEMS else "sampled-499"
     ranked = range(train_end, min(train_end + args.events, len(log)))
-    timed, _ = fastest(lambda: rank_events(model, log, ranked, state.clone(), protocol=protocol), args.repeats)
-    report(f"rank, {protocol}", timed, len(ranked), "event")
+    ways: dict[str, Callable[[], Any]] = {
+        f"rank, {protocol}": lambda: rank_events(model, log, ranked, state.clone(), protocol=protocol)
+    }
+    if isinstance(model, Edge) and protocol == "full" and args.device == "cpu":
+        ways["the same from rows of scores"] = lambda: rank_by_rows(model, log, ranked, state.clone())
+    rounds = [{way: fastest(rank, 1)[0] for way, rank in ways.items()} for _ in range(args.repeats)]
+    for way in ways:
+        least = min(one[way][0] for one in rounds), min(one[way][1] for one in rounds)
+        report(way, least, len(ranked), "event")
     users = torch.tensor(log.user[train_end : train_end + 200]).long()
     times = torch.tensor(log.time[train_end : train_end + 200])
 
@@ -110,6 +124,16 @@ def measure(name: str, log: EventLog, args: argparse.Namespace) -> None:
     print(
         f"  state {sum(tensor.nbytes for tensor in state.values()) / 2**30:.2f} GiB, peak {peak_memory_mib():,} MiB"
     )
+
+
+def rank_by_rows(model: Edge, log: EventLog, events: range, state: State) -> None:
+    """The reference: the scores of all items by the recurrence are computed before any event is ranked."""
+    recurrence = model.recurrence
+    recurrence.scores_by_block = lambda batch, of_items: given_scores(recurrence.score(batch, None, of_items))
+    try:
+        rank_events(model, log, events, state, protocol="full", max_events=CHUNK_SCORES // log.num_items)
+    finally:
+        del recurrence.scores_by_block
 
 
 def warm_up(model: Model, log: EventLog) -> None:

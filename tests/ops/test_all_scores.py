@@ -106,7 +106,7 @@ def make_bonus(n, items, generator):
     listed = [torch.randperm(items, generator=generator)[: k % 6] for k in range(n)]
     sizes = torch.tensor([0, *map(len, listed)])
     event, item = torch.repeat_interleave(torch.arange(n), sizes[1:]), torch.cat([*listed, torch.empty(0).long()])
-    return ScoreBonus(sizes.cumsum(0), event, item, torch.randn(len(item), generator=generator))
+    return ScoreBonus(sizes.cumsum(0), event, item, 100 * torch.randn(len(item), generator=generator))
 
 
 def scores_of_blocks(window, items, n, num_items):

@@ -306,7 +306,7 @@ def test_scores_after_an_exception_are_those_of_a_new_model(monkeypatch):
             raise ValueError("a query that fails")
 
         with monkeypatch.context() as patch:
-            patch.setattr(scoring, "score_queries", fail)
+            patch.setattr(scoring, "score_events", fail)
             with pytest.raises(ValueError, match="a query that fails"):
                 model.score_query(*query)
         assert torch.equal(model.score_query(*query), expected)

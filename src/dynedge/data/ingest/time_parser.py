@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dynedge.data.ingest.row_checks import MISSING, NEGATIVE_TIME, NOT_FINITE, NOT_ISO, TIME_TOO_LATE, VALID
-from dynedge.data.ingest.value_parsers import parse_number
+from dynedge.data.ingest.value_parsers import as_field, parse_number
 from dynedge.data.timestamps import LATEST_TIME
 from dynedge.utils.array_type import Array
 from dynedge.utils.numba_compile import compiled
@@ -128,5 +128,4 @@ def check_time(seconds: float) -> int:
 
 def is_iso_time(text: bytes) -> bool:
     """Whether text is an ISO 8601 time."""
-    data = np.frombuffer(text, np.uint8)
-    return bool(_parse_iso(data, 0, len(data))[1])
+    return bool(_parse_iso(*as_field(text))[1])

@@ -202,8 +202,12 @@ def parse_lists(
             status[row], bad_column[row] = error, column
 
 
+def as_field(text: bytes) -> tuple[Array, np.int32, np.int32]:
+    """Returns a text as a field of a block: bytes, start and stop, of the types that parsers are compiled for."""
+    return np.frombuffer(bytearray(text), np.uint8), np.int32(0), np.int32(len(text))
+
+
 def number_or_none(text: bytes) -> float | None:
     """Returns the number in a text, or None if it is not one."""
-    data = np.frombuffer(text, np.uint8)
-    value, error = parse_number(data, 0, len(data))
+    value, error = parse_number(*as_field(text), 0)
     return value if error == VALID else None

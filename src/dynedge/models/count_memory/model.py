@@ -34,6 +34,7 @@ from dynedge.models.count_memory.collect_examples import (
 from dynedge.models.count_memory.config import MemoryConfig
 from dynedge.models.count_memory.contexts import CONTEXT_SOURCES, count_settings, max_candidates
 from dynedge.models.count_memory.event_index import (
+    LENGTH,
     RECENT_EVENTS,
     EventIndex,
     Popularity,
@@ -121,7 +122,9 @@ class CountMemory(Model, Growable, Explainable, Undoable, RemembersSeen):
         clock = int(state["clock"])
         places = event_index.append(state, self.shape.items, window.user, window.item, window.time)
         latest = np.concatenate((state["latest_items"].numpy(), window.item.astype(np.int32, copy=False)))
-        return Events(window.user, window.item, window.time, places, clock, latest)
+        # Copies, because the columns of a log are read-only: one type to compile for.
+        user, item, time = (np.array(column) for column in (window.user, window.item, window.time))
+        return Events(user, item, time, places, clock, latest, 1)
 
     def _finish(self, events: Events, state: State) -> None:
         """Advances popularity and latest items past a window that was appended."""
@@ -350,12 +353,13 @@ class CountMemory(Model, Growable, Explainable, Undoable, RemembersSeen):
     def score_query(self, users: Tensor, times: Tensor, candidates: Tensor | None, state: State) -> Tensor:
         out = torch.empty((len(users), self.shape.items) if candidates is None else candidates.shape)
         some = np.empty((0, 0), np.int64) if candidates is None else candidates.cpu().numpy()
-        index, user, time = self._index(state), users.cpu().numpy(), times.cpu().double().numpy()
-        arguments, rows = (index, popularity_of(index), self.settings, self.mixture.weights()), out.numpy()
+        index, user = self._index(state), users.cpu().numpy().astype(np.int32)  # as in a window
+        place = index.user_blocks[user, LENGTH].astype(np.int32)
+        queries = user, user, times.cpu().double().numpy(), place, int(index.clock[0]), index.latest_items, 0
+        arguments = index, popularity_of(index), self.settings, self.mixture.weights(), Events(*queries)
 
         def work(thread: int, start: int, stop: int, buffer: CandidateBuffer) -> None:
-            part = slice(start, stop)
-            scoring.score_queries(*arguments, user[part], time[part], buffer, some[part], rows[part])
+            scoring.score_events(*arguments, start, stop, buffer, some, out.numpy())
 
         self._in_parts(work, len(users), MIN_QUERIES)
         return out

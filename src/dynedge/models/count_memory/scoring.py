@@ -35,7 +35,6 @@ from dynedge.models.count_memory.candidates import (
 )
 from dynedge.models.count_memory.contexts import CONTEXT_SOURCES, CountSettings
 from dynedge.models.count_memory.event_index import (
-    LENGTH,
     NONE,
     RECENT_EVENTS,
     EventIndex,
@@ -83,7 +82,7 @@ class NetworkWeights(NamedTuple):
 
 
 class Events(NamedTuple):
-    """A window whose events are in the index."""
+    """A window whose events are in the index, or queries after all events of the index."""
 
     user: Array  # [n]
     item: Array  # [n]
@@ -91,14 +90,16 @@ class Events(NamedTuple):
     place: Array  # int32[n]: in the user's history
     clock: int  # of the first event
     latest_items: Array  # int32[RECENT_EVENTS + n]: items of the log's events up to the last one of the window
+    step: int  # from an event's clock to the next one's: 1, or 0 for queries, of which all have the same latest items
 
 
 @compiled
 def query_of(events: Events, k: int) -> Query:
     """Returns event k of a window as a query."""
-    latest = events.latest_items[k : k + RECENT_EVENTS]
-    user, place = np.int64(events.user[k]), np.int64(events.place[k])  # as in score_queries: one type to compile for
-    return Query(user, place, events.clock + k, events.time[k], latest)  # type: ignore[arg-type]
+    at = k * events.step
+    latest = events.latest_items[at : at + RECENT_EVENTS]
+    user, place = np.int64(events.user[k]), np.int64(events.place[k])  # as in explain.py: one type to compile for
+    return Query(user, place, events.clock + at, events.time[k], latest)  # type: ignore[arg-type]
 
 
 @compiled
@@ -340,7 +341,7 @@ def _scale_others(buffer: CandidateBuffer, size: int, rescaled: Array, factor: f
             buffer.probability[slot] *= factor
 
 
-@compiled
+@compiled(inline="always")
 def _mix_and_rescale(
     index: EventIndex,
     popularity: Popularity,
@@ -360,7 +361,7 @@ def _mix_and_rescale(
     return size, gates
 
 
-@compiled
+@compiled(inline="always")
 def score_query(
     index: EventIndex,
     popularity: Popularity,
@@ -388,7 +389,7 @@ def score_query(
     clear(buffer, size)
 
 
-@compiled
+@compiled(inline="always")
 def rank_query(
     index: EventIndex,
     popularity: Popularity,
@@ -550,8 +551,7 @@ def rank_events(
     step = len(events.item) // len(out)
     for k in range(start, stop):
         query, item = query_of(events, k * step), events.item[k * step]
-        given = query, buffer, item, added, blocks, k, weights, out[k]
-        rank_query(index, popularity, settings, networks, *given)
+        rank_query(index, popularity, settings, networks, query, buffer, item, added, blocks, k, weights, out[k])
         advance(popularity, settings, events, added, blocks, k, k + 1)
 
 
@@ -587,28 +587,10 @@ def score_events(
 ) -> None:
     """Scores the events start to stop - 1 of a window: out[n, C] for candidates [n, C], or out[n, I] where empty.
 
-    `popularity` is that before event `start`, and advances to `stop`.
+    `popularity` is that before event `start`, and advances to `stop`, unless the events are queries.
     """
     for k in range(start, stop):
         given = candidates[k] if len(candidates) else np.empty(0, np.int64)
         score_query(index, popularity, settings, networks, query_of(events, k), buffer, given, out[k])
-        count_popularity(popularity, settings.weight_growth, events.item[k : k + 1])
-
-
-@compiled
-def score_queries(
-    index: EventIndex,
-    popularity: Popularity,
-    settings: CountSettings,
-    networks: NetworkWeights,
-    user: Array,
-    time: Array,
-    buffer: CandidateBuffer,
-    candidates: Array,
-    out: Array,
-) -> None:
-    """Writes out[n, C] or out[n, I] for queries after all events of the index."""
-    for k in range(len(user)):
-        given = candidates[k] if len(candidates) else np.empty(0, np.int64)
-        query = Query(user[k], index.user_blocks[user[k], LENGTH], index.clock[0], time[k], index.latest_items)
-        score_query(index, popularity, settings, networks, query, buffer, given, out[k])
+        if events.step:
+            count_popularity(popularity, settings.weight_growth, events.item[k : k + 1])

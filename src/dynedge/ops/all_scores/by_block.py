@@ -16,7 +16,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from dynedge.ops.all_scores.cpu import BLOCK as CHUNK
 from dynedge.ops.decaying_columns import relative_to_chunks
@@ -61,12 +60,13 @@ class ItemBlocks(NamedTuple):
 
 def given_scores(scores: Tensor) -> tuple[WindowScores, ItemBlocks]:
     """Rows of scores [n, I], on any device, as they are; no columns: no scores."""
-    n, items = scores.shape
-    blocks, scores = -(-items // BLOCK), scores.detach().float()
-    padded = F.pad(scores, (0, blocks * BLOCK - items), value=-torch.inf)
-    bound = padded.view(n, blocks, BLOCK).amax(2)
+    scores = scores.detach().float()
+    whole = scores.shape[1] // BLOCK * BLOCK
+    largest = [scores[:, :whole].unflatten(1, (-1, BLOCK)).amax(2)] if whole else []  # type: ignore[no-untyped-call]
+    largest += [scores[:, whole:].amax(1, keepdim=True)] if whole < scores.shape[1] else []
+    bound = torch.cat(largest, 1) if largest else scores
     none, nothing = torch.empty(0).long(), torch.empty(0, 0)
-    return _window(None, bound, scores, nothing, nothing, none, none, nothing), _empty_blocks(blocks, 0, 0)
+    return _window(None, bound, scores, nothing, nothing, none, none, nothing), _empty_blocks(bound.shape[1], 0, 0)
 
 
 def block_scores(
@@ -159,14 +159,22 @@ def _fill_blocks(
                 items.bias[b, i - start] = embeddings[i, d]
                 for j in range(d):
                     items.vectors[b, d + j, i - start] = embeddings[i, j]
-        count = stop - start
         for j in range(items.vectors.shape[1]):
             if fixed <= j < d:
-                exponent = items.decaying[b, j - fixed, :count].max() - shift[j - fixed]
+                exponent = _range(items.decaying[b, j - fixed], stop - start)[1] - shift[j - fixed]
                 box[0, b, j], box[1, b, j] = 0, exp2(min(exponent, np.float32(0)))
             else:
-                box[0, b, j], box[1, b, j] = items.vectors[b, j, :count].min(), items.vectors[b, j, :count].max()
-        box[0, b, -1], box[1, b, -1] = items.bias[b, :count].min(), items.bias[b, :count].max()
+                box[0, b, j], box[1, b, j] = _range(items.vectors[b, j], stop - start)
+        box[0, b, -1], box[1, b, -1] = _range(items.bias[b], stop - start)
+
+
+@compiled
+def _range(numbers: Array, count: int) -> tuple[np.float32, np.float32]:
+    """Returns the smallest and the largest of the first `count` numbers."""
+    low = high = numbers[0]
+    for i in range(count):
+        low, high = min(low, numbers[i]), max(high, numbers[i])
+    return low, high
 
 
 @compiled
@@ -203,10 +211,8 @@ def _score_block(window: WindowScores, items: ItemBlocks, k: int, b: int) -> Non
         _write_powers(window, items, b, k // CHUNK)
     for i in range(BLOCK):
         items.scores[0, start + i] = items.bias[b, i]
-    if len(vectors) == d:
-        add_matmul_of_rows(items.scores, start, (0,), query, 0, (0,), vectors)
-    else:
-        add_matmul_of_rows(items.scores, start, (0,), query, 0, (0,), vectors[:d])
+    add_matmul_of_rows(items.scores, start, (0,), query, 0, (0,), vectors[:d])
+    if len(vectors) > d:
         add_matmul_of_rows(items.scores, start, (0,), query, d, (0,), vectors[d:])
 
 
