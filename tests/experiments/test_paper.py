@@ -85,7 +85,9 @@ def test_numbers_have_intervals(folder):
     paths = rows_of(folder / "table4.csv")
     assert [row["dnodes"] for row in paths] == ["0", "10", "20", "40", "80", "160", "320", "640"]
     assert float(paths[0]["algorithm2_path"]) == float(paths[0]["cut_path"]) >= 1
-    assert float(paths[-1]["algorithm2_path"]) == 1
+    shorter = [float(row["algorithm2_path"]) for row in paths]
+    assert shorter == sorted(shorter, reverse=True)
+    assert 1 <= shorter[-1] < shorter[0] / 10
     ladder = rows_of(folder / "table5.csv")
     assert [(row["n_users"], row["active_items"]) for row in ladder] == [("200", "1"), ("400", "1"), ("∞", "0")]
     assert ladder[-1]["mrr"] == next(row["mrr"] for row in systems if row["model"] == "edge-paper-small")

@@ -25,7 +25,7 @@ METHOD_STYLES = {  # colour, marker, line
 }
 METHOD_LABELS = {"best": "best (default)", "longest-path": "longest-path (Algorithm 2 of the EDGE paper)"}
 LINK = "#7C858F"
-SEARCHED = 1_000  # first events among which an example is looked for
+SEARCHED = 10_000  # first events among which an example is looked for
 INITIAL, PSI, PHI = "o", "s", "D"  # markers of what is read but not written by the events
 
 
