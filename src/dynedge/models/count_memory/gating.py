@@ -5,6 +5,8 @@ Legend: m examples, K candidates of each (the true item first), M sources (see c
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -18,8 +20,6 @@ from dynedge.utils.array_type import Array
 
 LR_SCALE = 5.0  # factor of the learning rate: a few hundred weights that decide everything, against the recurrence's
 MIN_DEVIATION = 0.1  # of an input: one that varies less in the sample may vary more later
-ALL = slice(None)
-Pair = tuple[Array, Array]
 _QUERY = slice(-QUERY_FEATURES, None)  # the last inputs
 
 
@@ -62,26 +62,27 @@ class Mixture(nn.Module):
                 self.mean[part] = inputs.mean(0)
                 self.scale[part] = 1 / inputs.std(0, correction=0).clamp_min(MIN_DEVIATION)
 
-    def _for_raw_inputs(self, layer: nn.Linear, inputs: slice = ALL) -> tuple[Tensor, Tensor]:
-        """Returns the weight and the bias with which a layer reads inputs that are not standardized."""
-        weight = layer.weight * self.scale[inputs]
-        return weight, layer.bias - weight @ self.mean[inputs]
-
-    @torch.no_grad()
     def weights(self) -> NetworkWeights:
         """Returns the weights as arrays, for the compiled kernels."""
 
-        gating: Pair = np.zeros((0, QUERY_FEATURES), np.float32), np.zeros(0, np.float32)
+        def array(tensor: Tensor) -> Array:  # a query takes little longer than a copy of everything
+            tensor = tensor.detach()
+            return tensor.numpy() if tensor.dtype == torch.float32 and tensor.is_cpu else tensor.float().cpu().numpy()
+
+        mean, scale = array(self.mean), array(self.scale)
+        gating = np.zeros((0, QUERY_FEATURES), np.float32), np.zeros(0, np.float32)
         if self.gating_in is not None:
-            gating = _arrays(*self._for_raw_inputs(self.gating_in, _QUERY))
+            layer = array(self.gating_in.weight), array(self.gating_in.bias)
+            gating = for_raw_inputs(*layer, mean[_QUERY], scale[_QUERY])
         rows, bias = np.zeros((0, self._item_inputs + QUERY_FEATURES), np.float32), np.zeros(0, np.float32)
         if self.rescaling_in is not None:
-            rows, bias = _arrays(*self._for_raw_inputs(self.rescaling_in))
-        second: Pair = np.zeros((0, len(bias)), np.float32), np.zeros(0, np.float32)
+            rows, bias = for_raw_inputs(array(self.rescaling_in.weight), array(self.rescaling_in.bias), mean, scale)
+        second = np.zeros((0, len(bias)), np.float32), np.zeros(0, np.float32)
         if self.rescaling_second is not None:
-            second = _arrays(self.rescaling_second.weight, self.rescaling_second.bias)
+            second = array(self.rescaling_second.weight), array(self.rescaling_second.bias)
         of_item, of_query = (np.ascontiguousarray(part) for part in np.split(rows, [self._item_inputs], 1))
-        gates, last = _arrays(self.gating_out, self.logits), _arrays(self.rescaling_out, self.rescaling_seen)
+        last = (array(part) for part in (self.rescaling_out, self.rescaling_seen))
+        gates = array(self.gating_out), array(self.logits)
         return NetworkWeights(*gating, *gates, of_item, of_query, bias, *second, *last)
 
     def loss(self, examples: Examples) -> tuple[Tensor, Tensor]:
@@ -95,8 +96,8 @@ class Mixture(nn.Module):
         probability, inputs = examples.probability.to(dtype), examples.inputs.to(dtype)
         logits = self.logits.expand(len(query), -1)
         if self.gating_in is not None:
-            layer = self._for_raw_inputs(self.gating_in, _QUERY)
-            logits = logits + F.linear(query, *layer).relu() @ self.gating_out.T
+            layer = self.gating_in.weight, self.gating_in.bias, self.mean[_QUERY], self.scale[_QUERY]
+            logits = logits + F.linear(query, *for_raw_inputs(*layer)).relu() @ self.gating_out.T
         weight = logits.masked_fill(~mask, -torch.inf).softmax(1)
         mixed = torch.log(torch.bmm(probability, weight[:, :, None]).squeeze(2).clamp_min(1e-30))
         rescaled = self.rescale(query, inputs, mixed.detach() + examples.log_weight.to(dtype))
@@ -106,7 +107,8 @@ class Mixture(nn.Module):
         """Returns [m, K]: the log probabilities plus the logarithms of the candidates' factors."""
         log_factor = self.rescaling_seen * inputs[:, :, SEEN_INPUT]
         if self.rescaling_in is not None:
-            weight, bias = self._for_raw_inputs(self.rescaling_in)
+            layer = self.rescaling_in
+            weight, bias = for_raw_inputs(layer.weight, layer.bias, self.mean, self.scale)
             of_item, of_query = torch.split(weight, [self._item_inputs, QUERY_FEATURES], 1)
             hidden = inputs @ of_item.T + (query @ of_query.T + bias)[:, None]
             is_candidate = (inputs != 0).any(2)  # what no context has seen is left as it is
@@ -116,6 +118,10 @@ class Mixture(nn.Module):
         return logits + log_factor
 
 
-def _arrays(first: Tensor, second: Tensor) -> Pair:
-    """float32 on the CPU; not copied where they are that: a query takes little longer than a copy of everything."""
-    return first.detach().float().cpu().numpy(), second.detach().float().cpu().numpy()
+def for_raw_inputs(weight: Any, bias: Any, mean: Any, scale: Any) -> tuple[Any, Any]:
+    """Returns the weight and the bias by which a layer of standardized inputs reads them as they are.
+
+    All are arrays, or all are tensors: weight [hidden, n], bias [hidden], mean and scale [n].
+    """
+    scaled = weight * scale
+    return scaled, bias - scaled @ mean
