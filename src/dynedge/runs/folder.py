@@ -52,7 +52,7 @@ COVERAGE, CURRENT_STATE = "coverage.safetensors", "current_state.safetensors"
 ADDED_IDS = "added_ids.json"  # of users and items that the current state has and the log has not
 RUN_INFO, ENV, README = "run_info.json", "env.json", "README.md"
 RUN_FILES = MODEL, STATE, COVERAGE, CURRENT_STATE, ADDED_IDS, RUN_INFO, ENV, IDS  # in the manifest
-FORMAT, VERSION = "dynedge-run", 5
+FORMAT, VERSION = "dynedge-run", 6
 UPDATE = "update"  # key of run_info.json: what `dynedge update` continued, and how
 
 

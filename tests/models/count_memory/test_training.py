@@ -1,14 +1,18 @@
 """Training the gating and rescaling networks: the examples, their cache, the loss."""
 
+import numpy as np
 import pytest
 import torch
 from models.count_memory.reference_counts import HALF_LIVES, make_memory
 from models.every_model import make_log
 
+from dynedge.data.log import EventLog
 from dynedge.models.base import Step
 from dynedge.models.count_memory import model as memory
-from dynedge.models.count_memory.collect_examples import NO_CANDIDATE, SAMPLED
+from dynedge.models.count_memory.candidates import allocate_buffer
+from dynedge.models.count_memory.collect_examples import NO_CANDIDATE, SAMPLED, TOP, _choose_candidates
 from dynedge.models.count_memory.config import CONTEXTS, StandaloneMemoryConfig
+from dynedge.models.count_memory.gating import MIN_DEVIATION
 
 
 def batches(model, log, end, first=0):
@@ -111,26 +115,83 @@ def test_threads_collect_the_same_examples(monkeypatch):
 
 @pytest.mark.parametrize(("users", "items"), [(8, 30), (20, 400)])
 def test_the_candidates_of_an_example_represent_all_items(users, items):
-    """Where none was left out, probabilities sum to one under every source; else under the uniform one."""
+    """Where none was left out, probabilities sum to one under every source."""
     log = make_log(events=400, users=users, items=items)
     model = make_memory(log, training_examples=400, windows=1).double()
     (batch,) = batches(model, log, 400)
     examples = batch.examples
     weight = examples.log_weight.double().exp()
     total = (examples.probability * weight[:, :, None]).sum(1)
-    is_complete = (examples.log_weight <= 0).all(1)
+    is_complete = ((examples.log_weight == 0) | (examples.log_weight == NO_CANDIDATE)).all(1)
     assert is_complete.any()
     assert (items > 100) == (not is_complete.all())
-    assert torch.allclose(total[:, 0], torch.ones(400, dtype=torch.float64), atol=1e-4)
     expected = examples.source_mask[is_complete].double()
     expected[0, 1 : 1 + len(HALF_LIVES)] = 0  # popularity before the first event
     assert torch.allclose(total[is_complete], expected, atol=1e-4)
-    for m in (~is_complete).nonzero().flatten().tolist():
-        unused = examples.log_weight[m] == NO_CANDIDATE
-        assert unused.sum() <= 1  # the true item may be one of the most probable
-        sampled = examples.log_weight[m] > 0
-        assert sampled.sum() == SAMPLED
-        assert len(set(examples.log_weight[m, sampled].tolist())) == 1
+
+
+def test_every_candidate_represents_one_on_average():
+    """The more probable ones are sampled more often, and weighted less."""
+    size, true_item, offsets = 300, 7, 20_000
+    buffer = allocate_buffer(size, size)
+    rng = np.random.default_rng(0)
+    buffer.items[:] = rng.permutation(size)
+    buffer.probability[:] = rng.random(size) ** 8 + 1e-3
+    represented, chosen_by = np.zeros(size), np.zeros(size)
+    for number in range(offsets):
+        items, log_weights = _choose_candidates(buffer, size, true_item, (number + 0.5) / offsets)
+        assert items[0] == true_item
+        assert len(items) == len(set(items)) <= 1 + TOP + SAMPLED
+        represented[items] += np.exp(log_weights) / offsets
+        chosen_by[items] += 1 / offsets
+    assert np.allclose(represented, 1, atol=0.05)
+    by_probability = buffer.items[np.argsort(-buffer.probability)]
+    always = by_probability[by_probability != true_item][:TOP]
+    assert np.allclose(chosen_by[always], 1)
+    assert chosen_by[by_probability[TOP + 1 : 60]].mean() > 3 * chosen_by[by_probability[-100:]].mean()
+
+
+@pytest.mark.parametrize(
+    "config", [{}, {"rescaling_second": 0}, {"gating_hidden": 0}, {"rescaling_hidden": 0}], ids=str
+)
+def test_the_kernels_read_the_inputs_as_they_are(config):
+    """Layers of standardized inputs, and the weights by which the kernels read them as they are."""
+    log = make_log(events=300)
+    model = memory.CountMemory.create(StandaloneMemoryConfig(windows=1, **config), log, 250, 0)
+    mixture, weights = model.mixture, model.mixture.weights()
+    (batch,) = batches(model, log, 250)
+    query, inputs = batch.examples.query_features, batch.examples.inputs.float()
+    assert (mixture.mean != 0).any()
+    assert mixture.scale.max() <= 1 / MIN_DEVIATION + 1e-6
+    both = torch.cat([inputs, query[:, None].expand(-1, inputs.shape[1], -1)], 2)
+    standardized = (both - mixture.mean) * mixture.scale
+    if mixture.rescaling_in is not None:
+        raw = both @ torch.from_numpy(np.concatenate([weights.rescaling_in, weights.rescaling_query], 1)).T
+        raw += torch.from_numpy(weights.rescaling_bias)
+        assert torch.allclose(raw, mixture.rescaling_in(standardized), atol=1e-5)
+    if mixture.gating_in is not None:
+        raw = query @ torch.from_numpy(weights.gating_in).T + torch.from_numpy(weights.gating_bias)
+        assert torch.allclose(raw, mixture.gating_in(standardized[:, 0, inputs.shape[2] :]), atol=1e-5)
+
+
+def test_inputs_are_standardized_by_training_events_alone():
+    log = make_log(events=300)
+    other = EventLog.from_arrays(
+        log.user,
+        np.where(np.arange(300) < 250, log.item, 0),
+        log.time,
+        num_users=log.num_users,
+        num_items=log.num_items,
+    )
+    models = [memory.CountMemory.create(StandaloneMemoryConfig(), one, 250, 0) for one in (log, other)]
+    for name in ("mean", "scale"):
+        assert torch.equal(*(getattr(model.mixture, name) for model in models))
+
+
+def test_without_training_events_inputs_stay_as_they_are():
+    model = memory.CountMemory.create(StandaloneMemoryConfig(), make_log(events=10), 0, 0)
+    assert (model.mixture.mean == 0).all()
+    assert (model.mixture.scale == 1).all()
 
 
 def test_both_networks_learn():

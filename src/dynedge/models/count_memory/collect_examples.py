@@ -1,8 +1,9 @@
 """Training examples of the gating and rescaling networks, sampled from the events in order.
 
 An example has the probability under every source of the true item, of the candidates that the current mixture ranks
-highest, of a sample of the remaining candidates, and of all items together that no context has seen. That is close to
-the full softmax: a sampled candidate is weighted by the number of candidates it represents.
+highest, of a sample of the remaining candidates, and of all items together that no context has seen. That is close
+to the full softmax: a sampled candidate is weighted by the number of candidates it represents. The more probable ones
+are sampled more often: where there are many, samples of equal chance have large weights and are overfitted.
 
 Legend: m sampled events, K candidates of each (the true item first), M sources in all.
 """
@@ -36,8 +37,9 @@ from dynedge.models.count_memory.scoring import (
 from dynedge.utils.array_type import Array
 from dynedge.utils.numba_compile import compiled
 
-TOP, SAMPLED = 38, 24
+TOP, SAMPLED = 16, 46
 CANDIDATES = 2 + TOP + SAMPLED  # K: the true item, the items no context has seen, the top, a sample of the rest
+SAMPLING_POWER = 0.75  # of a candidate's probability, to which its chance to be sampled is proportional
 NO_CANDIDATE = np.float32(-1e9)  # log weight of an unused place
 
 
@@ -124,27 +126,32 @@ def _choose_candidates(buffer: CandidateBuffer, size: int, true_item: int, offse
     threshold = np.float32(-1)
     if size > TOP:
         threshold = np.partition(mixed, size - TOP)[size - TOP]
-    rest = 0
-    is_top = np.zeros(size, np.bool_)
+    is_rest, total = np.zeros(size, np.bool_), 0.0
     for slot in range(size):
         if buffer.items[slot] == true_item:
             continue
         if mixed[slot] >= threshold and chosen <= TOP:
-            is_top[slot] = True
             items[chosen] = buffer.items[slot]
             chosen += 1
         else:
-            rest += 1
-    sample = min(rest, SAMPLED)
-    passed, taken = 0, 0
-    for slot in range(size):
-        if is_top[slot] or buffer.items[slot] == true_item:
-            continue
-        if taken < sample and passed >= int((taken + offset) * rest / sample):
-            items[chosen], log_weights[chosen] = buffer.items[slot], np.log(rest / sample)
+            is_rest[slot] = True
+            total += mixed[slot] ** SAMPLING_POWER
+    rest = np.flatnonzero(is_rest)
+    if len(rest) <= SAMPLED:
+        for other in rest:
+            items[chosen] = buffer.items[other]
             chosen += 1
+        return items[:chosen], log_weights[:chosen]
+    passed, taken = 0.0, 0  # systematic sampling: a point every total / SAMPLED, from a random start
+    for other in rest:
+        share, before = mixed[other] ** SAMPLING_POWER, taken
+        passed += share
+        while taken < SAMPLED and (taken + offset) * total < passed * SAMPLED:
             taken += 1
-        passed += 1
+        if taken > before:
+            items[chosen] = buffer.items[other]
+            log_weights[chosen] = np.log((taken - before) * total / (SAMPLED * share))
+            chosen += 1
     return items[:chosen], log_weights[:chosen]
 
 

@@ -58,6 +58,8 @@ MAX_COPIED = 2 << 30  # bytes of copies that threads have for themselves
 NO_LIMIT = 1 << 30
 MIN_EXAMPLES = 300  # examples of a window that is learned from after training: fewer, and their noise is learned
 CACHED_EXAMPLES = 40_000  # of such windows, 10 KB each
+STANDARDIZED_EVENTS = 200_000  # last training events that are counted for the scale of the networks' inputs …
+STANDARDIZED_SAMPLE = 1000  # … and those of their last quarter that are sampled
 COPIED_PER_EVENT = 1 << 18  # bytes: a low estimate of what is copied in the time that scoring an event takes
 
 Own = TypeVar("Own")
@@ -87,7 +89,18 @@ class CountMemory(Model, Growable, Explainable, Undoable, RemembersSeen):
     def create(cls, config: MemoryConfig, log: EventLog, train_end: int, seed: int) -> Self:
         model = super().create(config, log, train_end, seed)
         model._seed = seed
+        model._standardize_inputs(log, train_end)
         return model
+
+    def _standardize_inputs(self, log: EventLog, train_end: int) -> None:
+        """By a sample of the last training events: earlier ones would have more empty contexts than later events."""
+        if self.mixture.gating_in is None and self.mixture.rescaling_in is None:
+            return
+        first = max(0, train_end - STANDARDIZED_EVENTS)
+        sampled = max(first, train_end - (train_end - first) // 4)
+        state = self.start()
+        self.observe(Window(log, range(first, sampled)), state)
+        self.mixture.standardize(self._collect(Window(log, range(sampled, train_end)), 0, STANDARDIZED_SAMPLE, state))
 
     # ---- state
 
