@@ -131,9 +131,8 @@ class TrainingStep:
         except RuntimeError as error:
             self._capturable = self._sharing = None
             self._captured.clear()  # the memory they hold is needed now
-            generator.graphsafe_set_state(
-                random_state
-            )  # a failed capture leaves its own unusable: dropout would fail
+            # A failed capture leaves the generator's state unusable: dropout would fail.
+            generator.graphsafe_set_state(random_state)
             first = error.__context__ or error  # the end of a failed capture fails too
             for failed in (first, error):  # their frames hold the step's graph, which belongs to the capture's stream
                 clear_frames(failed.__traceback__)

@@ -224,7 +224,7 @@ def _root_gradients(grad: Tensor, parent_grads: Tensor, levels: Levels) -> Tenso
     rows, d = grad.shape
     out = torch.empty_like(grad)
     if rows:
-        width = _tile_width(d, torch.bfloat16)
+        width = min(64, max(16, triton.next_power_of_2(d)))
         triton_kernels.root_gradients[(triton.cdiv(rows, 32),)](
             out, parent_grads, levels.children, rows, levels.first_written, D=d, BM=32, BK=width
         )
