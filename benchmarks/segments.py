@@ -84,26 +84,32 @@ def measure_speed(args: argparse.Namespace) -> None:
         if args.on is None:
             args.on = Path(folder) / "log"
             synthesize("ml-25m-like", args.on, events=int(args.events), quiet=True)
-        results = [launch(args, world) for world in map(int, args.world.split(","))]
-    first = results[0]
+        worlds = map(int, args.world.split(","))
+        first = launch(args, next(worlds))
+        print_head(first, args.segments)
+        print_speed(first, first)
+        for world in worlds:
+            print_speed(launch(args, world), first)
+
+
+def print_head(first: dict[str, Any], segments: int) -> None:
     print(
-        f"{first['events']:,} events, {first['window_events']:,} per window, S = {args.segments}, "
-        f"{first['steps']} steps"
+        f"{first['events']:,} events, {first['window_events']:,} per window, S = {segments}, {first['steps']} steps"
     )
+    phases = "   ".join(f"{name:>9}" for name in PHASES)
+    print(f"W   events/s   efficiency   {phases}   MB/step: sent  predicted   MB/epoch")
+
+
+def print_speed(result: dict[str, Any], first: dict[str, Any]) -> None:
+    """Prints a row; its efficiency is relative to the first one."""
+    efficiency = result["rate"] / first["rate"] * first["world"] / result["world"]
+    shares = "   ".join(f"{100 * result[name]:8.1f}%" for name in PHASES)
+    sent, predicted, epoch = (result[name] / 1e6 for name in ("step_bytes", "predicted", "epoch_bytes"))
     print(
-        "W   events/s   efficiency   "
-        + "   ".join(f"{name:>9}" for name in PHASES)
-        + "   MB/step: sent  predicted   MB/epoch"
+        f"{result['world']:<3} {result['rate']:9,.0f}   {efficiency:10.2f}   {shares}   "
+        f"{sent:13.2f}  {predicted:9.2f}   {epoch:8.1f}",
+        flush=True,
     )
-    for result in results:
-        efficiency = result["rate"] / first["rate"] * first["world"] / result["world"]
-        shares = "   ".join(f"{100 * result[name]:8.1f}%" for name in PHASES)
-        sent, predicted, epoch = (result[name] / 1e6 for name in ("step_bytes", "predicted", "epoch_bytes"))
-        print(
-            f"{result['world']:<3} {result['rate']:9,.0f}   {efficiency:10.2f}   {shares}   "
-            f"{sent:13.2f}  {predicted:9.2f}   {epoch:8.1f}",
-            flush=True,
-        )
 
 
 def launch(args: argparse.Namespace, world: int) -> dict[str, Any]:
