@@ -52,6 +52,16 @@ def test_times_in_different_units_are_warned_of(cli_run, tmp_path, times, warned
     assert (code, "numbers in different units" in err) == (0, warned)
 
 
+def test_appended_times_in_another_unit_are_warned_of(cli_run, tmp_path):
+    for name, times in (("first", [1_500_000_000_000]), ("more", [1_500_000_001, 1_500_000_001_000])):
+        rows = "".join(f"u,i,{time}\n" for time in times)
+        (tmp_path / f"{name}.csv").write_text(f"user_id,item_id,timestamp\n{rows}")
+    _, _, err = cli_run("prepare", tmp_path / "first.csv", "--out", tmp_path / "log")
+    assert "units" not in err
+    code, _, err = cli_run("append", tmp_path / "log", tmp_path / "more.csv", "--late", "merge")
+    assert (code, "numbers in different units" in err) == (0, True)
+
+
 def test_append(cli_run, tmp_path, csv_file):
     cli_run("prepare", csv_file, "--out", tmp_path / "log")
     before = json.loads(cli_run("info", tmp_path / "log", "--json")[1])
