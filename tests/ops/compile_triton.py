@@ -123,7 +123,8 @@ def main() -> None:
         (adam, "ROWS_BY_DEVICE", "row_step"),
         (adam, "DENSE_BY_DEVICE", "dense_steps"),
         (adam, "COALESCE_BY_DEVICE", "coalesce"),
-        (adam, "SQUARES_BY_DEVICE", "sum_of_squares"),
+        (adam, "COALESCE_ALL_BY_DEVICE", "coalesce_all"),
+        (adam, "CLIP_BY_DEVICE", "clip_scale"),
     ):
         module = import_module(f"{package.__name__}.triton")
         getattr(package, table)["cpu"] = getattr(module, function)
