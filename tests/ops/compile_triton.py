@@ -45,6 +45,7 @@ TYPES = {
     torch.float32: "fp32",
     torch.float64: "fp64",
     torch.bfloat16: "bf16",
+    torch.int8: "i8",
     torch.int32: "i32",
     torch.int64: "i64",
     torch.bool: "i1",
@@ -112,6 +113,7 @@ def main() -> None:
         module.uses_triton = lambda tensor: True
     for package, table, function in (
         (read_states, "BY_DEVICE", "read_states"),
+        (read_states, "STORE_BY_DEVICE", "store_states"),
         (gather_linear, "LINEAR_BY_DEVICE", "gather_linear"),
         (gather_linear, "ROWS_BY_DEVICE", "gather_rows"),
         (all_scores, "BY_DEVICE", "all_scores"),

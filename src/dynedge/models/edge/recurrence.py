@@ -400,9 +400,10 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
     def _roots(self, index: WindowIndex, phi: Tensor | None, state: State) -> Tensor:
         """The rows of the arena that no event of the window writes."""
         tables = self.entity_table(0, state), self.entity_table(1, state)
-        # An active entity is an entry only after training: no gradient for ψ there.
+        # An active entity is an entry only after training: no gradient for ψ there, and none for ξ of active ones.
         entries = [table._replace(psi=table.psi.detach()) for table in tables]
-        groups = [((*entries, *tables)[k], ids) for k, ids in enumerate(index.roots) if k < 2 or len(ids)]
+        active = [table._replace(xi=table.xi.detach()) for table in tables]
+        groups = [((*entries, *active)[k], ids) for k, ids in enumerate(index.roots) if k < 2 or len(ids)]
         return read_states(groups, phi)
 
     def _gaps(self, time: Tensor, previous: Tensor) -> Tensor:
