@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from dynedge.ops.column_sum.triton import column_sum
+from dynedge.ops.column_sum.triton import column_sum, relu_backward
 from dynedge.ops.gather_linear import triton_kernels
 from dynedge.ops.matmul import matmul
 from dynedge.ops.segment_sum.triton import readers, segment_sum, sorted_index, sum_by_row
@@ -51,10 +51,13 @@ class _GatherLinear(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         x, weight, out = ctx.saved_tensors
-        grad = torch.ops.aten.threshold_backward(grad, out, 0) if ctx.relu else grad
         grad = grad.contiguous().to(x.dtype)
+        of_bias = None
+        if ctx.relu:
+            grad, of_bias = relu_backward(grad, out)
+        elif ctx.needs_input_grad[3]:
+            of_bias = column_sum(grad)
         of_w = matmul(grad.T, x)[:, : ctx.width] if ctx.needs_input_grad[2] else None
-        of_bias = column_sum(grad) if ctx.needs_input_grad[3] else None
         needed = ctx.needs_input_grad[4:]
         of_x, column, of_tables = torch.mm(grad, weight) if any(needed) else None, 0, list[Tensor | None]()
         for need, index, (shape, dtype) in zip(needed, ctx.indices, ctx.tables, strict=True):

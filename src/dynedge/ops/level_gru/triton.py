@@ -228,10 +228,10 @@ def _root_gradients(grad: Tensor, parent_grads: Tensor, levels: Levels) -> Tenso
     if rows:
         width = min(64, max(16, triton.next_power_of_2(d)))
         triton_kernels.root_gradients[(triton.cdiv(rows, 32),)](
-            out, parent_grads, levels.children, rows, levels.first_written, D=d, BM=32, BK=width
+            out, grad, parent_grads, levels.children, rows, levels.first_written, D=d, BM=32, BK=width
         )
-    segment_sum(parent_grads.view(-1, d), levels.psi_readers, levels.psi_keys, out)
-    return out.add_(grad)
+    segment_sum(parent_grads.view(-1, d), levels.psi_readers, levels.psi_keys, out, add=True)
+    return out
 
 
 def _tile_width(d: int, dtype: torch.dtype) -> int:
