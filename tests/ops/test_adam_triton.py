@@ -35,7 +35,7 @@ def test_row_step(shape: tuple[int, int]) -> None:
 
 
 def test_dense_steps() -> None:
-    """Parameters of several blocks, of a few numbers and of none, with learning rates and step counts of their own."""
+    """Parameters of several blocks, of a few numbers and of none, with their own learning rates and step counts."""
     torch.manual_seed(0)
     shapes, rates, scale = [(1030,), (3, 5), (0, 4), (64, 32)], [0.01, 0.1, 0.01, 0.001], torch.tensor(0.7)
     values = [torch.randn(shape) for shape in shapes]

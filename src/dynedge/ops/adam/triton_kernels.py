@@ -98,8 +98,8 @@ def dense_steps(
 ):
     """One step of all whole parameters.
 
-    table int64[parameters, 7]: addresses of a parameter's value, moments, step count t and learning rate; then where its
-    gradient starts in `grads`, and its size. blocks int32[programs, 2]: a program's parameter and block in it.
+    table int64[parameters, 7]: addresses of a parameter's value, moments, step count t and learning rate; then where
+    its gradient starts in `grads`, and its size. blocks int32[programs, 2]: a program's parameter and block in it.
     """
     row = table + 7 * tl.load(blocks + 2 * tl.program_id(0))
     i = tl.load(blocks + 2 * tl.program_id(0) + 1) * BM + tl.arange(0, BM)
@@ -122,7 +122,7 @@ def table_keys(rows, keys, count, offset, BM: tl.constexpr):
 
 @triton.jit(do_not_specialize=["count", "offset"], do_not_specialize_on_alignment=["rows", "keys", "sums"])
 def table_rows(keys, rows, sums, count, offset, D: tl.constexpr, BM: tl.constexpr, BD: tl.constexpr):
-    """The inverse of table_keys for sorted keys; the sum of those of no row, the first of `sums` then, becomes zero."""
+    """The inverse of table_keys for sorted keys; the sum of those of no row, the first one then, becomes zero."""
     i = tl.program_id(0) * BM + tl.arange(0, BM)
     tl.store(rows + i, tl.load(keys + i, mask=i < count, other=0).to(tl.int64) - offset - 1, mask=i < count)
     if tl.program_id(0) == 0:

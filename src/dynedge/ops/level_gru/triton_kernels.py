@@ -330,7 +330,7 @@ def backward(
 def root_gradients(
     out, grad, parent_grads, children, rows, first_written, D: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr
 ):
-    """out [rows, d]: gradients of rows that no level writes, `grad` and those from their children. ψ rows have none."""
+    """out [rows, d]: gradients of rows that no level writes, `grad` and those from children, which ψ has none of."""
     row = tl.program_id(0) * BM + tl.arange(0, BM)
     valid = row < rows
     own = tl.load(children + 2 * row.to(tl.int64), mask=valid, other=-1)

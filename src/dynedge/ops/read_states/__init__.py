@@ -1,4 +1,4 @@
-"""read_states: vectors of entities at a window's start, with gradient where they are learned; store_states at its end.
+"""read_states: vectors of entities at a window's start, with gradient where they are learned.
 
 Legend: N entities of a side, d width of a state, P active entities of a side, q entities read.
 

@@ -34,7 +34,7 @@ class Readers(NamedTuple):
 
 @remember
 def readers(index: Tensor, rows: int, distinct: bool) -> Readers:
-    """Of a table of `rows` rows, by the index int[N]; negative entries read none. `distinct`: no row is read twice."""
+    """Of a table of `rows` rows, by index int[N]; negative entries read none. `distinct`: none is read twice."""
     positions = torch.arange(len(index), dtype=torch.int32, device=index.device)
     single = torch.full((rows + 1,), -1, dtype=torch.int32, device=index.device)  # the last one is a dummy
     if distinct:
