@@ -130,7 +130,8 @@ class _SampledSoftmax(torch.autograd.Function):
                 num_stages=1,
             )
         query_grad = query_grad[0] if splits == 1 else query_grad.sum(0).to(query.dtype)
-        ctx.save_for_backward(query_grad, state_grads, id_grads, bonus_grad, listed_grad, item, row, updated_rows)
+        ctx.save_for_backward(query_grad, state_grads, id_grads, bonus_grad, listed_grad, item, updated_rows)
+        ctx.row = row  # not saved, which would lose its remembered readers
         ctx.candidates, ctx.programs_per_chunk = candidates, CHUNK // block
         ctx.sizes = rows, len(outside), None if id_embeddings is None else len(id_embeddings)
         return losses.sum()
@@ -138,10 +139,10 @@ class _SampledSoftmax(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        query_grad, state_grads, id_grads, bonus_grad, listed_grad, item, row, updated_rows = ctx.saved_tensors
+        query_grad, state_grads, id_grads, bonus_grad, listed_grad, item, updated_rows = ctx.saved_tensors
         rows, outside, num_ids = ctx.sizes
         grads = _Gradients(ctx.candidates, ctx.programs_per_chunk, updated_rows, grad)
-        pool_grads = grads.of_pool(state_grads, row, rows, outside)
+        pool_grads = grads.of_pool(state_grads, ctx.row, rows, outside)
         id_grad = None if num_ids is None else grads.of_ids(id_grads, item, num_ids)
         bonus_grad = bonus_grad.mul_(grad) if ctx.needs_input_grad[4] else None
         of_listed = (listed_grad * grad).unbind() if ctx.needs_input_grad[5] else (None, None)
