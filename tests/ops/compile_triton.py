@@ -38,6 +38,7 @@ from dynedge.ops import (
     read_states,
     rows_before,
 )
+from dynedge.ops.item_ranks import triton as item_ranks
 from dynedge.training.optimizer import Adam
 
 TARGET = GPUTarget("cuda", 90, 32)
@@ -130,6 +131,7 @@ def main() -> None:
     ):
         module = import_module(f"{package.__name__}.triton")
         getattr(package, table)["cpu"] = getattr(module, function)
+    item_ranks.count(torch.zeros(5, 500), torch.zeros(5, dtype=torch.int64))
     log = make_log()
     for name, config in CONFIGS.items():
         model = recurrence.Recurrence.create(config, log, len(log), 0)
