@@ -38,6 +38,7 @@ from dynedge.ops import (
     read_states,
     rows_before,
 )
+from dynedge.ops.item_ranks import triton as item_ranks
 from dynedge.training.optimizer import Adam
 
 TARGET = GPUTarget("cuda", 90, 32)
@@ -45,6 +46,7 @@ TYPES = {
     torch.float32: "fp32",
     torch.float64: "fp64",
     torch.bfloat16: "bf16",
+    torch.int8: "i8",
     torch.int32: "i32",
     torch.int64: "i64",
     torch.bool: "i1",
@@ -112,6 +114,7 @@ def main() -> None:
         module.uses_triton = lambda tensor: True
     for package, table, function in (
         (read_states, "BY_DEVICE", "read_states"),
+        (read_states, "STORE_BY_DEVICE", "store_states"),
         (gather_linear, "LINEAR_BY_DEVICE", "gather_linear"),
         (gather_linear, "ROWS_BY_DEVICE", "gather_rows"),
         (all_scores, "BY_DEVICE", "all_scores"),
@@ -123,10 +126,12 @@ def main() -> None:
         (adam, "ROWS_BY_DEVICE", "row_step"),
         (adam, "DENSE_BY_DEVICE", "dense_steps"),
         (adam, "COALESCE_BY_DEVICE", "coalesce"),
-        (adam, "SQUARES_BY_DEVICE", "sum_of_squares"),
+        (adam, "COALESCE_ALL_BY_DEVICE", "coalesce_all"),
+        (adam, "CLIP_BY_DEVICE", "clip_scale"),
     ):
         module = import_module(f"{package.__name__}.triton")
         getattr(package, table)["cpu"] = getattr(module, function)
+    item_ranks.count(torch.zeros(5, 500), torch.zeros(5, dtype=torch.int64))
     log = make_log()
     for name, config in CONFIGS.items():
         model = recurrence.Recurrence.create(config, log, len(log), 0)

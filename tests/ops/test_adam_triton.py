@@ -6,7 +6,7 @@ import pytest
 import torch
 from ops.triton_interpreter import DEVICE
 
-from dynedge.ops.adam import reference, triton
+from dynedge.ops.adam import DenseUpdate, reference, triton
 
 pytestmark = pytest.mark.slow
 
@@ -34,20 +34,42 @@ def test_row_step(shape: tuple[int, int]) -> None:
         torch.testing.assert_close(got.cpu().double(), right, rtol=1e-5, atol=1e-6)
 
 
-def test_dense_step_and_sum_of_squares() -> None:
+def test_dense_steps() -> None:
+    """Parameters of several blocks, of a few numbers and of none, with their own learning rates and step counts."""
     torch.manual_seed(0)
-    value, scale = torch.randn(1030), torch.tensor(0.7)
-    actual = [part.to(DEVICE) for part in (value, torch.zeros(1030), torch.zeros(1030))]
-    expected = [part.double() for part in (value, torch.zeros(1030), torch.zeros(1030))]
-    for count in range(1, 4):
-        grad = torch.randn(1030)
-        reference.dense_step(expected[0], grad.double(), *expected[1:], count, LR, scale.double())
-        triton.dense_step(actual[0], grad.to(DEVICE), *actual[1:], count, LR.to(DEVICE), scale.to(DEVICE))
-    for got, right in zip(actual, expected, strict=True):
-        torch.testing.assert_close(got.cpu().double(), right, rtol=1e-5, atol=1e-6)
-    grads = [torch.randn(5, 3), torch.zeros(0, 4), torch.randn(7)]
-    total = triton.sum_of_squares([part.to(DEVICE) for part in grads])
-    torch.testing.assert_close(total.cpu(), reference.sum_of_squares(grads), rtol=1e-6, atol=0)
+    shapes, rates, scale = [(1030,), (3, 5), (0, 4), (64, 32)], [0.01, 0.1, 0.01, 0.001], torch.tensor(0.7)
+    values = [torch.randn(shape) for shape in shapes]
+    parts = [[value, torch.zeros_like(value), torch.zeros_like(value)] for value in values]
+    actual = [[part.clone().to(DEVICE) for part in three] for three in parts]
+    expected = [[part.double() for part in three] for three in parts]
+    steps = [torch.tensor(count, device=DEVICE) for count in (0, 7, 0, 1)]
+    lrs = [torch.tensor(rate, dtype=torch.float64, device=DEVICE) for rate in rates]
+    for _ in range(3):
+        grads = [torch.randn(shape) for shape in shapes]
+        for three, grad, rate, count in zip(expected, grads, rates, steps, strict=True):
+            reference.dense_step(
+                three[0], grad.double(), *three[1:], count.cpu() + 1, torch.tensor(rate), scale.double()
+            )
+        updates = [
+            DenseUpdate(three[0], grad.to(DEVICE), *three[1:], count, lr)
+            for three, grad, count, lr in zip(actual, grads, steps, lrs, strict=True)
+        ]
+        triton.dense_steps(updates, scale.to(DEVICE))
+    assert [int(count) for count in steps] == [3, 10, 0, 4]
+    for three, right in zip(actual, expected, strict=True):
+        for got, wanted in zip(three, right, strict=True):
+            torch.testing.assert_close(got.cpu().double(), wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("max_norm", "more"), [(1.0, 0.0), (100.0, 2.5), (1, 1e6)])
+def test_clip_scale(max_norm: float, more: float) -> None:
+    grads = [torch.randn(5, 3), torch.zeros(0, 4), torch.randn(7), *torch.randn(70, 2)]
+    total, scale = triton.clip_scale([part.to(DEVICE) for part in grads], max_norm, more)
+    right = reference.sum_of_squares(grads) + more
+    torch.testing.assert_close(total.cpu(), right, rtol=1e-6, atol=0)
+    torch.testing.assert_close(scale.cpu(), (max_norm / right.sqrt()).clamp(max=1.0), rtol=1e-5, atol=0)
+    grads[2][3] = torch.nan
+    assert all(part.isnan() for part in triton.clip_scale([part.to(DEVICE) for part in grads], max_norm, more))
 
 
 @pytest.mark.parametrize("size", [7, 50, 4000])
@@ -63,3 +85,21 @@ def test_coalesce_sums_repeated_rows(size: int) -> None:
     assert sorted(keys[heads].tolist()) == rows[rows >= 0].unique().tolist()
     torch.testing.assert_close(torch.zeros(size, 5).index_copy(0, keys[heads], sums[heads]), expected)
     assert not sums[~heads].any()
+
+
+def test_tables_are_coalesced_together() -> None:
+    """Also one without entries, one without a row, a wider one; negative rows are skipped."""
+    torch.manual_seed(0)
+    grads = []
+    for size, entries, d in ((7, 90, 5), (50, 0, 5), (3, 4, 5), (40, 30, 9), (4000, 90, 5), (9, 8, 9)):
+        rows = torch.randint(-2, min(size, 40), (entries,))
+        rows[: entries if size == 3 else 0] = -1
+        grads.append(torch.sparse_coo_tensor(rows[None], torch.randn(entries, d), (size, d), check_invariants=False))
+    together = triton.coalesce_all([grad.to(DEVICE) for grad in grads])
+    for grad, got in zip(grads, together, strict=True):
+        rows, values, keys, sums = grad._indices()[0], grad._values(), got._indices()[0].cpu(), got._values().cpu()
+        expected = torch.zeros(grad.shape).index_add(0, rows[rows >= 0], values[rows >= 0])
+        heads = (keys >= 0) & (torch.diff(keys, prepend=torch.tensor([-9])) != 0)
+        assert got.is_coalesced() and sorted(keys[heads].tolist()) == rows[rows >= 0].unique().tolist()
+        torch.testing.assert_close(torch.zeros(grad.shape).index_copy(0, keys[heads], sums[heads]), expected)
+        assert not sums[~heads].any()

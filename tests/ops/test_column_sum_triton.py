@@ -7,7 +7,7 @@ import torch
 from ops.triton_interpreter import DEVICE
 
 from dynedge.ops.column_sum import reference
-from dynedge.ops.column_sum.triton import column_sum
+from dynedge.ops.column_sum.triton import column_sum, relu_backward
 
 pytestmark = pytest.mark.slow
 
@@ -22,3 +22,14 @@ def test_sums(shape: tuple[int, int]) -> None:
 def test_of_some_columns() -> None:
     x = torch.randn(70, 9)
     torch.testing.assert_close(column_sum(x.to(DEVICE)[:, 2:7]).cpu(), x[:, 2:7].sum(0), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("n", "c"), [(0, 3), (1, 1), (70, 5), (200, 130)])
+def test_relu_backward(n: int, c: int, kind: torch.dtype) -> None:
+    torch.manual_seed(0)
+    grad, activated = torch.randn(n, c).to(kind), torch.randn(n, c).relu().to(kind)
+    expected = reference.relu_backward(grad, activated)
+    masked, sums = (part.cpu() for part in relu_backward(grad.to(DEVICE), activated.to(DEVICE)))
+    assert torch.equal(masked, expected[0]) and sums.dtype == torch.float32
+    torch.testing.assert_close(sums, expected[1], rtol=1e-5, atol=1e-4)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from ops.triton_interpreter import DEVICE
 
-from dynedge.ops.read_states import EntityTable, reference, triton
+from dynedge.ops.read_states import EntityTable, LastEvents, StoredStates, reference, triton
 
 pytestmark = pytest.mark.slow
 
@@ -35,3 +35,23 @@ def test_values_and_gradients(d: int) -> None:
     actual[2] = torch.zeros(active, d).index_add(0, rows[rows >= 0].cpu(), values[rows >= 0].cpu())
     for got, right in zip(actual, expected, strict=True):
         torch.testing.assert_close(got.cpu(), right, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("d", "written", "ended"), [(5, 50, 33), (64, 0, 40), (100, 1, 0), (16, 33, 70)])
+@pytest.mark.parametrize("kind", [torch.int32, torch.int64])
+def test_states_are_stored(d: int, written: int, ended: int, kind: torch.dtype) -> None:
+    """As many states as last events, more or fewer; everything else stays."""
+    torch.manual_seed(0)
+    arena, entities, rows = torch.randn(60, d), torch.randperm(70)[:written], torch.randint(60, (written,))
+    last = LastEvents(torch.randperm(70)[:ended], torch.rand(ended).double(), torch.randint(9, (ended,)))
+    tables = torch.randn(70, d), torch.rand(70) < 0.3, torch.rand(70).double(), torch.randint(9, (70,))
+    for has_item in (True, False):
+        results = []
+        for module, device in ((reference, "cpu"), (triton, DEVICE)):
+            own = [part.clone().to(device) for part in tables]
+            index = [part.to(device, kind) for part in (entities, rows)]
+            of_last = LastEvents(last.entity.to(device, kind), last.time.to(device), last.item.to(device, kind))
+            table = StoredStates(*own[:3], own[3] if has_item else None)
+            module.store_states(table, *index, arena.to(device), of_last)
+            results.append([part.cpu() for part in own])
+        assert all(torch.equal(*pair) for pair in zip(*results, strict=True))

@@ -27,6 +27,7 @@ from dynedge.evaluation.bootstrap import standard_errors
 from dynedge.evaluation.negatives import evaluation_negatives
 from dynedge.models.base import Model, State
 from dynedge.models.capabilities import Calibrated, capable
+from dynedge.ops.host_to_device import placed, to_host
 from dynedge.ops.item_ranks import ranks_on_device
 from dynedge.utils.array_type import Array
 from dynedge.utils.prefetch import prefetch_map
@@ -40,6 +41,7 @@ CHUNK_SCORES = 1 << 25  # maximum number of scores held at once: events × items
 ALIGNED = 64  # chunks are a multiple of it where they can be: kernels prefer full vectors
 GPU_CHUNK, GPU_SCORES = 65_536, 1 << 27  # the same on a GPU, which takes milliseconds to launch a chunk
 GPU_THREADS = 8  # prepare chunks ahead
+GPU_AHEAD = 2  # chunks that a GPU is given before the ranks of an earlier one are read
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,9 +93,10 @@ def chunks(
             excluded = (rows, columns) if len(rows) else None
         elif batch is not None:
             candidates = candidate_items(window, protocol, device)
-        true = (
-            torch.from_numpy(window.item.astype(np.int64)) if candidates is None else torch.zeros(len(window)).long()
-        )
+        if candidates is None:
+            true = torch.from_numpy(window.item.astype(np.int64))
+        else:
+            true = torch.zeros(len(window), dtype=torch.int64, device=device)
         yield Chunk(window, batch, candidates, true, excluded)
 
 
@@ -114,20 +117,20 @@ def rank_events(
 
     `max_events` bounds a chunk: it changes the memory used, not the result.
     The processes of a `group` take turns in ranking chunks and observe the others' events; `shares` as in `chunks`.
-    `on_progress` is called with each chunk's number of events. On a GPU a chunk's ranks are read while the next one
-    is computed.
+    `on_progress` is called with each chunk's number of events. On a GPU a chunk's ranks are read while later ones
+    are computed.
     """
-    ranks, pending = np.zeros(len(events)), deque[tuple[range, Tensor]]()
+    ranks, pending = np.zeros(len(events)), deque[tuple[range, Callable[[], Array]]]()
 
     def read(leave: int) -> None:
         while len(pending) > leave:
             positions, chunk_ranks = pending.popleft()
-            ranks[positions.start - events.start : positions.stop - events.start] = chunk_ranks.cpu().numpy()
+            ranks[positions.start - events.start : positions.stop - events.start] = chunk_ranks()
 
     for chunk in chunks(model, log, events, protocol, max_events, shares, group):
         if chunk.batch is not None:
-            pending.append((chunk.window.events, _rank(model, chunk, state)))
-            read(leave=int(model.device.type == "cuda"))
+            pending.append((chunk.window.events, to_host(_rank(model, chunk, state))))
+            read(leave=GPU_AHEAD if model.device.type == "cuda" else 0)
         else:
             model.observe(chunk.window, state)
         on_progress(len(chunk.window))
@@ -208,5 +211,5 @@ def candidate_items(window: Window, protocol: str, device: torch.device | str = 
     count = PROTOCOLS[protocol]
     if count is None:
         return None
-    true = torch.from_numpy(window.item.astype(np.int64)).to(device)
+    true = placed(window.item.astype(np.int64), device)
     return torch.cat([true[:, None], evaluation_negatives(window.events, true, window.log.num_items, count)], 1)

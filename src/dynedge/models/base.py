@@ -260,7 +260,7 @@ class Model(nn.Module, ABC):
         """
 
     def rank(self, batch: Any, candidates: Tensor | None, true: Tensor, state: State) -> Tensor:
-        """float64[n]: ranks of the columns `true` int64[n] by `score` (ops/item_ranks.py); advances the state."""
+        """float64[n]: ranks of the columns `true` int64[n] by `score` (ops/item_ranks); advances the state."""
         scores = self.score(batch, candidates, state)
         return ranks_on_device(scores, true.to(scores.device))
 

@@ -52,7 +52,8 @@ def candidates_of_chunks(
         row_outside = per_chunk(torch.arange(index.rows, index.rows + len(outside), device=device).view_as(negatives))
     rows, moves = rows_op.rows_before(item_rows(index), items, CHUNK * torch.arange(chunks, device=device))
     placed = torch.where(rows >= 0, rows, row_outside)
-    return ChunkCandidates(items, placed, moves, outside, all_items=negatives is None, chunks_per_sample=share)
+    distinct = not len(index.roots[3])  # only ψ is read by several events
+    return ChunkCandidates(items, placed, moves, outside, negatives is None, share, distinct)
 
 
 def candidate_columns(

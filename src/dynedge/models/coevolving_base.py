@@ -23,7 +23,7 @@ from dynedge.models.entity_rows import Rows
 from dynedge.models.ring_buffer import SIDES
 from dynedge.models.state_checks import check_names, check_tensor
 from dynedge.models.window_index import WindowIndex
-from dynedge.ops.read_states import EntityTable, read_states
+from dynedge.ops.read_states import EntityTable, StoredStates, read_states, store_states
 from dynedge.utils.array_type import Array
 
 ENTITY_TENSORS = *(f"{name}{part}" for name in SIDES for part in ("", "_moved", "_time")), "last_item"
@@ -100,11 +100,9 @@ class CoevolvingModel(DynamicModel, HasStates):
     @torch.no_grad()
     def advance(self, index: WindowIndex, forward: Forward, state: State) -> None:
         for side, name in enumerate(SIDES):
-            entities, last = index.roots[side].long(), index.last[side]
-            state[name].index_copy_(0, entities, forward.arena.index_select(0, index.exits[side]))
-            state[f"{name}_moved"].index_fill_(0, entities, True)
-            state[f"{name}_time"].index_copy_(0, last.entity.long(), last.time)
-        state["last_item"].index_copy_(0, index.last[0].entity.long(), index.last[0].item.long())
+            last_item = state["last_item"] if side == 0 else None
+            table = StoredStates(state[name], state[f"{name}_moved"], state[f"{name}_time"], last_item)
+            store_states(table, index.roots[side], index.exits[side], forward.arena.detach(), index.last[side])
 
     # ---- features of an event
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -34,7 +34,7 @@ class Forward(NamedTuple):
 
     query: Tensor  # [n, D]: of each event's user, from what came before it
     arena: Tensor  # [R, d]: vectors in the numbering of the window's schedule; those of items are scored
-    extra: tuple[Tensor, ...] = ()  # what `advance` needs besides
+    extra: tuple[Any, ...] = ()  # what `advance` or the loss needs besides
 
 
 class DynamicModel(Model):

@@ -18,21 +18,13 @@ from dynedge.data.windows import Window
 from dynedge.ops.dispatch import uses_triton
 from dynedge.ops.host_to_device import to_device
 from dynedge.ops.level_gru import device_arrays, device_schedule
+from dynedge.ops.read_states import LastEvents
 from dynedge.plan.schedule import NO_ROW, Schedule
 from dynedge.utils.array_type import Array
 from dynedge.utils.numba_compile import compiled
 
 if TYPE_CHECKING:
     from dynedge.models.edge.score_lists import ListedCandidates, ScoreLists
-
-
-@dataclass(frozen=True, eq=False)
-class LastEvents:
-    """The last event of each user, or of each item, of the window."""
-
-    entity: Tensor  # int64
-    time: Tensor  # float64
-    item: Tensor  # int64: the event's item
 
 
 @dataclass(frozen=True, eq=False)

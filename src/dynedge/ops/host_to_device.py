@@ -1,7 +1,9 @@
-"""Copies a window's arrays to the device; to a GPU as one pinned buffer, in one asynchronous copy."""
+"""Copies between host and device; to a GPU a window's arrays are one pinned buffer, in one asynchronous copy."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -29,9 +31,35 @@ def to_device(arrays: dict[str, Array], device: torch.device, packed: bool) -> d
 
     def view(name: str, part: Array) -> Tensor:
         own = buffer[starts[name] : starts[name] + part.nbytes]
-        return own.view(torch.from_numpy(part[:0]).dtype).view(part.shape)
+        return own.view(_tensor_type(part.dtype)).view(part.shape)
 
     return {name: view(name, part) for name, part in parts.items()}
+
+
+def placed(array: Array, device: torch.device | str) -> Tensor:
+    """An array on the device, without waiting for a GPU."""
+    tensor = torch.from_numpy(array)
+    return tensor.pin_memory().to(device, non_blocking=True) if torch.device(device).type == "cuda" else tensor
+
+
+def to_host(tensor: Tensor) -> Callable[[], Array]:
+    """Starts to copy a tensor to the host; the function waits for that alone, not for what a GPU was given since."""
+    if not tensor.is_cuda:
+        return tensor.numpy
+    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    host.copy_(tensor, non_blocking=True)
+    copied = torch.cuda.current_stream(tensor.device).record_event()
+
+    def wait() -> Array:
+        copied.synchronize()
+        return np.asarray(host)
+
+    return wait
+
+
+@cache
+def _tensor_type(kind: np.dtype[Any]) -> torch.dtype:
+    return torch.from_numpy(np.empty(0, kind)).dtype
 
 
 def _with_integers(array: Array, integer: type[np.signedinteger[Any]]) -> Array:

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
-from dynedge.ops.adam import DenseUpdate, coalesce, dense_steps, row_step, sum_of_squares
+from dynedge.ops.adam import DenseUpdate, clip_scale, coalesce, coalesce_all, dense_steps, row_step
 
 # Sparse gradients come from autograd, so their indices are valid; torch warns unless the check is set explicitly.
 torch.sparse.check_sparse_tensor_invariants.disable()  # type: ignore[no-untyped-call]
@@ -65,22 +66,20 @@ class Adam:
         totals = []
         for group, parameters in self.clip_groups.items():
             given = [p for name, p in parameters.items() if p.grad is not None and name not in measured]
-            values = [self._coalesced(parameter) for parameter in given]
-            if not values:
+            if not given:
                 continue
-            total = sum_of_squares(values)
-            totals.append(total + squares[group] if group in squares else total)
-            self._grad_scale[group] = (max_norm / (totals[-1].sqrt() + 1e-6)).clamp_(max=1.0)
+            values = self._coalesced(given)
+            total, self._grad_scale[group] = clip_scale(values, max_norm, squares.get(group, 0.0))
+            totals.append(total)
         return sum(totals[1:], totals[0]).sqrt() if totals else torch.zeros(())
 
-    def _coalesced(self, parameter: nn.Parameter) -> Tensor:
-        """The numbers of its gradient: repeated rows are summed first, since the norm is over the sums."""
-        grad = parameter.grad
-        assert grad is not None
-        if not grad.is_sparse:
-            return grad
-        parameter.grad = coalesce(grad)
-        return parameter.grad._values()
+    def _coalesced(self, parameters: list[nn.Parameter]) -> list[Tensor]:
+        """The numbers of their gradients: repeated rows are summed first, since the norm is over the sums."""
+        sparse = [p for p in parameters if cast(Tensor, p.grad).is_sparse]
+        for parameter, grad in zip(sparse, coalesce_all([cast(Tensor, p.grad) for p in sparse]), strict=True):
+            parameter.grad = grad
+        grads = [cast(Tensor, parameter.grad) for parameter in parameters]
+        return [grad._values() if grad.is_sparse else grad for grad in grads]
 
     @torch.no_grad()
     def step(self) -> None:

@@ -403,3 +403,16 @@ def test_mimn_follows_its_equations(length):
         hidden = mlp.event(history_sum) + mlp.candidate(candidate) + mlp.product(history_sum * candidate)
         hidden = hidden + model.memory_out(from_memory) + model.channels_out(from_channels)
         assert torch.allclose(mlp.out(hidden.relu())[0], expected)
+
+
+@pytest.mark.parametrize("name", [*SEQUENCES, "gsasrec", "craft"])
+def test_an_encoding_does_not_depend_on_where_vectors_are(name):
+    """Rows of one table for all events, or of a table for each event, as training on a GPU has them."""
+    torch.manual_seed(0)
+    model = MODELS[name].model(replace(MODELS[name].config(), history_length=6), LogShape.of(make_log())).eval()
+    history, vectors = torch.randint(0, 40, (11, 6)), torch.randn(40, model.config.dim)
+    mask = torch.arange(6) < torch.randint(0, 7, (11, 1))
+    columns = torch.arange(6).expand_as(history)
+    shared, own = model.encode_history(history, mask, vectors), model.encode_history(columns, mask, vectors[history])
+    for one, other in zip(*((part,) if torch.is_tensor(part) else part for part in (shared, own)), strict=True):
+        torch.testing.assert_close(one, other)

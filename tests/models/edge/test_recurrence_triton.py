@@ -100,6 +100,7 @@ def test_losses_gradients_and_states_equal_those_on_the_cpu(name: str, monkeypat
         monkeypatch.setattr(module, "uses_triton", lambda tensor: True)
     for package, table, function in (
         (read_states, "BY_DEVICE", "read_states"),
+        (read_states, "STORE_BY_DEVICE", "store_states"),
         (gather_linear, "LINEAR_BY_DEVICE", "gather_linear"),
         (gather_linear, "ROWS_BY_DEVICE", "gather_rows"),
         (bucket_values, "BY_DEVICE", "bucket_values"),
@@ -109,7 +110,8 @@ def test_losses_gradients_and_states_equal_those_on_the_cpu(name: str, monkeypat
         (adam, "ROWS_BY_DEVICE", "row_step"),
         (adam, "DENSE_BY_DEVICE", "dense_steps"),
         (adam, "COALESCE_BY_DEVICE", "coalesce"),
-        (adam, "SQUARES_BY_DEVICE", "sum_of_squares"),
+        (adam, "COALESCE_ALL_BY_DEVICE", "coalesce_all"),
+        (adam, "CLIP_BY_DEVICE", "clip_scale"),
     ):
         triton = __import__(f"{package.__name__}.triton", fromlist=[function])
         monkeypatch.setitem(getattr(package, table), "cpu", getattr(triton, function))

@@ -404,7 +404,7 @@ def rank_query(
     weights: Array,
     out: Array,
 ) -> None:
-    """Writes out[W]: the rank of an item among all items, as ops/item_ranks.py has it from a row of scores.
+    """Writes out[W]: the rank of an item among all items, as ops/item_ranks has it from a row of scores.
 
     Scores are log(probability) + weight · added, for each of the weights; where nothing is added, probabilities.
     """

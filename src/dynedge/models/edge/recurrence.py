@@ -54,7 +54,7 @@ from dynedge.ops.candidate_scores import ItemUpdates, candidate_scores
 from dynedge.ops.decayed_counts import decayed_counts
 from dynedge.ops.decaying_columns import as_powers
 from dynedge.ops.dispatch import uses_triton
-from dynedge.ops.gather_linear import GatherPart, gather_linear, gather_rows
+from dynedge.ops.gather_linear import GatherPart, gather_linear, rows_of, table_and_parts
 from dynedge.ops.list_log_sum import ListedRows, list_log_sum
 from dynedge.ops.read_states import EntityTable, read_states
 from dynedge.ops.sampled_softmax import ListedScores, LossInputs, ScoreBonus, sampled_softmax
@@ -400,9 +400,10 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
     def _roots(self, index: WindowIndex, phi: Tensor | None, state: State) -> Tensor:
         """The rows of the arena that no event of the window writes."""
         tables = self.entity_table(0, state), self.entity_table(1, state)
-        # An active entity is an entry only after training: no gradient for ψ there.
+        # An active entity is an entry only after training: no gradient for ψ there, and none for ξ of active ones.
         entries = [table._replace(psi=table.psi.detach()) for table in tables]
-        groups = [((*entries, *tables)[k], ids) for k, ids in enumerate(index.roots) if k < 2 or len(ids)]
+        active = [table._replace(xi=table.xi.detach()) for table in tables]
+        groups = [((*entries, *active)[k], ids) for k, ids in enumerate(index.roots) if k < 2 or len(ids)]
         return read_states(groups, phi)
 
     def _gaps(self, time: Tensor, previous: Tensor) -> Tensor:
@@ -428,12 +429,23 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
         return Evolved(arena, phi, items, users, gaps)
 
     def forward_window(self, index: WindowIndex, state: State) -> Forward:
-        """`extra` holds the gates of the events' lists, and φ of the window's d-nodes, if there are any."""
+        """`extra` holds the gates of the events' lists; then φ of the window's d-nodes and the part that reads the
+        states which φ should equal, if there are any."""
         arena, phi, items, users, gaps = self._evolve(index, state)
-        inputs = [(arena, index.reads[0]), (items, index.last_place), *((one, None) for one in users + gaps[:1])]
-        last = self._last_item_vectors(index, arena, state) if self.config.copy_path else None
+        last_items = self.last_items(index, state) if self.config.copy_path else None
+        copied = [] if phi is None else [index.targets]
+        if last_items is not None:
+            copied.append(rows_before(index, last_items.clamp_min(0)[:, None], self.arange(len(last_items)))[:, 0])
+        distinct = not len(index.roots[2])  # only ψ is read by several events
+        arena, (own, *parts) = table_and_parts(
+            arena, index.reads[0], copied, distinct=distinct, triton=index.uses_triton
+        )
+        inputs = [own, (items, index.last_place), *((one, None) for one in users + gaps[:1])]
+        last = None
+        if last_items is not None:
+            last = self._last_item_vectors(last_items, copied[-1], rows_of(parts[-1]), state)
         query, gates = self._split(self.head.of_rows(inputs if last is None else [*inputs, (last, None)]), last)
-        return Forward(query, arena, (gates,) if phi is None else (gates, phi))
+        return Forward(query, arena, (gates,) if phi is None else (gates, phi, parts[0]))
 
     def _split(self, out: Tensor, last: Tensor | None) -> tuple[Tensor, Tensor]:
         """(queries, gates of the lists) of the head's output and of the last items' vectors."""
@@ -444,16 +456,13 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
     def query_width(self) -> int:
         return self.config.dim * (1 if self.candidate is None else 2)
 
-    def _last_item_vectors(self, index: WindowIndex, arena: Tensor, state: State) -> Tensor:
-        """[n, D]: state, as it is just before the event, and id embedding of the user's last item; 0 without one."""
-        item = self.last_items(index, state)
-        rows = rows_before(index, item.clamp_min(0)[:, None], self.arange(len(item)))[:, 0]
-        states = torch.where(
-            (rows >= 0)[:, None],
-            gather_rows(arena, rows.clamp_min(0)),
-            self.entity_states(1, item.clamp_min(0), state),
-        )
-        return self._with_ids(states, item)
+    def _last_item_vectors(self, item: Tensor, rows: Tensor, in_window: Tensor, state: State) -> Tensor:
+        """[n, D]: state, as it is just before the event, and id embedding of the user's last item; 0 without one.
+
+        `item` int64[n], −1: none; `in_window` [n, d] are their states where the window has touched them (rows ≥ 0).
+        """
+        outside = self.entity_states(1, item.clamp_min(0), state)
+        return self._with_ids(torch.where((rows >= 0)[:, None], in_window, outside), item)
 
     def _with_ids(self, states: Tensor, item: Tensor) -> Tensor:
         """States of items followed by their id embeddings; 0 for item −1."""
@@ -604,8 +613,8 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
         total = window_loss = self.window_loss(batch, forward, state, step)
         residual = torch.zeros(())
         if batch.dnodes:
-            targets = gather_rows(forward.arena, batch.targets)
-            penalty, residual = self.dnode_constraint.penalty(self._phi_rows(batch), forward.extra[1], targets)
+            _, phi, targets = forward.extra
+            penalty, residual = self.dnode_constraint.penalty(self._phi_rows(batch), phi, rows_of(targets))
             total = window_loss + penalty
         self.advance(batch, forward, state)
         written = forward.arena.detach()[batch.rows - len(batch.place) :]

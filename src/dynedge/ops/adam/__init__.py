@@ -16,7 +16,7 @@ from dynedge.ops.adam import cpu, reference
 from dynedge.ops.adam.reference import DenseUpdate
 from dynedge.ops.dispatch import prefer_triton
 
-__all__ = ["DenseUpdate", "coalesce", "dense_steps", "row_step", "sum_of_squares"]
+__all__ = ["DenseUpdate", "clip_scale", "coalesce", "coalesce_all", "dense_steps", "row_step"]
 
 TRITON = "dynedge.ops.adam.triton"
 DENSE_BY_DEVICE: dict[str, Callable[..., None]] = {
@@ -31,9 +31,23 @@ COALESCE_BY_DEVICE: dict[str, Callable[..., Tensor]] = {
     "cpu": cpu.coalesce,
     "cuda": prefer_triton(TRITON, "coalesce", reference.coalesce),
 }
-SQUARES_BY_DEVICE: dict[str, Callable[..., Tensor]] = {
-    "cpu": cpu.sum_of_squares,
-    "cuda": prefer_triton(TRITON, "sum_of_squares", reference.sum_of_squares, lambda grads: grads[0]),
+SQUARES_BY_DEVICE: dict[str, Callable[..., Tensor]] = {"cpu": cpu.sum_of_squares}
+
+
+def _coalesce_each(grads: Sequence[Tensor]) -> list[Tensor]:
+    return [coalesce(grad) for grad in grads]
+
+
+def _clip_scale(grads: Sequence[Tensor], max_norm: float, more: float) -> tuple[Tensor, Tensor]:
+    total = SQUARES_BY_DEVICE.get(grads[0].device.type, reference.sum_of_squares)(grads) + more
+    return total, (max_norm / (total.sqrt() + 1e-6)).clamp_(max=1.0)
+
+
+COALESCE_ALL_BY_DEVICE: dict[str, Callable[..., list[Tensor]]] = {
+    "cuda": prefer_triton(TRITON, "coalesce_all", _coalesce_each, lambda grads: grads[0]),
+}
+CLIP_BY_DEVICE: dict[str, Callable[..., tuple[Tensor, Tensor]]] = {
+    "cuda": prefer_triton(TRITON, "clip_scale", _clip_scale, lambda grads, *_: grads[0]),
 }
 
 
@@ -61,6 +75,13 @@ def coalesce(grad: Tensor) -> Tensor:
     return grad if grad.is_coalesced() else COALESCE_BY_DEVICE.get(grad.device.type, reference.coalesce)(grad)
 
 
-def sum_of_squares(grads: Sequence[Tensor]) -> Tensor:
-    """Sum of the squares of all numbers, a float64 scalar on the gradients' device."""
-    return SQUARES_BY_DEVICE.get(grads[0].device.type, reference.sum_of_squares)(grads)
+def coalesce_all(grads: Sequence[Tensor]) -> list[Tensor]:
+    """`coalesce` of each, on a GPU of small ones together."""
+    if all(grad.is_coalesced() for grad in grads):
+        return list(grads)
+    return COALESCE_ALL_BY_DEVICE.get(grads[0].device.type, _coalesce_each)(grads)
+
+
+def clip_scale(grads: Sequence[Tensor], max_norm: float, more: float = 0.0) -> tuple[Tensor, Tensor]:
+    """(sum of the squares of all numbers plus `more`, factor that clips their norm to max_norm), float64 scalars."""
+    return CLIP_BY_DEVICE.get(grads[0].device.type, _clip_scale)(grads, max_norm, more)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from itertools import accumulate, pairwise
 
 import torch
 import triton
@@ -15,6 +16,8 @@ from dynedge.ops.segment_sum.triton import segment_sum, segment_sum_at_heads, ta
 
 ROW_BLOCK = 16  # rows per program
 DENSE_BLOCK = 1024  # numbers of a whole parameter per program
+KEY_BLOCK = 1024  # entries of a sparse gradient per program
+MAX_TOGETHER = 1 << 18  # entries of sparse gradients up to which copying them costs less than launches
 MAX_STEPS = 1 << 15  # from which 1 − β2^t is 1 in float32
 
 
@@ -26,26 +29,80 @@ def _corrections(device: torch.device) -> Tensor:
 
 
 def dense_steps(updates: Sequence[DenseUpdate], scale: Tensor) -> None:
+    """As in the package, in float32, in one launch for all parameters, after one that joins their gradients."""
+    updates = [update for update in updates if update.value.numel()]
     torch._foreach_add_([update.steps for update in updates], 1)
-    for update in updates:
-        dense_step(*update, scale)
+    device = scale.device
+    places = tuple((u.value.numel(), *(part.data_ptr() for part in (*u[:1], *u[2:]))) for u in updates)
+    table, blocks = _dense_table(places, device)
+    grads = torch.cat([update.grad.reshape(-1) for update in updates])
+    triton_kernels.dense_steps[(len(blocks),)](
+        *(table, blocks, grads, scale, _corrections(device)),
+        MAX_STEPS=MAX_STEPS,
+        BETA1=BETA1,
+        BETA2=BETA2,
+        EPSILON=EPSILON,
+        BM=DENSE_BLOCK,
+    )
 
 
-def dense_step(
-    value: Tensor, grad: Tensor, mean: Tensor, square: Tensor, count: Tensor | int, lr: Tensor, scale: Tensor
-) -> None:
-    """As in the package, in float32."""
-    size = value.numel()
-    if size:
-        count = torch.as_tensor(count, device=value.device)
-        triton_kernels.dense_step[(triton.cdiv(size, DENSE_BLOCK),)](
-            *(value.detach(), grad.contiguous(), mean, square, scale, _corrections(value.device), count, size, lr),
-            MAX_STEPS=MAX_STEPS,
-            BETA1=BETA1,
-            BETA2=BETA2,
-            EPSILON=EPSILON,
-            BM=DENSE_BLOCK,
-        )
+@cache
+def _dense_table(places: tuple[tuple[int, ...], ...], device: torch.device) -> tuple[Tensor, Tensor]:
+    """The tables that the kernel reads, given size and addresses of each parameter.
+
+    Made in the first step, which is launched: while a CUDA graph is captured nothing can be copied from the host.
+    """
+    rows, blocks, start = [], [], 0
+    for number, (size, *addresses) in enumerate(places):
+        rows.append([*addresses, start, size])
+        blocks += [[number, block] for block in range(triton.cdiv(size, DENSE_BLOCK))]
+        start += size
+    return torch.tensor(rows, device=device), torch.tensor(blocks, dtype=torch.int32, device=device)
+
+
+def coalesce_all(grads: Sequence[Tensor]) -> list[Tensor]:
+    """`coalesce` of each; small tables of rows of the same width are sorted and summed together."""
+    together: dict[int, list[int]] = {}  # by width
+    for k, grad in enumerate(grads):
+        if grad.sparse_dim() == grad.dense_dim() == 1 and not grad.is_coalesced():
+            together.setdefault(grad.shape[1], []).append(k)
+    out: list[Tensor | None] = [None] * len(grads)
+    for members in together.values():
+        parts = [grads[k] for k in members]
+        entries, rows = sum(part._nnz() for part in parts), sum(len(part) + 1 for part in parts)
+        if len(members) > 1 and 0 < entries <= MAX_TOGETHER and rows < 2**31:
+            for k, grad in zip(members, _coalesce_together(parts), strict=True):
+                out[k] = grad
+    return [
+        done if done is not None else grad if grad.is_coalesced() else coalesce(grad)
+        for grad, done in zip(grads, out, strict=True)
+    ]
+
+
+def _coalesce_together(grads: Sequence[Tensor]) -> list[Tensor]:
+    sizes, d = [grad._nnz() for grad in grads], grads[0].shape[1]
+    keys = torch.empty(sum(sizes), dtype=torch.int32, device=grads[0].device)
+    rows, starts = torch.empty_like(keys, dtype=torch.int64), [0, *accumulate(sizes)]
+    offsets = [0, *accumulate(len(grad) + 1 for grad in grads)]
+    pieces = [slice(*piece) for piece in pairwise(starts)]
+    for grad, at, offset in zip(grads, pieces, offsets, strict=False):
+        if count := grad._nnz():
+            grid = (triton.cdiv(count, KEY_BLOCK),)
+            triton_kernels.table_keys[grid](grad._indices()[0].contiguous(), keys[at], count, offset, BM=KEY_BLOCK)
+    ordered, order = torch.sort(keys, stable=True)
+    sums = segment_sum_at_heads(torch.cat([grad._values() for grad in grads]), order, ordered)
+    for count, at, offset in zip(sizes, pieces, offsets, strict=False):
+        if count:
+            triton_kernels.table_rows[(triton.cdiv(count, KEY_BLOCK),)](
+                *(ordered[at], rows[at], sums[at], count, offset),
+                D=d,
+                BM=KEY_BLOCK,
+                BD=triton.next_power_of_2(d),
+            )
+    return [
+        torch.sparse_coo_tensor(rows[at][None], sums[at], grad.shape, check_invariants=False, is_coalesced=True)
+        for grad, at in zip(grads, pieces, strict=True)
+    ]
 
 
 def coalesce(grad: Tensor) -> Tensor:
@@ -68,10 +125,14 @@ def coalesce(grad: Tensor) -> Tensor:
     return torch.sparse_coo_tensor(keys[None].long(), sums, grad.shape, check_invariants=False, is_coalesced=True)
 
 
-def sum_of_squares(grads: Sequence[Tensor]) -> Tensor:
-    """As in the package, in two launches for all gradients."""
-    norms = torch._foreach_norm([grad for grad in grads if grad.numel()])
-    return torch.stack(norms).double().square_().sum() if norms else torch.zeros(())
+def clip_scale(grads: Sequence[Tensor], max_norm: float, more: float) -> tuple[Tensor, Tensor]:
+    """As in the package, in a few launches for all gradients."""
+    norms = [norm.view(1) for norm in torch._foreach_norm([grad for grad in grads if grad.numel()])]
+    total, scale = torch.empty(2, dtype=torch.float64, device=grads[0].device).unbind()
+    triton_kernels.clip_scale[(1,)](
+        torch.cat([grads[0].new_empty(0), *norms]), total, scale, len(norms), max_norm, more, BM=64
+    )
+    return total, scale
 
 
 def row_step(

@@ -78,26 +78,68 @@ def row_step(
         _update(value, mean, square, g, offset, mask, rate[:, None], square_scale[:, None], BETA1, BETA2, EPSILON)
 
 
-@triton.jit(do_not_specialize=["count"])
-def dense_step(
-    value,
-    grad,
-    mean,
-    square,
+@triton.jit
+def _float32(address):
+    return address.to(tl.pointer_type(tl.float32))
+
+
+@triton.jit
+def dense_steps(
+    table,
+    blocks,
+    grads,
     scale,
     corrections,
-    steps,
-    count,
-    lr,
     MAX_STEPS: tl.constexpr,
     BETA1: tl.constexpr,
     BETA2: tl.constexpr,
     EPSILON: tl.constexpr,
     BM: tl.constexpr,
 ):
-    """One step of a whole parameter; `steps` is t."""
-    rate, square_scale = _corrected_rates(tl.load(steps) + tl.zeros([1], tl.int64), lr, corrections, MAX_STEPS)
-    i = tl.program_id(0) * BM + tl.arange(0, BM)
-    valid = i < count
-    g = tl.load(scale).to(tl.float32) * tl.load(grad + i, mask=valid, other=0.0).to(tl.float32)
+    """One step of all whole parameters.
+
+    table int64[parameters, 7]: addresses of a parameter's value, moments, step count t and learning rate; then where
+    its gradient starts in `grads`, and its size. blocks int32[programs, 2]: a program's parameter and block in it.
+    """
+    row = table + 7 * tl.load(blocks + 2 * tl.program_id(0))
+    i = tl.load(blocks + 2 * tl.program_id(0) + 1) * BM + tl.arange(0, BM)
+    valid = i < tl.load(row + 6)
+    steps = tl.load(tl.load(row + 3).to(tl.pointer_type(tl.int64)))
+    lr = tl.load(row + 4).to(tl.pointer_type(tl.float64))
+    rate, square_scale = _corrected_rates(steps + tl.zeros([1], tl.int64), lr, corrections, MAX_STEPS)
+    g = tl.load(scale).to(tl.float32) * tl.load(grads + tl.load(row + 5) + i, mask=valid, other=0.0)
+    value, mean, square = _float32(tl.load(row)), _float32(tl.load(row + 1)), _float32(tl.load(row + 2))
     _update(value, mean, square, g, i, valid, rate, square_scale, BETA1, BETA2, EPSILON)
+
+
+@triton.jit(do_not_specialize=["count", "offset"], do_not_specialize_on_alignment=["rows", "keys"])
+def table_keys(rows, keys, count, offset, BM: tl.constexpr):
+    """keys of a table's rows among those of several tables: those of no row (−1) come first."""
+    i = tl.program_id(0) * BM + tl.arange(0, BM)
+    row = tl.maximum(tl.load(rows + i, mask=i < count, other=0), -1)
+    tl.store(keys + i, (row + 1 + offset).to(tl.int32), mask=i < count)
+
+
+@triton.jit(do_not_specialize=["count", "offset"], do_not_specialize_on_alignment=["rows", "keys", "sums"])
+def table_rows(keys, rows, sums, count, offset, D: tl.constexpr, BM: tl.constexpr, BD: tl.constexpr):
+    """The inverse of table_keys for sorted keys; the sum of those of no row, the first one then, becomes zero."""
+    i = tl.program_id(0) * BM + tl.arange(0, BM)
+    tl.store(rows + i, tl.load(keys + i, mask=i < count, other=0).to(tl.int64) - offset - 1, mask=i < count)
+    if tl.program_id(0) == 0:
+        col = tl.arange(0, BD)
+        is_no_row = tl.load(keys + tl.zeros([BD], tl.int32)) == offset
+        tl.store(sums + col, tl.zeros([BD], tl.float32), mask=(col < D) & is_no_row)
+
+
+@triton.jit(do_not_specialize=["count", "max_norm", "more"], do_not_specialize_on_alignment=["scale"])
+def clip_scale(norms, total, scale, count, max_norm, more, BM: tl.constexpr):
+    """total: `more` plus the sum of the squares of norms; scale: min(1, max_norm / √total). float64."""
+    squares = tl.zeros([BM], tl.float64)
+    for low in range(0, count, BM):
+        i = low + tl.arange(0, BM)
+        norm = tl.load(norms + i, mask=i < count, other=0.0).to(tl.float64)
+        squares += norm * norm
+    square = more + tl.sum(squares, 0)
+    tl.store(total, square)
+    limit = max_norm / (tl.sqrt(square) + 1e-6)
+    tl.store(scale, tl.where(limit >= 1.0, 1.0, limit))  # not a number if the norm is none

@@ -22,6 +22,7 @@ def candidate_scores(inputs: ScoreInputs) -> Tensor:
     if len(updates.items):
         numbers = torch.arange(len(updates.items), dtype=torch.int32, device=out.device)
         slot.index_copy_(0, updates.items.long(), numbers)
+    width = triton.next_power_of_2(d)
     triton_kernels.score_candidates[(n,)](
         *(out, query.contiguous(), candidates.contiguous(), table.xi.contiguous(), *table[1:], arena),
         *(
@@ -36,8 +37,8 @@ def candidate_scores(inputs: ScoreInputs) -> Tensor:
         d=d,
         DECAYING=0 if decay is None else decay.shape[1],
         BC=CANDIDATES,
-        BK=triton.next_power_of_2(d),
+        BK=width,
         HAS_IDS=id_embeddings is not None,
-        num_warps=4,
+        num_warps=max(1, width // 64),  # a warp reads all rows at once, and none waits for another
     )
     return out

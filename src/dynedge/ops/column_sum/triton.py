@@ -17,11 +17,24 @@ PROGRAMS = 264  # at most, per block of columns
 
 def column_sum(x: Tensor) -> Tensor:
     """As reference.column_sum; the columns of a row are adjacent."""
+    return _sum(x, None, None)
+
+
+def relu_backward(grad: Tensor, activated: Tensor) -> tuple[Tensor, Tensor]:
+    """As reference.relu_backward, in one pass; the columns of a row are adjacent."""
+    masked = torch.empty_like(activated, memory_format=torch.contiguous_format)
+    return masked, _sum(grad, activated.contiguous(), masked)
+
+
+def _sum(x: Tensor, activated: Tensor | None, masked: Tensor | None) -> Tensor:
     n, c = x.shape
     assert x.stride(1) == 1 or c == 1
     if not (n and c):
         return x.new_zeros(c, dtype=torch.float32)
     partial = x.new_empty((min(PROGRAMS, triton.cdiv(n, ROWS)), c), dtype=torch.float32)
+    relu = (x, x) if activated is None or masked is None else (activated, masked)
     grid = len(partial), triton.cdiv(c, COLUMNS)
-    triton_kernels.sum_rows[grid](x, partial, n, c, x.stride(0), BM=ROWS, BK=COLUMNS)
+    triton_kernels.sum_rows[grid](
+        x, *relu, partial, n, c, x.stride(0), BM=ROWS, BK=COLUMNS, HAS_RELU=activated is not None
+    )
     return partial.sum(0)

@@ -7,12 +7,31 @@ import triton.language as tl
 
 
 @triton.jit(do_not_specialize=["rows"])
-def sum_rows(x, partial, rows, columns, stride, BM: tl.constexpr, BK: tl.constexpr):
-    """partial [programs, columns]: each program's sum of the rows it reads."""
+def sum_rows(
+    x,
+    activated,
+    masked,
+    partial,
+    rows,
+    columns,
+    stride,
+    BM: tl.constexpr,
+    BK: tl.constexpr,
+    HAS_RELU: tl.constexpr,
+):
+    """partial [programs, columns]: each program's sum of the rows it reads.
+
+    HAS_RELU: rows of x are gradients of `activated`, the output of a ReLU; what passes it is written to `masked`.
+    """
     col = tl.program_id(1) * BK + tl.arange(0, BK)
     total = tl.zeros([BM, BK], tl.float32)
     for low in range(tl.program_id(0) * BM, rows, tl.num_programs(0) * BM):
         row = low + tl.arange(0, BM)
         mask = (row < rows)[:, None] & (col < columns)[None, :]
-        total += tl.load(x + row.to(tl.int64)[:, None] * stride + col[None, :], mask=mask, other=0.0).to(tl.float32)
+        value = tl.load(x + row.to(tl.int64)[:, None] * stride + col[None, :], mask=mask, other=0.0)
+        if HAS_RELU:
+            place = row.to(tl.int64)[:, None] * columns + col[None, :]
+            value = tl.where(tl.load(activated + place, mask=mask, other=0.0) <= 0, 0.0, value)
+            tl.store(masked + place, value, mask=mask)
+        total += value.to(tl.float32)
     tl.store(partial + tl.program_id(0) * columns + col, tl.sum(total, 0), mask=col < columns)

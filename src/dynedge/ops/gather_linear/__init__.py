@@ -11,13 +11,15 @@ the backward pass the gradients of those are summed first. A row's bits do not d
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from importlib import import_module
 
+import torch
 from torch import Tensor
 
 from dynedge.ops.dispatch import prefer_triton
 from dynedge.ops.gather_linear import cpu, reference
 
-__all__ = ["GatherPart", "gather_linear", "gather_rows"]
+__all__ = ["GatherPart", "gather_linear", "gather_rows", "rows_of", "table_and_parts"]
 
 GatherPart = tuple[Tensor, Tensor | None]  # a table [R, c], and the rows to read, int64[n]
 
@@ -43,3 +45,24 @@ def gather_linear(parts: Sequence[GatherPart], w: Tensor, bias: Tensor, *, relu:
 def gather_rows(x: Tensor, index: Tensor) -> Tensor:
     """x[index], [n, c]; in the backward pass, gradients of rows that occur twice are summed in order."""
     return ROWS_BY_DEVICE.get(x.device.type, reference.gather_rows)(x, index)
+
+
+def rows_of(part: GatherPart) -> Tensor:
+    """The rows of a part of gather_linear."""
+    x, index = part
+    return x if index is None else gather_rows(x, index)
+
+
+def table_and_parts(
+    x: Tensor, read: Tensor, copied: Sequence[Tensor], *, distinct: bool, triton: bool
+) -> tuple[Tensor, list[GatherPart]]:
+    """x for other readers, and parts: its rows `read`, for a product, then those of each of `copied`.
+
+    Where Triton kernels compute (`triton`), the gradients of all of them are summed in one pass: every reader with a
+    gradient of its own would write a whole table, to be read and added again. A negative number in `copied` gives
+    some row, which must have no gradient. `distinct`: no row of `read` occurs twice.
+    """
+    if not (triton and torch.is_grad_enabled()):
+        return x, [(x, index) for index in (read, *(index.clamp_min(0) for index in copied))]
+    table, *rows = import_module(TRITON).table_and_rows(x, read, distinct, *copied)
+    return table, [(part, None) for part in rows]

@@ -14,10 +14,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from dynedge.ops.column_sum.triton import column_sum
+from dynedge.ops.column_sum.triton import column_sum, relu_backward
 from dynedge.ops.gather_linear import triton_kernels
 from dynedge.ops.matmul import matmul
-from dynedge.ops.segment_sum.triton import segment_sum, sorted_index
+from dynedge.ops.segment_sum.triton import readers, segment_sum, sorted_index, sum_by_row
 
 ALIGNMENT = 8  # numbers: matrix products are slow where rows are not a multiple of it
 ROWS = 32  # that a program gathers at once
@@ -51,10 +51,13 @@ class _GatherLinear(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         x, weight, out = ctx.saved_tensors
-        grad = torch.ops.aten.threshold_backward(grad, out, 0) if ctx.relu else grad
         grad = grad.contiguous().to(x.dtype)
+        of_bias = None
+        if ctx.relu:
+            grad, of_bias = relu_backward(grad, out)
+        elif ctx.needs_input_grad[3]:
+            of_bias = column_sum(grad)
         of_w = matmul(grad.T, x)[:, : ctx.width] if ctx.needs_input_grad[2] else None
-        of_bias = column_sum(grad) if ctx.needs_input_grad[3] else None
         needed = ctx.needs_input_grad[4:]
         of_x, column, of_tables = torch.mm(grad, weight) if any(needed) else None, 0, list[Tensor | None]()
         for need, index, (shape, dtype) in zip(needed, ctx.indices, ctx.tables, strict=True):
@@ -103,6 +106,38 @@ class _GatherRows(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         return _gradient(grad.contiguous(), ctx.index, *ctx.table), None
+
+
+def table_and_rows(x: Tensor, read: Tensor, distinct: bool, *copied: Tensor) -> tuple[Tensor, ...]:
+    """(x, x[read] in the precision of a product, x[index] of each of `copied`), as in the package."""
+    out: tuple[Tensor, ...] = _TableAndRows.apply(x, read, distinct, *copied)  # type: ignore[no-untyped-call]
+    return out
+
+
+class _TableAndRows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, read: Tensor, distinct: bool, *copied: Tensor) -> tuple[Tensor, ...]:
+        ctx.set_materialize_grads(False)
+        ctx.shape, ctx.indices, ctx.distinct = x.shape, (read, *copied), distinct
+        dtype = torch.bfloat16 if torch.is_autocast_enabled(x.device.type) else x.dtype
+        rows = _concatenate((x,), (read,), 0, dtype)
+        return x.view_as(x), rows, *(x.index_select(0, index.clamp_min(0)) for index in copied)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor | None, *row_grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        (read, *copied), (of_read, *of_copied) = ctx.indices, row_grads
+        base = None if grad is None else grad.contiguous()
+        if of_read is not None:
+            of_read = of_read if of_read.stride(1) == 1 else of_read.contiguous()
+            out = sum_by_row(of_read, readers(read, ctx.shape[0], ctx.distinct), base)
+        else:
+            out = torch.zeros(ctx.shape, device=read.device) if base is None else base.clone()
+        for index, values in zip(copied, of_copied, strict=True):
+            if values is not None:
+                keys, order = sorted_index(index)
+                segment_sum(values.contiguous(), order, keys, out, add=True)
+        return out, None, None, *[None] * len(copied)
 
 
 def _gradient(grad: Tensor, index: Tensor | None, shape: torch.Size, dtype: torch.dtype) -> Tensor:

@@ -189,16 +189,18 @@ class _LevelGRU(torch.autograd.Function):
             _pre_gradients(gate_grads, source, levels, *ctx.pre),
         )
         parts = slice(users), slice(users, None)
-        sides = [_weight_gradients(gate_grads[part], parent_states[part], d) for part in parts]
-        own, other, bias = (torch.stack(pair) for pair in zip(*sides, strict=True))
-        return *grads, None, own, other, bias, None
+        return *grads, None, *_weight_gradients([(gate_grads[part], parent_states[part]) for part in parts], d), None
 
 
-def _weight_gradients(gate_grads: Tensor, parent_states: Tensor, d: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of one side's w_own, w_other [3d, d] and b_own [3d]. Own parents' gates are in the order n, r, z."""
-    product = matmul(gate_grads.T, parent_states)  # of which the part from n to own and from h_n to other is not used
-    own, other, bias = product[: 3 * d, :d], product[d:, d:], column_sum(gate_grads[:, : 3 * d])
-    return own.roll(-d, 0), other, bias.roll(-d, 0)
+def _weight_gradients(sides: list[tuple[Tensor, Tensor]], d: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of w_own, w_other [2, 3d, d] and b_own [2, 3d], from gate_grads and parent_states of each side.
+
+    Own parents' gates are in the order n, r, z.
+    """
+    # The part of a product from n to own and the one from h_n to other are not used.
+    products = torch.stack([matmul(gates.T, parents) for gates, parents in sides])
+    bias = torch.stack([column_sum(gates[:, : 3 * d]) for gates, _ in sides])
+    return products[:, : 3 * d, :d].roll(-d, 1), products[:, d:, d:], bias.roll(-d, 1)
 
 
 def _pre_gradients(
@@ -226,10 +228,10 @@ def _root_gradients(grad: Tensor, parent_grads: Tensor, levels: Levels) -> Tenso
     if rows:
         width = min(64, max(16, triton.next_power_of_2(d)))
         triton_kernels.root_gradients[(triton.cdiv(rows, 32),)](
-            out, parent_grads, levels.children, rows, levels.first_written, D=d, BM=32, BK=width
+            out, grad, parent_grads, levels.children, rows, levels.first_written, D=d, BM=32, BK=width
         )
-    segment_sum(parent_grads.view(-1, d), levels.psi_readers, levels.psi_keys, out)
-    return out.add_(grad)
+    segment_sum(parent_grads.view(-1, d), levels.psi_readers, levels.psi_keys, out, add=True)
+    return out
 
 
 def _tile_width(d: int, dtype: torch.dtype) -> int:

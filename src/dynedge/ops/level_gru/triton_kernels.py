@@ -328,9 +328,9 @@ def backward(
 
 @triton.jit(do_not_specialize=["rows", "first_written"])
 def root_gradients(
-    out, parent_grads, children, rows, first_written, D: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr
+    out, grad, parent_grads, children, rows, first_written, D: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr
 ):
-    """out [rows, d]: gradients of rows that no level writes, from their children. Zero for ψ rows."""
+    """out [rows, d]: gradients of rows that no level writes, `grad` and those from children, which ψ has none of."""
     row = tl.program_id(0) * BM + tl.arange(0, BM)
     valid = row < rows
     own = tl.load(children + 2 * row.to(tl.int64), mask=valid, other=-1)
@@ -341,4 +341,5 @@ def root_gradients(
         col = k + tl.arange(0, BK)[None, :]
         g = tl.load(parent_grads + from_own + col, mask=(own >= 0)[:, None] & (col < D), other=0.0)
         g += tl.load(parent_grads + from_other + col, mask=(other >= 0)[:, None] & (col < D), other=0.0)
+        g += tl.load(grad + row.to(tl.int64)[:, None] * D + col, mask=valid[:, None] & (col < D), other=0.0)
         tl.store(out + row.to(tl.int64)[:, None] * D + col, g, mask=valid[:, None] & (col < D))

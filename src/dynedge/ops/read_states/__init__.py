@@ -16,7 +16,7 @@ from torch import Tensor
 from dynedge.ops.dispatch import prefer_triton
 from dynedge.ops.read_states import cpu, reference
 
-__all__ = ["EntityTable", "read_states"]
+__all__ = ["EntityTable", "LastEvents", "StoredStates", "read_states", "store_states"]
 
 
 class EntityTable(NamedTuple):
@@ -27,6 +27,23 @@ class EntityTable(NamedTuple):
     psi_row: Tensor  # int64[N]: row of psi, or -1
     stored: Tensor  # [N, d]
     has_stored: Tensor  # bool[N]: whether the entity's state is its row of `stored`
+
+
+class LastEvents(NamedTuple):
+    """The last event of each user, or of each item, of the window."""
+
+    entity: Tensor  # int
+    time: Tensor  # float64
+    item: Tensor  # int: the event's item
+
+
+class StoredStates(NamedTuple):
+    """The tables of a state that a window's last events are written to."""
+
+    stored: Tensor  # [N, d]
+    has_stored: Tensor  # bool[N]
+    time: Tensor  # float64[N]
+    last_item: Tensor | None  # int64[N]
 
 
 BY_DEVICE: dict[str, Callable[..., Tensor]] = {
@@ -44,3 +61,21 @@ def read_states(groups: Sequence[tuple[EntityTable, Tensor]], extra: Tensor | No
     """
     compute: Callable[..., Tensor] = BY_DEVICE.get(groups[0][0].xi.device.type, reference.read_states)
     return compute(groups, extra)
+
+
+STORE_BY_DEVICE: dict[str, Callable[..., None]] = {
+    "cuda": prefer_triton(
+        "dynedge.ops.read_states.triton",
+        "store_states",
+        reference.store_states,
+        lambda table, *_: table.stored,
+    ),
+}
+
+
+def store_states(table: StoredStates, entities: Tensor, rows: Tensor, arena: Tensor, last: LastEvents) -> None:
+    """Writes the entities' states, which are rows of the arena [R, d], and times and items of the last events.
+
+    `entities` int[q] are distinct, as are those of `last`.
+    """
+    STORE_BY_DEVICE.get(arena.device.type, reference.store_states)(table, entities, rows, arena, last)

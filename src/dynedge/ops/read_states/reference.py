@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 if TYPE_CHECKING:
-    from dynedge.ops.read_states import EntityTable
+    from dynedge.ops.read_states import EntityTable, LastEvents, StoredStates
 
 
 def read_states(groups: Sequence[tuple[EntityTable, Tensor]], extra: Tensor | None) -> Tensor:
@@ -25,3 +25,12 @@ def _read(entities: Tensor, xi: Tensor, psi: Tensor, psi_row: Tensor, stored: Te
         learned = F.embedding(row.clamp_min(0), psi, sparse=True)
         fresh = torch.where((row >= 0)[:, None], learned, fresh)
     return torch.where(has_stored[entities, None], stored[entities], fresh)
+
+
+def store_states(table: StoredStates, entities: Tensor, rows: Tensor, arena: Tensor, last: LastEvents) -> None:
+    entities, ended = entities.long(), last.entity.long()
+    table.stored.index_copy_(0, entities, arena.index_select(0, rows))
+    table.has_stored.index_fill_(0, entities, True)
+    table.time.index_copy_(0, ended, last.time)
+    if table.last_item is not None:
+        table.last_item.index_copy_(0, ended, last.item.long())

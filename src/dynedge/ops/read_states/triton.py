@@ -14,7 +14,7 @@ from dynedge.ops.adam.triton import coalesce
 from dynedge.ops.read_states import triton_kernels
 
 if TYPE_CHECKING:
-    from dynedge.ops.read_states import EntityTable
+    from dynedge.ops.read_states import EntityTable, LastEvents, StoredStates
 
 BLOCK = 32  # rows a program computes at once
 PROGRAMS = 256  # at most, that sum the gradient of ξ
@@ -64,6 +64,21 @@ class _ReadStates(torch.autograd.Function):
             grads.append(_psi_gradient(group_grad, group_source, shape) if needs_psi and shape[0] and size else None)
             start += size
         return None, grad[start:] if ctx.needs_input_grad[1] else None, *grads
+
+
+def store_states(table: StoredStates, entities: Tensor, rows: Tensor, arena: Tensor, last: LastEvents) -> None:
+    """As in the package, in one launch."""
+    count, d = max(len(entities), len(last.entity)), arena.shape[1]
+    if count:
+        item = table.time if table.last_item is None else table.last_item
+        triton_kernels.store[(triton.cdiv(count, BLOCK),)](
+            *(table.stored, table.has_stored.view(torch.int8), entities, rows, arena.contiguous(), table.time, item),
+            *(last.entity, last.time, last.item, len(entities), len(last.entity)),
+            D=d,
+            BM=BLOCK,
+            BK=_width(d),
+            HAS_ITEM=table.last_item is not None,
+        )
 
 
 def _psi_gradient(rows: Tensor, source: Tensor, shape: torch.Size) -> Tensor:

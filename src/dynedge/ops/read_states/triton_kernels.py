@@ -49,3 +49,39 @@ def xi_sums(grad, source, partial, count, D: tl.constexpr, BM: tl.constexpr, BK:
             total += tl.load(grad + i.to(tl.int64)[:, None] * D + col, mask=is_xi[:, None] & (col < D), other=0.0)
         target = partial + tl.program_id(0) * D + k + tl.arange(0, BK)
         tl.store(target, tl.sum(total, 0), mask=k + tl.arange(0, BK) < D)
+
+
+@triton.jit(do_not_specialize=["count", "ended"])
+def store(
+    stored,
+    has_stored,
+    entities,
+    rows,
+    arena,
+    time,
+    item,
+    last_entity,
+    last_time,
+    last_item,
+    count,
+    ended,
+    D: tl.constexpr,
+    BM: tl.constexpr,
+    BK: tl.constexpr,
+    HAS_ITEM: tl.constexpr,
+):
+    """stored[entities] = arena[rows], which are marked as stored; time and item of the `last_entity` events."""
+    i = tl.program_id(0) * BM + tl.arange(0, BM)
+    valid = i < count
+    entity = tl.load(entities + i, mask=valid, other=0).to(tl.int64)
+    row = tl.load(rows + i, mask=valid, other=0).to(tl.int64)
+    tl.store(has_stored + entity, tl.full([BM], 1, tl.int8), mask=valid)
+    for k in tl.static_range(0, D, BK):
+        col = k + tl.arange(0, BK)[None, :]
+        mask = valid[:, None] & (col < D)
+        state = tl.load(arena + row[:, None] * D + col, mask=mask, other=0.0)
+        tl.store(stored + entity[:, None] * D + col, state, mask=mask)
+    last = tl.load(last_entity + i, mask=i < ended, other=0).to(tl.int64)
+    tl.store(time + last, tl.load(last_time + i, mask=i < ended, other=0.0), mask=i < ended)
+    if HAS_ITEM:
+        tl.store(item + last, tl.load(last_item + i, mask=i < ended, other=0).to(tl.int64), mask=i < ended)

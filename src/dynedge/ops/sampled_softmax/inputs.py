@@ -37,6 +37,7 @@ class ChunkCandidates:
     outside: Tensor  # the items whose states at the window's start are the rows of the argument `outside`
     all_items: bool  # whether the candidates of each chunk are all items
     chunks_per_sample: int = 1  # consecutive chunks with the same candidates
+    distinct_true: bool = False  # whether no two events have the same row as their true item's
 
 
 class ScoreBonus(NamedTuple):

@@ -18,9 +18,10 @@ from torch.autograd.function import once_differentiable
 from dynedge.ops.decaying_columns import relative_to_chunks
 from dynedge.ops.sampled_softmax import triton_kernels
 from dynedge.ops.sampled_softmax.inputs import CHUNK, ChunkCandidates, ListedScores, ScoreBonus
-from dynedge.ops.segment_sum.triton import segment_sum, tail_width
+from dynedge.ops.segment_sum.triton import readers, segment_sum, sum_by_row, tail_width
 
 SHARED_BLOCK = 32  # candidates a program sums at once
+UPDATED_BLOCK = 32  # events' states that a program adds at once
 
 
 def sampled_softmax(
@@ -129,7 +130,8 @@ class _SampledSoftmax(torch.autograd.Function):
                 num_stages=1,
             )
         query_grad = query_grad[0] if splits == 1 else query_grad.sum(0).to(query.dtype)
-        ctx.save_for_backward(query_grad, state_grads, id_grads, bonus_grad, listed_grad, item, row, updated_rows)
+        ctx.save_for_backward(query_grad, state_grads, id_grads, bonus_grad, listed_grad, item, updated_rows)
+        ctx.row = row  # not saved, which would lose its remembered readers
         ctx.candidates, ctx.programs_per_chunk = candidates, CHUNK // block
         ctx.sizes = rows, len(outside), None if id_embeddings is None else len(id_embeddings)
         return losses.sum()
@@ -137,10 +139,10 @@ class _SampledSoftmax(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        query_grad, state_grads, id_grads, bonus_grad, listed_grad, item, row, updated_rows = ctx.saved_tensors
+        query_grad, state_grads, id_grads, bonus_grad, listed_grad, item, updated_rows = ctx.saved_tensors
         rows, outside, num_ids = ctx.sizes
         grads = _Gradients(ctx.candidates, ctx.programs_per_chunk, updated_rows, grad)
-        pool_grads = grads.of_pool(state_grads, row, rows, outside)
+        pool_grads = grads.of_pool(state_grads, ctx.row, rows, outside)
         id_grad = None if num_ids is None else grads.of_ids(id_grads, item, num_ids)
         bonus_grad = bonus_grad.mul_(grad) if ctx.needs_input_grad[4] else None
         of_listed = (listed_grad * grad).unbind() if ctx.needs_input_grad[5] else (None, None)
@@ -164,13 +166,31 @@ class _Gradients:
     def of_pool(self, values: Tensor, row: Tensor, rows: int, outside: int) -> tuple[Tensor, Tensor]:
         """Gradients of the arena [rows, d] and of `outside`."""
         if self.candidates.all_items:
-            pool = self._sum_by_key(values, _keys(row, self.candidate_rows, self.updated_rows), rows + outside)
+            pool = self._sum_of_states(values, row, self.candidate_rows, rows + outside)
             return pool[:rows], pool[rows:]
         in_arena = torch.where(self.candidate_rows < rows, self.candidate_rows, -1)
-        arena_grad = self._sum_by_key(values, _keys(row, in_arena, self.updated_rows), rows)
+        arena_grad = self._sum_of_states(values, row, in_arena, rows)
         outside_grad = values.new_empty(outside, values.shape[1])
         self._sum_shared(values, len(row), rows, outside_grad)
         return arena_grad, outside_grad
+
+    def _sum_of_states(self, values: Tensor, row: Tensor, candidate_rows: Tensor, size: int) -> Tensor:
+        """[size, d]: sums of values by row: of true items, of candidates, and of states written inside chunks."""
+        n, count = len(row), candidate_rows.numel()
+        out = sum_by_row(values[:n], readers(row, size, self.candidates.distinct_true), scale=self.grad)
+        keys, order = torch.sort(candidate_rows.flatten().int(), stable=True)
+        segment_sum(values[n : n + count], order, keys, out, self.grad, add=True)
+        places = self.updated_rows.numel() // self.programs_per_chunk
+        if places:
+            width = min(64, max(16, triton.next_power_of_2(values.shape[1])))
+            triton_kernels.add_updated[(triton.cdiv(places, UPDATED_BLOCK),)](
+                *(values[n + count :], self.updated_rows, self.grad, out, places, self.programs_per_chunk),
+                D=values.shape[1],
+                CHUNK=CHUNK,
+                BM=UPDATED_BLOCK,
+                BK=width,
+            )
+        return out
 
     def of_ids(self, values: Tensor, item: Tensor, num_ids: int) -> Tensor:
         """Gradient of the ID embeddings; sparse if candidates were sampled."""

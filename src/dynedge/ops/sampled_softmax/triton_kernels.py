@@ -424,3 +424,28 @@ def sum_shared(
             *(values, rows, out, factor, start, count, programs, group_size, min_row, k, D, BM),
             BK if k + BK <= D else TAIL,
         )
+
+
+@triton.jit(do_not_specialize=["count", "repeats"], do_not_specialize_on_alignment=["values"])
+def add_updated(
+    values, rows, scale, out, count, repeats, D: tl.constexpr, CHUNK: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr
+):
+    """out[row] += `scale` times the sum of values [P · CHUNK, D] over the programs of a chunk, for every event's row.
+
+    rows [P · CHUNK]: −1 for states that no candidate of the program's chunk took. No two events write the same row.
+    """
+    e = tl.program_id(0) * BM + tl.arange(0, BM)
+    first = (e // CHUNK) * repeats * CHUNK + e % CHUNK
+    factor = tl.load(scale).to(tl.float32)
+    for k in tl.static_range(0, D, BK):
+        col = k + tl.arange(0, BK)[None, :]
+        total = tl.zeros([BM, BK], tl.float32)
+        target = tl.full([BM], -1, tl.int32)
+        for program in range(repeats):
+            place = first + program * CHUNK
+            row = tl.load(rows + place, mask=e < count, other=-1)
+            address = values + place.to(tl.int64)[:, None] * D + col
+            total += tl.load(address, mask=(row >= 0)[:, None] & (col < D), other=0.0)
+            target = tl.maximum(target, row)
+        mask, address = (target >= 0)[:, None] & (col < D), out + target.to(tl.int64)[:, None] * D + col
+        tl.store(address, tl.load(address, mask=mask, other=0.0) + factor * total, mask=mask)

@@ -37,6 +37,7 @@ def _columns_within(
     D: tl.constexpr,
     BK: tl.constexpr,
     BY_KEY: tl.constexpr,
+    ADD: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     """Columns k to k + BK − 1."""
@@ -46,7 +47,11 @@ def _columns_within(
     at = i.to(tl.int64)[:, None] * D + col
     tl.store(partial + at, total, mask=incomplete[:, None] & (col < D))
     if BY_KEY:
-        tl.store(out + key.to(tl.int64)[:, None] * D + col, factor * total, mask=complete[:, None] & (col < D))
+        target, mask = out + key.to(tl.int64)[:, None] * D + col, complete[:, None] & (col < D)
+        total *= factor
+        if ADD:
+            total += tl.load(target, mask=mask, other=0.0)
+        tl.store(target, total, mask=mask)
     else:
         total = tl.where(complete[:, None], factor * total, 0.0)
         tl.store(out + at, total, mask=written[:, None] & (col < D))
@@ -67,11 +72,12 @@ def sum_within_blocks(
     BK: tl.constexpr,
     TAIL: tl.constexpr,
     BY_KEY: tl.constexpr,
+    ADD: tl.constexpr,
     HAS_SCALE: tl.constexpr,
 ):
     """Fills out for keys that are in one block only, else partial [N, d] at the key's first position in the block.
 
-    out[key] if BY_KEY; else at each key's first position, and zeros elsewhere.
+    out[key] if BY_KEY, to which ADD adds; else at each key's first position, and zeros elsewhere.
     """
     i = tl.program_id(0) * BM + tl.arange(0, BM)
     valid = i < count
@@ -92,6 +98,7 @@ def sum_within_blocks(
             *(values, row, key, same, partial, out, factor, i, written, complete, incomplete, k, D),
             BK if k + BK <= D else TAIL,
             BY_KEY,
+            ADD,
             # Tensor cores: zeros, ones and bfloat16 numbers are exact, float32 numbers to 2^−21 in three parts.
             "tf32" if values.dtype.element_ty == tl.bfloat16 else "tf32x3",
         )
@@ -111,6 +118,7 @@ def _columns_across(
     BM: tl.constexpr,
     BK: tl.constexpr,
     BY_KEY: tl.constexpr,
+    ADD: tl.constexpr,
 ):
     """Columns k to k + BK − 1."""
     col = k + tl.arange(0, BK)
@@ -124,7 +132,10 @@ def _columns_across(
         block += BM
         continues = tl.min(same_key.to(tl.int32), 0) > 0
     if BY_KEY:
-        tl.store(out + last.to(tl.int64) * D + col, factor * total, mask=col < D)
+        total *= factor
+        if ADD:
+            total += tl.load(out + last.to(tl.int64) * D + col, mask=col < D, other=0.0)
+        tl.store(out + last.to(tl.int64) * D + col, total, mask=col < D)
     else:
         tl.store(out + at.to(tl.int64) * D + col, factor * total, mask=col < D)
 
@@ -141,6 +152,7 @@ def sum_across_blocks(
     BK: tl.constexpr,
     TAIL: tl.constexpr,
     BY_KEY: tl.constexpr,
+    ADD: tl.constexpr,
     HAS_SCALE: tl.constexpr,
 ):
     """Fills out for the one key that starts in this program's block and continues in the next, if there is one."""
@@ -155,5 +167,36 @@ def sum_across_blocks(
             factor = tl.load(scale).to(tl.float32)
         for k in tl.static_range(0, D, BK):
             _columns_across(
-                *(partial, keys, out, factor, count, at, last, k, D, BM), BK if k + BK <= D else TAIL, BY_KEY
+                *(partial, keys, out, factor, count, at, last, k, D, BM), BK if k + BK <= D else TAIL, BY_KEY, ADD
             )
+
+
+@triton.jit(do_not_specialize=["count"])
+def add_readers(
+    base,
+    values,
+    reader,
+    out,
+    scale,
+    count,
+    stride,
+    D: tl.constexpr,
+    BM: tl.constexpr,
+    BK: tl.constexpr,
+    HAS_BASE: tl.constexpr,
+    HAS_SCALE: tl.constexpr,
+):
+    """out[row] = base[row] + scale · values[reader[row]]; a negative reader adds nothing."""
+    row = tl.program_id(0) * BM + tl.arange(0, BM)
+    place = tl.load(reader + row, mask=row < count, other=-1).to(tl.int64)
+    factor = 1.0
+    if HAS_SCALE:
+        factor = tl.load(scale).to(tl.float32)
+    for k in tl.static_range(0, D, BK):
+        col = k + tl.arange(0, BK)[None, :]
+        mask = (row < count)[:, None] & (col < D)
+        total = tl.load(values + place[:, None] * stride + col, mask=(place >= 0)[:, None] & (col < D), other=0.0)
+        total = factor * total.to(tl.float32)
+        if HAS_BASE:
+            total += tl.load(base + row.to(tl.int64)[:, None] * D + col, mask=mask, other=0.0)
+        tl.store(out + row.to(tl.int64)[:, None] * D + col, total, mask=mask)

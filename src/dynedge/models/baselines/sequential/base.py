@@ -99,8 +99,8 @@ class SequenceModel(Model, SharesGraph):
     def encode_history(self, history: Tensor, mask: Tensor, vectors: Tensor) -> Any:
         """The encoding of n histories, a tensor or a named tuple of tensors with n rows.
 
-        `history` int64[n, L] are rows of `vectors` [m, d], newest first; `mask` bool[n, L] is false where a history
-        has no item.
+        `history` int64[n, L] are rows of `vectors` [m, d], or of each event's own [n, m, d], newest first; `mask`
+        bool[n, L] is false where a history has no item.
         """
 
     @abstractmethod
@@ -215,11 +215,13 @@ class SequenceModel(Model, SharesGraph):
             items, row = torch.unique(items, return_inverse=True)
         vectors, bias = self._item_vectors(items)
         own_rows, negative_rows = row[: own.numel()].view(own.shape), row[own.numel() :]
-        encoding = self.encode_history(own_rows[:, 1:], history >= 0, vectors)
-        if items.is_cuda:
+        if items.is_cuda and len(own) >= self.min_rows:
             own_vectors, of_negatives = vectors[: own.numel()].view(*own.shape, -1), vectors[own.numel() :]
             own_bias, bias_of_negatives = bias[: own.numel()].view(own.shape), bias[own.numel() :]
+            columns = torch.arange(history.shape[1], device=history.device).expand_as(history)
+            encoding = self.encode_history(columns, history >= 0, own_vectors[:, 1:])
         else:
+            encoding = self.encode_history(own_rows[:, 1:], history >= 0, vectors)
             own_vectors, of_negatives = gather_history(own_rows, vectors), gather_rows(vectors, negative_rows)
             own_bias, bias_of_negatives = bias[own_rows], bias[negative_rows]
         own_scores = self._scores_with_bias(encoding, own_vectors, own_bias)
@@ -324,5 +326,7 @@ def oldest_first(history: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def gather_history(history: Tensor, vectors: Tensor) -> Tensor:
-    """[n, L, d]: the rows of `vectors` that histories refer to."""
+    """[n, L, d]: the rows of `vectors` that histories refer to, [m, d] or [n, m, d]."""
+    if vectors.dim() == 3:
+        return vectors.gather(1, history[..., None].expand(-1, -1, vectors.shape[2]))
     return gather_rows(vectors, history.flatten()).view(*history.shape, vectors.shape[1])

@@ -11,11 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dynedge.ops.dispatch import prefer_triton
 from dynedge.ops.thread_pool import part_of_range, run_in_parts
 from dynedge.utils.array_type import Array
 from dynedge.utils.numba_compile import compiled
 
 NUMBERS = 1024  # that take as long as a row of other operators
+MAX_ROW = 1 << 14  # candidates that one program on a GPU compares; of more candidates there are too few rows for it
 
 
 def ranks(scores: Tensor, true: Tensor) -> Array:
@@ -42,7 +44,9 @@ def ranks_of_weighted_sums(one: Tensor, other: Tensor, weights: Sequence[float],
 
 def ranks_on_device(scores: Tensor, true: Tensor) -> Tensor:
     """float64[n]: as `ranks`, as a tensor on the device of the scores, without waiting for a GPU."""
-    return torch.from_numpy(ranks(scores, true)) if scores.device.type == "cpu" else _count_in_torch(scores, true)
+    if scores.device.type == "cpu":
+        return torch.from_numpy(ranks(scores, true))
+    return _count_on_gpu(scores, true) if scores.shape[1] <= MAX_ROW else _count_in_torch(scores, true)
 
 
 def reference_ranks(scores: Tensor, true: Tensor) -> Array:
@@ -56,6 +60,9 @@ def _count_in_torch(scores: Tensor, true: Tensor) -> Tensor:
     above = (scores > true_score).sum(1)
     tied = (scores == true_score).sum(1)  # including itself
     return above.double() + (tied.double() + 1) / 2
+
+
+_count_on_gpu = prefer_triton("dynedge.ops.item_ranks.triton", "count", _count_in_torch)
 
 
 @compiled
