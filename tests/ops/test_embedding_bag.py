@@ -1,4 +1,4 @@
-"""embedding_bag, compiled, against the reference: sums and both gradients; the same bits for any window and threads."""
+"""embedding_bag, compiled, against the reference: sums and gradients; the same bits for any window and threads."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ def make(n: int, d: int, items: int, dtype: torch.dtype) -> Bag:
     generator = torch.Generator().manual_seed(n)
     length = torch.randint(0, items + 1, (n,), generator=generator)
     start = torch.cat([torch.zeros(1, dtype=torch.int64), length.cumsum(0)])
-    item = torch.cat([torch.randperm(items, generator=generator)[:count] for count in length.tolist()])
+    lists = [torch.randperm(items, generator=generator)[:count] for count in length.tolist()]
+    item = torch.cat([torch.zeros(0, dtype=torch.int64), *lists])
     event = torch.repeat_interleave(torch.arange(n), length)
     table, weight = torch.randn(items, d, generator=generator), torch.randn(len(item), generator=generator)
     return table.to(dtype), weight.to(dtype), start, event, item
@@ -33,14 +34,9 @@ def results(compute: Any, bag: Bag) -> list[Tensor]:
 
 @pytest.mark.parametrize(("n", "d", "items"), [(1, 1, 1), (0, 4, 3), (5, 3, 0), (40, 7, 9), (13, 65, 30)])
 def test_equals_the_reference(n: int, d: int, items: int) -> None:
-    bag = make(n, d, max(items, 1), torch.float64) if items else _empty(n, d)
+    bag = make(n, d, items, torch.float64)
     for got, right in zip(results(embedding_bag, bag), results(reference.embedding_bag, bag), strict=True):
         torch.testing.assert_close(got, right, rtol=1e-12, atol=1e-12)
-
-
-def _empty(n: int, d: int) -> Bag:
-    none = torch.zeros(0, dtype=torch.int64)
-    return torch.randn(4, d).double(), torch.zeros(0).double(), torch.zeros(n + 1, dtype=torch.int64), none, none
 
 
 def test_bits_depend_neither_on_threads_nor_on_the_window() -> None:
