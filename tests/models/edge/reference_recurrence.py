@@ -34,7 +34,8 @@ def make_log(events=60, users=7, items=9, seed=0, features=2, categories=True, u
 
 
 def make_model(log, train_end=None, **config):
-    settings = {"dim": 5, "windows": 4, "dropout": 0.0, "candidate_id_up_to": 4096, **config}
+    no_dropout = {"dropout": 0.0, "profile_dropout": 0.0}
+    settings = {"dim": 5, "windows": 4, "candidate_id_up_to": 4096, **no_dropout, **config}
     model = recurrence.Recurrence.create(RecurrenceConfig(**settings), log, train_end or len(log), seed=1).double()
     with torch.no_grad():
         for parameter in model.parameters():  # not zero, so that nothing is right by accident
@@ -50,16 +51,23 @@ def reference_run(model, log, events):
     past = {user: [] for user in range(log.num_users)}  # (item, time), oldest first
     before_now = [None, None]  # the user's last two items
 
-    def bonus(user, item, now):
+    def bucket(user, item, now):
         """By the item's recency in events (2/3 octaves), count (up to 4), and time since (powers of ten)."""
         times = [time for other, time in past[user] if other == item]
-        if not times:
-            return torch.zeros((), dtype=torch.float64)
         age = len(past[user]) - max(k for k, (other, _) in enumerate(past[user]) if other == item)  # 1: the last
         since = now - times[-1]
         recency, count = min(int(1.5 * np.log2(age)), 11), min(len(times), 4) - 1
         gap_bin = 0 if since <= 0 else min(1 + int(np.log10(1 + since)), 7)
-        return model.bonus[(recency * 4 + count) * 8 + gap_bin]
+        return (recency * 4 + count) * 8 + gap_bin
+
+    def bonus(user, item, now):
+        met = any(other == item for other, _ in past[user])
+        return model.bonus[bucket(user, item, now)] if met else torch.zeros((), dtype=torch.float64)
+
+    def profile(user, now):
+        items = sorted({item for item, _ in past[user]})
+        vectors = [model.profile.weight[bucket(user, item, now)] * model.profile.items[item] for item in items]
+        return sum(vectors, torch.zeros(d, dtype=torch.float64))
 
     def successor(user, item, events):
         """By how lately and how often it followed the last item, in the last 128 such events, and by whom."""
@@ -114,6 +122,8 @@ def reference_run(model, log, events):
         query, gates = out[:scored], 1 + out[scored:]
         if model.config.copy_path:
             query = query + model.skip.weight @ head[-1]
+        if model.profile is not None:
+            query = torch.cat([query[:d], query[d:] + profile(ids[0], now)])
         if model.config.popularity:
             width -= model.popularity.width
             weights = query[width:d] + model.popularity_weight

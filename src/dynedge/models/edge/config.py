@@ -60,6 +60,12 @@ class RecurrenceConfig:
     )
     history: bool = option(True, "Repeat-consumption bonus for items already seen by the user.")
     successors: bool = option(True, "Bonus for items that lately followed the user's last item.")
+    profile: bool = option(
+        True, "Embedding sum of all the user's items in the query, where all items are candidates with ids."
+    )
+    profile_dropout: float = option(
+        0.5, "Share of the user's items that are left out of this sum in training.", least=0, most=1
+    )
     listed_events: int = option(
         4_000_000, "Largest number of training events for these two bonuses if negatives are sampled.", least=0
     )
@@ -119,6 +125,7 @@ PAPER_SMALL = RecurrenceConfig(
     time_gaps=False,
     candidate_id_up_to=0,
     history=False,
+    profile=False,
     successors=False,
     popularity=False,
     copy_path=False,

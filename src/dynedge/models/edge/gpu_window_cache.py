@@ -85,7 +85,8 @@ def working_memory(model: Recurrence) -> int:
     chunk = 2 * (candidates + 128) * config.dim * 4 / 128
     listed = 0 if model.bonus is None else model.shape.items if model.full_softmax else 8 * LISTED
     bonus = 8 * listed
-    return int(2 * events * (80 * config.dim + 48 * config.dim + chunk + bonus) + GIB)
+    profile = 0 if model.profile is None else 8 * model.shape.items
+    return int(2 * events * (80 * config.dim + 48 * config.dim + chunk + bonus + profile) + GIB)
 
 
 def check_memory(model: Recurrence) -> None:

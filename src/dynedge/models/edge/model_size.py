@@ -10,6 +10,7 @@ from dynedge.models.count_memory.config import MemoryConfig
 from dynedge.models.count_memory.model import CountMemory
 from dynedge.models.edge.config import RecurrenceConfig
 from dynedge.models.edge.recurrence import Recurrence
+from dynedge.models.edge.user_profile import has_profile
 from dynedge.plan.levels import NO_DNODES
 from dynedge.plan.planner import Plan
 from dynedge.plan.scaling import ModelSize
@@ -23,10 +24,9 @@ def model_size(plan: Plan, config: RecurrenceConfig | None = None) -> ModelSize:
     shape = LogShape.of(plan.log)
     masks = plan.linker.active_user, plan.linker.active_item
     lists = plan.config.train_end <= config.listed_events
+    ids, profile = shape.items <= config.candidate_id_up_to, has_profile(config, shape.items)
     with torch.device("meta"):
-        recurrence = Recurrence(
-            config, shape, masks, NO_DNODES, lists=lists, candidate_id=shape.items <= config.candidate_id_up_to
-        )
+        recurrence = Recurrence(config, shape, masks, NO_DNODES, lists=lists, candidate_id=ids, profile=profile)
     tables = {id(table) for table in (*recurrence.items.tables, *recurrence.psi)}
     whole = sum(parameter.numel() for parameter in recurrence.parameters() if id(parameter) not in tables)
     whole += CountMemory(MemoryConfig(), shape).num_parameters

@@ -19,6 +19,7 @@ from dynedge.models.edge.compiled_step import GAPS, CompiledStep, Entities, arra
 from dynedge.models.edge.hash_table import CountTable
 from dynedge.models.edge.popularity import fill_scores
 from dynedge.models.edge.repeat_bonus import add_bonus as add_repeats
+from dynedge.models.edge.repeat_bonus import add_profile
 from dynedge.models.edge.successors import add_bonus as add_successors
 from dynedge.models.layers import Head
 from dynedge.ops.gather_linear.cpu_kernels import fill_bias, transposed
@@ -49,6 +50,8 @@ class _Weights(NamedTuple):
     out: Array  # [2d, s (+ gates)]
     out_bias: Array
     skip: Array  # [s, s]
+    profile: Array  # [I, d]: vectors of the user's items
+    profile_weight: Array  # their weights, by bucket
     popularity: Array  # [p]
     ages: Array  # one over each half-life of the age
     repeats: Array  # values of the buckets
@@ -121,11 +124,15 @@ class QueryStep(CompiledStep[_Weights, _States]):
         columns = empty if model.popularity_weight is None else array(model.popularity_weight)
         bonus = np.zeros(FIRST_SUCCESSOR, np.float32) if model.bonus is None else array(model.bonus)
         sources = bonus[:FIRST_SUCCESSOR], bonus[FIRST_SUCCESSOR:]
-        return _Weights(entities, *hidden, *out, skip, columns, self._ages, *sources)
+        profile = np.zeros((0, 0), np.float32), empty
+        if model.profile is not None:
+            profile = array(model.profile.items), array(model.profile.weight)
+        return _Weights(entities, *hidden, *out, skip, *profile, columns, self._ages, *sources)
 
     def _learned(self) -> Iterable[Tensor]:
         model = self._model
         yield from (*model.items.parameters(), model.xi, *model.psi, *model.head.parameters())
+        yield from () if model.profile is None else model.profile.parameters()
         optional = (model.bonus, model.popularity_weight, None if model.skip is None else model.skip.weight)
         yield from (parameter for parameter in optional if parameter is not None)
 
@@ -165,7 +172,7 @@ def _begin(
 
 @compiled
 def _fill_vector(user: int, time: float, weights: _Weights, states: _States, ids: Array, vector: Array) -> None:
-    """The head's output for one user, with the skip connection and the mean weights of the popularity columns."""
+    """The head's output for one user, with skip connection, profile and mean weights of the popularity columns."""
     d, last, zero = states.item.shape[1], states.last_item[user], np.zeros(1, np.int64)
     features = item_features(last, weights.entities)
     inputs, row = np.zeros((1, weights.hidden.shape[0]), np.float32), np.empty((1, d), np.float32)
@@ -190,6 +197,8 @@ def _fill_vector(user: int, time: float, weights: _Weights, states: _States, ids
     add_matmul(vector, 0, zero, hidden, 0, zero, 1, weights.out)
     if len(weights.skip):
         add_matmul(vector, 0, zero, inputs, copied, zero, 1, weights.skip)
+    if len(weights.profile):
+        add_profile(states.repeats, user, time, weights.profile_weight, weights.profile, vector[0, d : 2 * d])
     for j in range(len(weights.popularity)):
         vector[0, d - len(weights.popularity) + j] += weights.popularity[j]
 

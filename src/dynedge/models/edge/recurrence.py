@@ -42,6 +42,7 @@ from dynedge.models.edge.score_lists import (
     ScoreLists,
     listed_candidates,
 )
+from dynedge.models.edge.user_profile import UserProfile, has_profile
 from dynedge.models.entity_rows import Rows
 from dynedge.models.growable import grown, padded_size
 from dynedge.models.layers import CoupledGRU, Head, ItemFeatures, UserFeatures
@@ -98,14 +99,17 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
         *,
         lists: bool = True,
         candidate_id: bool = False,
+        profile: bool = False,
     ) -> None:
         """`active`: masks of the active users and items; `dnode_side` int[D]: sides of the d-nodes of all windows.
 
         `lists`: whether the items that `config` lists are listed also where negatives are sampled; `candidate_id`:
-        whether candidates are scored by an id embedding too. Both stay as they are when items are added.
+        whether candidates are scored by an id embedding too; `profile`: whether queries have a profile of the user's
+        items. All stay as they are when items are added.
         """
         super().__init__(config, shape)
         d = config.dim
+        self.profile = UserProfile(shape.items, d, config.profile_dropout) if profile else None
         self.xi = nn.Parameter(0.1 * torch.randn(2, d))
         self.add_learned_vectors(*active, d)
         self.items = ItemFeatures(shape, d, ids=config.item_id, categories=config.categories)
@@ -159,6 +163,7 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
             options = {
                 "lists": train_end <= config.listed_events,
                 "candidate_id": log.num_items <= config.candidate_id_up_to,
+                "profile": has_profile(config, log.num_items),
             }
             model = cls(config, LogShape.of(log), active, dnode_side, **options)
         model.follow(plan)
@@ -167,7 +172,8 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
     def entity_rows(self) -> dict[str, Rows]:
         ids = {"candidate": Rows(items=True)} if self.candidate is not None else {}
         users = {} if self.users is None else self.users.entity_rows("users.")
-        return super().entity_rows() | self.items.entity_rows("items.") | users | ids
+        profile = {"profile.items": Rows(items=True)} if self.profile is not None else {}
+        return super().entity_rows() | self.items.entity_rows("items.") | users | ids | profile
 
     def grown_tensors(self, shape: LogShape, seed: int) -> dict[str, Tensor]:
         users = {} if self.users is None else {"users.codes": UserFeatures(shape, 1).codes}
@@ -176,7 +182,11 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
     @classmethod
     def restore(cls, config: RecurrenceConfig, shape: LogShape, tensors: Tensors) -> Self:
         users, items = (np.asarray(tensors[f"psi_row_{side}"] >= 0) for side in (0, 1))
-        options = {"lists": "bonus" in tensors, "candidate_id": "candidate" in tensors}
+        options = {
+            "lists": "bonus" in tensors,
+            "candidate_id": "candidate" in tensors,
+            "profile": "profile.items" in tensors,
+        }
         dnode_side = np.zeros(len(tensors["dnode_constraint.phi"]), np.int64)  # φ is loaded
         model = cls(config, shape, (users, items), dnode_side, **options)
         model.load_state_dict(tensors)
@@ -381,6 +391,8 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
                 self.items.grow()
             if self.candidate is not None:
                 self.candidate = cast(nn.Parameter, grown(self.candidate, items, 0.0))
+            if self.profile is not None:
+                self.profile.grow(items)
         if users > self.shape.users and self.users is not None and not self.users.grown:
             self.users.grow()
         self.shape = replace(self.shape, users=users, items=items)
@@ -445,7 +457,15 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
         if last_items is not None:
             last = self._last_item_vectors(last_items, copied[-1], rows_of(parts[-1]), state)
         query, gates = self._split(self.head.of_rows(inputs if last is None else [*inputs, (last, None)]), last)
+        query = self._with_profile(query, index.lists)
         return Forward(query, arena, (gates,) if phi is None else (gates, phi, parts[0]))
+
+    def _with_profile(self, query: Tensor, lists: ScoreLists | ListedCandidates | None) -> Tensor:
+        """The query, to whose part for id embeddings the user's profile is added."""
+        if self.profile is None:
+            return query
+        assert isinstance(lists, ScoreLists), "a model with a profile has the full softmax, and so all lists"
+        return query + F.pad(self.profile(lists.to(query.device)), (self.config.dim, 0)).to(query.dtype)
 
     def _split(self, out: Tensor, last: Tensor | None) -> tuple[Tensor, Tensor]:
         """(queries, gates of the lists) of the head's output and of the last items' vectors."""
@@ -631,21 +651,33 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
 
     # ---- scores
 
+    @property
+    def full_softmax(self) -> bool:
+        """As at first for a model with a profile, also when items are added."""
+        return self.profile is not None or super().full_softmax
+
+    def _listed(self, batch: WindowIndex, state: State) -> WindowIndex:
+        """A batch for scores, with the lists before its events; counts the events in the state."""
+        return replace(batch, lists=self.lists.before_events(batch.window, state)) if self.lists else batch
+
+    def score(self, batch: WindowIndex, candidates: Tensor | None, state: State) -> Tensor:
+        return super().score(self._listed(batch, state), candidates, state)
+
     def window_scores(self, batch: WindowIndex, forward: Forward, candidates: Tensor | None, state: State) -> Tensor:
         few = candidates is not None and FEW * candidates.shape[1] < self.shape.items
         arena, decay = self._scored(batch, forward.arena, state), self._decay(len(batch.window), state)
-        lists = None if self.bonus is None else self.lists.before_events(batch.window, state)
+        lists = batch.lists
         if candidates is not None and (few or forward.arena.is_cuda):
             updates = ItemUpdates(batch.roots[1], batch.item_starts, batch.item_events, batch.after)
             tables = self._scored_table(state), self.candidate_ids
             scores = candidate_scores(forward.query, candidates, *tables, updates, arena, decay)
-            if self.bonus is None or lists is None:
+            if self.bonus is None or not isinstance(lists, ScoreLists):
                 return scores
             values = F.pad(lists.to(scores.device).values(self.bonus, forward.extra[0]), (0, 1))
             return scores + values[lists.of_candidates(candidates).to(scores.device)]
         vectors = self.item_vectors(self.arange(self.shape.items), state)
         scores = all_scores(forward.query, vectors, self.candidate_ids, batch.item, batch.after, arena, decay)
-        if self.bonus is not None and lists is not None:
+        if self.bonus is not None and isinstance(lists, ScoreLists):
             _add_bonus(lists.to(scores.device).bonus(self.bonus, forward.extra[0]), scores)
         return scores if candidates is None else scores.gather(1, candidates)
 
@@ -658,12 +690,13 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
         """The scores of all items as `score` has them, for a caller that needs few of them; advances the state."""
         if not self.scores_blocks:
             return given_scores(self.score(batch, None, state))
+        batch = self._listed(batch, state)
         with self._precision():
             forward = self.forward_window(batch, state)
         arena, decay = self._scored(batch, forward.arena, state), self._decay(len(batch.window), state)
         bonus = None
-        if self.bonus is not None:
-            bonus = self.lists.before_events(batch.window, state).bonus(self.bonus, forward.extra[0])
+        if self.bonus is not None and isinstance(batch.lists, ScoreLists):
+            bonus = batch.lists.bonus(self.bonus, forward.extra[0])
         vectors = self.item_vectors(self.arange(self.shape.items), state)
         events = batch.item, batch.after, arena, decay, bonus
         scores = block_scores(forward.query, vectors, self.candidate_ids, *events)
@@ -716,7 +749,9 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
         if QueryStep.supports(self):
             return self._query_step.query_vector(user, time, state)
         times = torch.tensor([time], dtype=torch.float64, device=self.xi.device)
-        queries, gates = self._query_and_gates(torch.tensor([user], device=self.xi.device), times, state)
+        users = torch.tensor([user], device=self.xi.device)
+        lists = self._lists_now(users, times, state)
+        queries, gates = self._query_and_gates(users, times, lists, state)
         query = queries[0]
         columns = slice(self._state_width, self.config.dim)
         if not self.config.popularity:
@@ -726,8 +761,7 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
         if self.config.popularity:
             query = query.clone()
             query[columns] = 0
-        if self.bonus is not None:
-            lists = self.lists.now(torch.tensor([user]), times, state).to(base.device)
+        if self.bonus is not None and lists is not None:
             _add_bonus(lists.bonus(self.bonus.detach(), gates), base)
         return base[0], torch.cat([query, query.new_ones(1)])
 
@@ -738,9 +772,14 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
         return users, items if ids is None else torch.cat([items, ids[:, :-1]], 1)
 
     def query(self, users: Tensor, times: Tensor, state: State) -> Tensor:
-        return self._query_and_gates(users, times, state)[0]
+        return self._query_and_gates(users, times, self._lists_now(users, times, state), state)[0]
 
-    def _query_and_gates(self, users: Tensor, times: Tensor, state: State) -> tuple[Tensor, Tensor]:
+    def _lists_now(self, users: Tensor, times: Tensor, state: State) -> ScoreLists | None:
+        return self.lists.now(users, times, state).to(self.xi.device) if self.lists else None
+
+    def _query_and_gates(
+        self, users: Tensor, times: Tensor, lists: ScoreLists | None, state: State
+    ) -> tuple[Tensor, Tensor]:
         inputs = [self.entity_states(0, users, state), self.items(state["last_item"][users])]
         if self.users is not None:
             inputs.append(self.users(users))
@@ -750,7 +789,7 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
             last = state["last_item"][users]
             inputs.append(self._with_ids(self.entity_states(1, last.clamp_min(0), state), last))
         query, gates = self._split(self.head(torch.cat(inputs, 1)), inputs[-1])
-        return query.to(self.xi), gates.to(self.xi)
+        return self._with_profile(query, lists).to(self.xi), gates.to(self.xi)
 
     def all_item_vectors(self, state: State) -> Tensor:
         vectors, decay = super().all_item_vectors(state), self._decay(1, state)
@@ -763,11 +802,12 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
 
     def score_queries(self, users: Tensor, times: Tensor, state: State) -> Tensor:
         """[n, I]: the scores of all items by tensor operations, for many users or on a GPU."""
+        lists = self._lists_now(users, times, state)
         with self._precision():
-            query, gates = self._query_and_gates(users, times, state)
+            query, gates = self._query_and_gates(users, times, lists, state)
         scores = self.query_scores(query, state)
-        if self.bonus is not None:
-            _add_bonus(self.lists.now(users, times, state).to(scores.device).bonus(self.bonus, gates), scores)
+        if self.bonus is not None and lists is not None:
+            _add_bonus(lists.bonus(self.bonus, gates), scores)
         return scores
 
 

@@ -33,6 +33,8 @@ from dynedge.models.edge.hash_table import (
     find_row,
 )
 from dynedge.models.edge.undo import restore_rows, save_rows
+from dynedge.ops.embedding_bag.cpu import add_row
+from dynedge.ops.gather_matmul import ALLOW_FMA
 from dynedge.ops.sampled_softmax import ScoreBonus
 from dynedge.utils.array_type import Array
 from dynedge.utils.numba_compile import compiled
@@ -140,6 +142,18 @@ def add_bonus(table: CountTable, user: int, time: float, values: Array, gate: np
         of_item = table.entries[entry]
         age, seconds = table.rows[row, CLOCK] - of_item[ENTRY_CLOCK], time - table.entry_times[entry]
         scores[of_item[ITEM]] += values[_bucket(age, of_item[COUNT], seconds)] * (np.float32(1) + gate)
+        entry = of_item[NEXT]
+
+
+@compiled(fastmath=ALLOW_FMA)
+def add_profile(table: CountTable, user: int, time: float, weights: Array, vectors: Array, out: Array) -> None:
+    """out[d] += the profile of one user now (user_profile.py), of the listed items' vectors [I, d]."""
+    row = find_row(table, user)
+    entry = table.rows[row, HEAD] if row != NONE else NONE
+    while entry != NONE:
+        of_item = table.entries[entry]
+        age, seconds = table.rows[row, CLOCK] - of_item[ENTRY_CLOCK], time - table.entry_times[entry]
+        add_row(out, weights[_bucket(age, of_item[COUNT], seconds)], vectors[of_item[ITEM]])
         entry = of_item[NEXT]
 
 

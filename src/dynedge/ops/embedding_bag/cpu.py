@@ -1,0 +1,87 @@
+"""embedding_bag on a CPU, compiled by numba: only the listed rows are read, in the order of the lists."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from dynedge.ops.gather_matmul import ALLOW_FMA
+from dynedge.ops.thread_pool import run_in_parts
+from dynedge.utils.array_type import Array
+from dynedge.utils.numba_compile import compiled
+
+ENTRIES_PER_ROW = 16  # entries that take as long as a row of other operators
+REASSOCIATE = {"reassoc", "contract", "nsz"}
+
+
+def embedding_bag(table: Tensor, weight: Tensor, start: Tensor, event: Tensor, item: Tensor) -> Tensor:
+    del event
+    out: Tensor = _EmbeddingBag.apply(table, weight.to(table.dtype), start, item)  # type: ignore[no-untyped-call]
+    return out
+
+
+class _EmbeddingBag(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, table: Tensor, weight: Tensor, start: Tensor, item: Tensor) -> Tensor:
+        ctx.save_for_backward(table, weight, start, item)
+        arrays = [_array(tensor) for tensor in (table, weight, start, item)]
+        out = np.empty((len(start) - 1, table.shape[1]), arrays[0].dtype)
+        run_in_parts(_sum_rows, len(item) // ENTRIES_PER_ROW, *arrays, out)
+        return torch.from_numpy(out)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        table, weight, start, item = arrays = [_array(tensor) for tensor in ctx.saved_tensors]
+        table_grad, weight_grad = np.zeros_like(table), np.empty_like(weight)
+        work = len(item) // ENTRIES_PER_ROW
+        run_in_parts(_weight_grads, work, *arrays, _array(grad), weight_grad)
+        run_in_parts(_table_grads, work, weight, start, item, _array(grad), table_grad)
+        return torch.from_numpy(table_grad), torch.from_numpy(weight_grad), None, None
+
+
+def _array(tensor: Tensor) -> Array:
+    return np.ascontiguousarray(tensor.detach().numpy())
+
+
+@compiled(fastmath=ALLOW_FMA)
+def _sum_rows(part: int, parts: int, table: Array, weight: Array, start: Array, item: Array, out: Array) -> None:
+    n = len(out)
+    for k in range(n * part // parts, n * (part + 1) // parts):
+        out[k] = 0
+        for e in range(start[k], start[k + 1]):
+            add_row(out[k], weight[e], table[item[e]])
+
+
+@compiled(fastmath=ALLOW_FMA)
+def add_row(total: Array, weight: float, row: Array) -> None:
+    """total += weight · row"""
+    for j in range(len(total)):
+        total[j] += weight * row[j]
+
+
+@compiled(fastmath=REASSOCIATE)
+def _weight_grads(
+    part: int, parts: int, table: Array, weight: Array, start: Array, item: Array, grad: Array, out: Array
+) -> None:
+    n = len(grad)
+    for k in range(n * part // parts, n * (part + 1) // parts):
+        for e in range(start[k], start[k + 1]):
+            row, total = table[item[e]], grad[k, 0] * 0
+            for j in range(len(row)):
+                total += grad[k, j] * row[j]
+            out[e] = total
+
+
+@compiled(fastmath=ALLOW_FMA)
+def _table_grads(part: int, parts: int, weight: Array, start: Array, item: Array, grad: Array, out: Array) -> None:
+    """Each part adds to columns of its own, in the order of the entries: the same sums for any number of parts."""
+    d = out.shape[1]
+    first, last = d * part // parts, d * (part + 1) // parts
+    for k in range(len(grad)):
+        for e in range(start[k], start[k + 1]):
+            add_row(out[item[e], first:last], weight[e], grad[k, first:last])
