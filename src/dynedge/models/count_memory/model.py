@@ -24,6 +24,7 @@ from dynedge.data.windows import MirroredWindow, Window
 from dynedge.models.base import LogShape, Loss, Model, State, Step, loggable
 from dynedge.models.capabilities import Explainable, Explanation, Growable, RemembersSeen, Undoable
 from dynedge.models.count_memory import event_index, scoring
+from dynedge.models.count_memory.append_in_threads import append_in_threads
 from dynedge.models.count_memory.candidates import CandidateBuffer, allocate_buffer
 from dynedge.models.count_memory.collect_examples import (
     Examples,
@@ -53,6 +54,7 @@ from dynedge.utils.array_type import Array
 
 MIN_PART = 4  # events for which another thread pays: scoring one takes some 100 µs, waking a thread 100 to 300
 MIN_QUERIES = 32  # the same for queries, of which a service answers few at once while it applies events
+LARGE_WINDOW = 1 << 14  # events that are appended in threads
 MANY_EVENTS = 1000  # for which the popularity lists its items
 MAX_COPIED = 2 << 30  # bytes of copies that threads have for themselves
 NO_LIMIT = 1 << 30
@@ -132,11 +134,12 @@ class CountMemory(Model, Growable, Explainable, Undoable, RemembersSeen):
     def _append(self, window: Window, state: State) -> Events:
         """Appends a window to the index; its popularity and its latest items are still those before the window."""
         window = self._mirrored(window)
-        clock = int(state["clock"])
-        places = event_index.append(state, self.shape.items, window.user, window.item, window.time)
-        latest = np.concatenate((state["latest_items"].numpy(), window.item.astype(np.int32, copy=False)))
         # Copies, because the columns of a log are read-only: one type to compile for.
         user, item, time = (np.array(column) for column in (window.user, window.item, window.time))
+        clock, in_threads = int(state["clock"]), len(item) >= LARGE_WINDOW and torch.get_num_threads() > 1
+        append = append_in_threads if in_threads else event_index.append
+        places = append(state, self.shape.items, user, item, time)
+        latest = np.concatenate((state["latest_items"].numpy(), item.astype(np.int32, copy=False)))
         return Events(user, item, time, places, clock, latest, 1)
 
     def _finish(self, events: Events, state: State) -> None:
