@@ -24,7 +24,7 @@ from dynedge.models.count_memory.candidates import (
     collect_candidates,
 )
 from dynedge.models.count_memory.contexts import CONTEXT_SOURCES, CountSettings
-from dynedge.models.count_memory.event_index import NONE, EventIndex, Popularity, count_popularity
+from dynedge.models.count_memory.event_index import NONE, EventIndex, Popularity
 from dynedge.models.count_memory.scoring import (
     FIXED_INPUTS,
     Events,
@@ -34,6 +34,7 @@ from dynedge.models.count_memory.scoring import (
     query_of,
     rescaling_inputs,
 )
+from dynedge.models.count_memory.window_popularity import WindowPopularity, counts_before, pass_events
 from dynedge.utils.array_type import Array
 from dynedge.utils.numba_compile import compiled
 
@@ -77,7 +78,7 @@ def to_tensors(examples: Examples, like: Tensor) -> Examples:
 @compiled
 def collect_examples(
     index: EventIndex,
-    popularity: Popularity,
+    window: WindowPopularity,
     settings: CountSettings,
     networks: NetworkWeights,
     events: Events,
@@ -86,22 +87,25 @@ def collect_examples(
     first: int,
     step: int,
     buffer: CandidateBuffer,
+    latest: Array,
+    popularity: Popularity,
     out: Examples,
-) -> int:
+) -> None:
     """Writes the examples first, first + step, … of a window: of the events `sampled` int64[m], which ascend.
 
-    `popularity` is that before the window's first event, and advances to the last of these; returns the number of
-    events that it then has counted. `offsets` float64[m] in [0, 1) are the random starts of the systematic samples of
-    candidates.
+    `offsets` float64[m] in [0, 1) are the random starts of the systematic samples of candidates. `latest` and
+    `popularity` are scratch of the thread, as in `counts_before`.
     """
-    half_lives, counted = len(popularity.total), 0
+    half_lives, passed = len(popularity.total), 0
     gates = np.zeros(len(networks.gating_logits), np.float32)
     for m in range(first, len(sampled), step):
         k = sampled[m]
-        count_popularity(popularity, settings.weight_growth, events.item[counted:k])
-        counted = k
+        pass_events(latest, window.clock, events.item, passed, k)
+        passed = k
         query = query_of(events, k)
         others, size = collect_candidates(index, settings, query, buffer)
+        counts_before(window, m, buffer.items[:size], latest, popularity)
+        counts_before(window, m, events.item[k : k + 1], latest, popularity)
         compute_gates(networks, buffer, half_lives, gates)
         mix_sources(index, popularity, gates, buffer, others, size)
         out.query_features[m] = buffer.query_features
@@ -114,7 +118,6 @@ def collect_examples(
         )
         _write_unseen(index, popularity, buffer, size, events.item[k], out, m)
         clear(buffer, size)
-    return counted
 
 
 @compiled

@@ -383,7 +383,7 @@ def count_popularity(popularity: Popularity, growth: Array, item: Array) -> None
                     num_listed[h] = _rescale_listed(counts, h, weight[h], popularity.listed[h], num_listed[h])
                 else:
                     for x in range(len(counts)):
-                        counts[x, h] = _rescaled(counts[x, h], weight[h])
+                        counts[x, h] = rescaled(counts[x, h], weight[h])
                 for x in range(len(largest)):
                     largest[x, h] /= weight[h]
                 popularity.total[h] /= weight[h]
@@ -391,7 +391,8 @@ def count_popularity(popularity: Popularity, growth: Array, item: Array) -> None
 
 
 @compiled(inline="always")
-def _rescaled(count: float, weight: float) -> np.float32:
+def rescaled(count: float, weight: float) -> np.float32:
+    """Returns a count divided by the weight of an event; 0 if that is negligible."""
     scaled = np.float32(count / weight)
     return scaled if scaled >= NEGLIGIBLE else np.float32(0)
 
@@ -402,7 +403,7 @@ def _rescale_listed(counts: Array, h: int, weight: float, listed: Array, size: i
     left = 0
     for x in range(len(counts) if size == NONE else size):
         i = x if size == NONE else listed[x]
-        counts[i, h] = _rescaled(counts[i, h], weight)
+        counts[i, h] = rescaled(counts[i, h], weight)
         if counts[i, h] > 0:
             listed[left] = i
             left += 1
