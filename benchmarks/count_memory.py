@@ -33,7 +33,7 @@ from dynedge.data.windows import Window
 from dynedge.evaluation.protocol import CHUNK_SCORES, rank_events
 from dynedge.models.base import Model, State
 from dynedge.models.count_memory.config import StandaloneMemoryConfig
-from dynedge.models.count_memory.model import CountMemory
+from dynedge.models.count_memory.model import LARGE_WINDOW, CountMemory
 from dynedge.models.edge.config import EdgeConfig
 from dynedge.models.edge.model import Edge
 from dynedge.ops.all_scores.by_block import given_scores
@@ -148,6 +148,7 @@ def warm_up(model: Model, log: EventLog) -> None:
     rank_events(model, log, range(100), state, protocol=protocol)
     model.score_query(torch.zeros(1).long(), torch.zeros(1).double(), None, state)
     model.observe(window, state)
+    model.observe(Window(log, range(min(len(log), LARGE_WINDOW))), model.start())
 
 
 def fastest(work: Callable[[], Any], repeats: int) -> tuple[tuple[float, float], Any]:
