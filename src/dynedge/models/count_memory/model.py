@@ -214,13 +214,13 @@ class CountMemory(Model, Growable, Explainable, Undoable, RemembersSeen):
         events = self._append(window, state)
         index = self._index(state)
         popularity = self._count(events, state, sampled)
-        threads = min(torch.get_num_threads(), 1 + MAX_COPIED // index.popularity.nbytes, max(1, count // MIN_PART))
+        threads = min(torch.get_num_threads(), max(1, count // MIN_PART))
         readers, remaining = self._counter.readers(threads), iter(range(threads))
         with self._scratch_memory(threads) as buffers:
 
             def collect(thread: int) -> None:
                 for part in remaining:
-                    parts = events, sampled, offsets, part, threads, buffers[thread], *readers[part], examples
+                    parts = events, sampled, offsets, part, threads, buffers[thread], readers[part], examples
                     collect_examples(index, popularity, self.settings, self._equal_weights, *parts)
 
             run_side_by_side(collect, threads)
@@ -279,7 +279,7 @@ class CountMemory(Model, Growable, Explainable, Undoable, RemembersSeen):
         buffers, self._scratch = self._scratch, []
         items = padded_size(self.shape.items)
         while len(buffers) < count:
-            buffers.append(allocate_buffer(items, max_candidates(self.settings, items)))
+            buffers.append(allocate_buffer(items, max_candidates(self.settings, items), len(self.counts.half_lives)))
         yield buffers
         self._scratch = buffers
 

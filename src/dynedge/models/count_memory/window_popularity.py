@@ -19,13 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dynedge.models.count_memory.event_index import (
-    NONE,
-    RESCALE_ABOVE,
-    EventIndex,
-    Popularity,
-    rescaled,
-)
+from dynedge.models.count_memory.event_index import NONE, RESCALE_ABOVE, EventIndex, rescaled
 from dynedge.ops.prefetch_row import prefetch_row
 from dynedge.ops.thread_pool import run_side_by_side
 from dynedge.utils.array_type import Array
@@ -56,7 +50,6 @@ class PopularityCounter:
     def __init__(self) -> None:
         self._at: tuple[Tensor | None, int, int] = None, 0, 0  # popularity, clock and threads of what follows
         self._latest: list[Array] = []  # of the counter itself, then of threads that read
-        self._scratch: list[Popularity] = []
         self._listed: list[tuple[Array, Array]] = []  # by owner: int32[H, items], their numbers int64[H], as in Popularity
         self._window: tuple[WindowPopularity, Array, Array, Array] | None = None
 
@@ -90,22 +83,17 @@ class PopularityCounter:
         index.event_weight[:], index.popularity_total[:] = weight, total
         self._window = None
 
-    def readers(self, count: int) -> list[tuple[Array, Popularity]]:
-        """Returns for each of `count` threads the arguments `latest` and `out` of `counts_before`."""
-        items, half_lives = self._listed_shape
-        while len(self._scratch) < count:
-            total, none = np.zeros(half_lives), np.empty((0, 0), np.int32)
-            counts = np.empty((items, half_lives), np.float32)
-            self._scratch.append(Popularity(counts, total, total, counts[:0], none, np.full(half_lives, NONE)))
-            self._latest.append(np.full(items, NONE, np.int32))
-        return list(zip(self._latest[1 : count + 1], self._scratch, strict=False))
+    def readers(self, count: int) -> list[Array]:
+        """Returns the scratch `latest` of `counts_before` for each of `count` threads."""
+        while len(self._latest) <= count:
+            self._latest.append(np.full_like(self._latest[0], NONE))
+        return self._latest[1 : count + 1]
 
     def _reset(self, items: int, half_lives: int, threads: int) -> None:
         owners = 1 << (threads - 1).bit_length()
         runs = -(-items >> OWNED)  # of items that have the same owner
         owned = -(-runs // owners) << OWNED
-        self._listed_shape = items, half_lives
-        self._latest, self._scratch = [np.full(items, NONE, np.int32)], []
+        self._latest = [np.full(items, NONE, np.int32)]
         self._listed = [(np.empty((half_lives, owned), np.int32), np.full(half_lives, NONE)) for _ in range(owners)]
 
     def _run(self, events: int, work: Callable[[int, int], None]) -> None:
@@ -242,17 +230,18 @@ def pass_events(latest: Array, clock: int, item: Array, start: int, stop: int) -
 
 
 @compiled
-def counts_before(window: WindowPopularity, m: int, items: Array, latest: Array, out: Popularity) -> None:
-    """Writes the counts of some items before sampled event m, and all totals; `latest` is that of the events before."""
-    out.total[:] = window.sampled_total[m]
-    size = len(items)
+def counts_before(window: WindowPopularity, m: int, items: Array, latest: Array, out: Array) -> None:
+    """Writes out[items, H]: counts before sampled event m; `latest` is that of the events before, by `pass_events`."""
+    times, size, divisors = window.sampled_rescaled[m], len(items), window.divisors
     for j in range(size):
         ahead = items[min(j + AHEAD, size - 1)]
         prefetch_row(latest, ahead)
         prefetch_row(window.counts, ahead)
-        prefetch_row(out.counts, ahead)
-        i, p = items[j], latest[items[j]] - window.clock
-        for h in range(len(out.total)):
-            before = window.counts[i, h] if p < 0 else window.after[p, h]
+        p = latest[items[j]] - window.clock
+        counts = window.counts[items[j]] if p < 0 else window.after[p]
+        for h in range(len(times)):
+            out[j, h] = counts[h]
+        for h in range(len(times)):
             first = 0 if p < 0 else window.times_rescaled[p, h]
-            out.counts[i, h] = _rescaled_by(before, window.divisors[h], first, window.sampled_rescaled[m, h])
+            if first < times[h] and out[j, h] > 0:
+                out[j, h] = _rescaled_by(out[j, h], divisors[h], first, times[h])
