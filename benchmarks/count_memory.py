@@ -27,13 +27,13 @@ import torch
 from load_log import DATA, DATA_HELP, load_log
 from machine_info import describe_machine, peak_memory_mib
 
-from dynedge.data.log import EventLog
+from dynedge.data.log import EventLog, read_log
 from dynedge.data.synthetic import synthesize
 from dynedge.data.windows import Window
 from dynedge.evaluation.protocol import CHUNK_SCORES, rank_events
 from dynedge.models.base import Model, State
 from dynedge.models.count_memory.config import StandaloneMemoryConfig
-from dynedge.models.count_memory.model import CountMemory
+from dynedge.models.count_memory.model import LARGE_WINDOW, CountMemory
 from dynedge.models.edge.config import EdgeConfig
 from dynedge.models.edge.model import Edge
 from dynedge.ops.all_scores.by_block import given_scores
@@ -46,6 +46,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=DATA, help=DATA_HELP)
     parser.add_argument("--log", default="globo", help="Name of a real or a synthetic log.")
+    parser.add_argument("--size", type=int, default=None, help="Events of a synthetic log; by default its full size.")
+    parser.add_argument("--folder", type=Path, default=None, help="Folder to cache synthetic logs in, as of gpu.py.")
     parser.add_argument("--model", default="memory", choices=("memory", "edge"))
     parser.add_argument("--weight", type=float, default=0.05, help="Fusion weight of the recurrence in `edge`.")
     parser.add_argument("--run", type=Path, help="Run folder of `edge`, instead of an untrained model.")
@@ -58,7 +60,8 @@ def main() -> None:
     print(f"{describe_machine()}; torch {torch.__version__}, {torch.get_num_threads()} threads, float32")
     with tempfile.TemporaryDirectory(prefix="count-memory-") as folder:
         if "-like" in args.log and not (args.data / f"{args.log}.parquet").exists():
-            log = synthesize(args.log, Path(folder) / args.log)
+            path = (args.folder or Path(folder)) / f"{args.log}-{args.size or 'full'}"
+            log = read_log(path) if path.exists() else synthesize(args.log, path, events=args.size)
         else:
             log = load_log(args.log, Path(folder), args.data)
         measure(args.log, log, args)
@@ -145,6 +148,7 @@ def warm_up(model: Model, log: EventLog) -> None:
     rank_events(model, log, range(100), state, protocol=protocol)
     model.score_query(torch.zeros(1).long(), torch.zeros(1).double(), None, state)
     model.observe(window, state)
+    model.observe(Window(log, range(min(len(log), LARGE_WINDOW))), model.start())
 
 
 def fastest(work: Callable[[], Any], repeats: int) -> tuple[tuple[float, float], Any]:

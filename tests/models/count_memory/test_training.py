@@ -133,7 +133,7 @@ def test_the_candidates_of_an_example_represent_all_items(users, items):
 def test_every_candidate_represents_one_on_average():
     """The more probable ones are sampled more often, and weighted less."""
     size, true_item, offsets = 300, 7, 20_000
-    buffer = allocate_buffer(size, size)
+    buffer = allocate_buffer(size, size, 0)
     rng = np.random.default_rng(0)
     buffer.items[:] = rng.permutation(size)
     buffer.probability[:] = rng.random(size) ** 8 + 1e-3

@@ -8,7 +8,7 @@ their totals: a probability is their ratio. Most candidates are found by `near` 
 What is read lies far apart in memory, so a query's time is that of its cache misses: rows are fetched ahead, and
 short loops let the processor fetch several at once.
 
-Legend: I items, C candidates, n of them that the rescaling network sees.
+Legend: I items, C candidates, n of them that the rescaling network sees, H half-lives of the popularity.
 """
 
 from __future__ import annotations
@@ -106,6 +106,7 @@ class CandidateBuffer(NamedTuple):
     sums: Array  # float32[C, CONTEXT_SOURCES], by slot; not of candidates that these alone found, see add_rows
     totals: Array  # float64[CONTEXT_SOURCES]: 0 where the source has seen nothing
     query_features: Array  # float32[QUERY_FEATURES]
+    popularity: Array  # float32[C, H]: counts at all half-lives, by slot (scoring.py)
     probability: Array  # float32[C]: of the mixture, by slot (scoring.py)
     row: Array  # float32[I, and more to fill a block]: the same of all items in some blocks (scoring.py)
 
@@ -120,7 +121,7 @@ class Query(NamedTuple):
     latest_items: Array
 
 
-def allocate_buffer(items: int, candidates: int) -> CandidateBuffer:
+def allocate_buffer(items: int, candidates: int, half_lives: int) -> CandidateBuffer:
     """Returns an empty buffer for logs of up to `items` items and queries of up to `candidates`."""
     return CandidateBuffer(
         np.full(items, NONE, np.int32),
@@ -130,6 +131,7 @@ def allocate_buffer(items: int, candidates: int) -> CandidateBuffer:
         np.zeros((candidates, CONTEXT_SOURCES), np.float32),
         np.zeros(CONTEXT_SOURCES),
         np.zeros(QUERY_FEATURES, np.float32),
+        np.zeros((candidates, half_lives), np.float32),
         np.zeros(candidates, np.float32),
         np.ones(-(-items // BLOCK) * BLOCK, np.float32),
     )

@@ -24,7 +24,7 @@ from dynedge.models.count_memory.candidates import (
     collect_candidates,
 )
 from dynedge.models.count_memory.contexts import CONTEXT_SOURCES, CountSettings
-from dynedge.models.count_memory.event_index import NONE, EventIndex, Popularity, count_popularity
+from dynedge.models.count_memory.event_index import NONE, EventIndex
 from dynedge.models.count_memory.scoring import (
     FIXED_INPUTS,
     Events,
@@ -34,6 +34,7 @@ from dynedge.models.count_memory.scoring import (
     query_of,
     rescaling_inputs,
 )
+from dynedge.models.count_memory.window_popularity import WindowPopularity, counts_before, pass_events
 from dynedge.utils.array_type import Array
 from dynedge.utils.numba_compile import compiled
 
@@ -77,7 +78,7 @@ def to_tensors(examples: Examples, like: Tensor) -> Examples:
 @compiled
 def collect_examples(
     index: EventIndex,
-    popularity: Popularity,
+    window: WindowPopularity,
     settings: CountSettings,
     networks: NetworkWeights,
     events: Events,
@@ -86,35 +87,37 @@ def collect_examples(
     first: int,
     step: int,
     buffer: CandidateBuffer,
+    latest: Array,
     out: Examples,
-) -> int:
+) -> None:
     """Writes the examples first, first + step, … of a window: of the events `sampled` int64[m], which ascend.
 
-    `popularity` is that before the window's first event, and advances to the last of these; returns the number of
-    events that it then has counted. `offsets` float64[m] in [0, 1) are the random starts of the systematic samples of
-    candidates.
+    `offsets` float64[m] in [0, 1) are the random starts of the systematic samples of candidates. `latest` is scratch
+    of the thread, as in `counts_before`.
     """
-    half_lives, counted = len(popularity.total), 0
+    half_lives, passed = len(window.rescalings), 0
+    own = np.empty((1, half_lives), np.float32)
     gates = np.zeros(len(networks.gating_logits), np.float32)
     for m in range(first, len(sampled), step):
         k = sampled[m]
-        count_popularity(popularity, settings.weight_growth, events.item[counted:k])
-        counted = k
-        query = query_of(events, k)
+        pass_events(latest, window.clock, events.item, passed, k)
+        passed = k
+        query, total = query_of(events, k), window.sampled_total[m]
         others, size = collect_candidates(index, settings, query, buffer)
+        counts_before(window, m, buffer.items[:size], latest, buffer.popularity)
+        counts_before(window, m, events.item[k : k + 1], latest, own)
         compute_gates(networks, buffer, half_lives, gates)
-        mix_sources(index, popularity, gates, buffer, others, size)
+        mix_sources(index, total, gates, buffer, others, size)
         out.query_features[m] = buffer.query_features
         out.source_mask[m, : 1 + half_lives] = True
         out.source_mask[m, 1 + half_lives :] = buffer.totals > 0
         items, log_weights = _choose_candidates(buffer, size, events.item[k], offsets[m])
         out.log_weight[m, 0], out.log_weight[m, 2 : 1 + len(items)] = 0.0, log_weights[1:]
         _write_candidates(
-            index, popularity, settings, query, buffer, others, items, out.probability[m], out.inputs[m]
+            index, total, own[0], settings, query, buffer, others, items, out.probability[m], out.inputs[m]
         )
-        _write_unseen(index, popularity, buffer, size, events.item[k], out, m)
+        _write_unseen(index, total, buffer, size, events.item[k], out, m)
         clear(buffer, size)
-    return counted
 
 
 @compiled
@@ -158,7 +161,8 @@ def _choose_candidates(buffer: CandidateBuffer, size: int, true_item: int, offse
 @compiled
 def _write_candidates(
     index: EventIndex,
-    popularity: Popularity,
+    total: Array,
+    own: Array,
     settings: CountSettings,
     query: Query,
     buffer: CandidateBuffer,
@@ -167,18 +171,20 @@ def _write_candidates(
     probability: Array,
     inputs: Array,
 ) -> None:
-    """Writes probability [K, M] and inputs [K, FIXED_INPUTS + H] of the chosen items."""
-    half_lives, places, slots = len(popularity.total), np.empty(len(items), np.int64), np.empty(len(items), np.int64)
+    """Writes probability [K, M] and inputs [K, FIXED_INPUTS + H] of the chosen items; `own` [H]: of the true item."""
+    half_lives, places, slots = len(total), np.empty(len(items), np.int64), np.empty(len(items), np.int64)
     count = 0
     for number in range(len(items)):
         place = number + (number > 0)  # candidate 1 is the items that no context has seen
+        slot = buffer.slot[items[number]]
+        counts = own if number == 0 else buffer.popularity[slot]
         probability[place, 0] = 1.0 / index.num_items
         for h in range(half_lives):
-            probability[place, 1 + h] = popularity.counts[items[number], h] / max(popularity.total[h], 1e-30)
-        if buffer.slot[items[number]] != NONE:
-            places[count], slots[count] = place, buffer.slot[items[number]]
+            probability[place, 1 + h] = counts[h] / max(total[h], 1e-30)
+        if slot != NONE:
+            places[count], slots[count] = place, slot
             count += 1
-    columns = rescaling_inputs(index, popularity, settings, query, buffer, others, slots[:count])
+    columns = rescaling_inputs(index, total, settings, query, buffer, others, slots[:count])
     for j in range(count):
         for s in range(CONTEXT_SOURCES):
             if buffer.totals[s] > 0:
@@ -190,7 +196,7 @@ def _write_candidates(
 @compiled
 def _write_unseen(
     index: EventIndex,
-    popularity: Popularity,
+    total: Array,
     buffer: CandidateBuffer,
     size: int,
     true_item: int,
@@ -198,17 +204,17 @@ def _write_unseen(
     m: int,
 ) -> None:
     """Writes what each source leaves to the items that no context has seen, as candidate 1."""
-    half_lives, items = len(popularity.total), index.num_items
+    half_lives, items = len(total), index.num_items
     unseen = out.probability[m, 1]
     unseen[0] = 1.0
     for h in range(half_lives):
-        unseen[1 + h] = 1.0 if popularity.total[h] > 0 else 0.0
+        unseen[1 + h] = 1.0 if total[h] > 0 else 0.0
     if buffer.slot[true_item] < 0:
         unseen[: 1 + half_lives] -= out.probability[m, 0, : 1 + half_lives]
     for slot in range(size):
         unseen[0] -= 1.0 / items
         for h in range(half_lives):
-            unseen[1 + h] -= popularity.counts[buffer.items[slot], h] / max(popularity.total[h], 1e-30)
+            unseen[1 + h] -= buffer.popularity[slot, h] / max(total[h], 1e-30)
     for h in range(1 + half_lives):
         unseen[h] = max(unseen[h], np.float32(0))
     out.log_weight[m, 1] = 0.0

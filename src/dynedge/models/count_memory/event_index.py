@@ -151,7 +151,7 @@ def _is_consistent(index: EventIndex, clock: int) -> bool:
                 taken += 1 << size
                 if start < 0 or start + (1 << size) > used or taken > used:
                     return False
-                start = _left_after(records, start)
+                start = left_after(records, start)
         if taken != used:
             return False
     for user in range(len(index.user_blocks)):
@@ -169,10 +169,10 @@ def _is_consistent(index: EventIndex, clock: int) -> bool:
                 return False
             before, gap, next_gap = NONE, NONE, NONE
             if place > 0:
-                before, gap = index.history[start + place - 1, ITEM], _gap_before(index, start + place)
+                before, gap = index.history[start + place - 1, ITEM], gap_before(index, start + place)
             is_last = place + 1 == length
             if not is_last:
-                next_gap = _gap_before(index, start + place + 1)
+                next_gap = gap_before(index, start + place + 1)
             following = NONE if is_last else index.history[start + place + 1, ITEM]
             following_at = NEVER if is_last else index.history[start + place + 1, CLOCK]
             if found[BEFORE] != before or found[NEXT] != following or found[NEXT_AT] != following_at:
@@ -206,37 +206,50 @@ def append(state: State, items: int, user: Array, item: Array, time: Array) -> A
 
     The latest items and the popularity do not change: see `count_popularity`.
     """
-    if int(state["clock"]) + len(user) > np.iinfo(np.int32).max:
-        raise DataError("the count memory holds up to 2,147,483,647 events; train the model `recurrence` instead.")
+    check_room(state, len(user))
     places, done = np.empty(len(user), np.int32), 0
     while True:
         index = view_of(state, items)
         done += append_events(index, user[done:], item[done:], time[done:], places[done:])
         if done == len(user):
             return places
-        for pool, (blocks, names) in enumerate(BLOCKS):
-            needed = 2 * int(state[blocks][(user, item)[pool][done], CAPACITY]) + FIRST_CAPACITY
-            _reserve(state, pool, names, needed)
+        for pool, rows in enumerate((user, item)):
+            block, records = state[BLOCKS[pool][0]].numpy()[rows[done]], state[BLOCKS[pool][1][0]].numpy()
+            needed = next_capacity(block)
+            if needed and not _fits(index, pool, len(records), needed):
+                reserve(state, pool, int(index.used[pool]) + room_for(block))
 
 
-def _reserve(state: State, pool: int, names: tuple[str, ...], additional: int) -> None:
-    used, before = int(state["used"][pool]), len(state[names[0]])
-    capacity = doubled_capacity(before, used + additional)
-    if capacity > before:
-        for name in names:
-            longer = state[name].new_zeros((capacity, *state[name].shape[1:]))
-            longer[:used] = state[name][:used]
-            state[name] = longer
+def check_room(state: State, events: int) -> None:
+    if int(state["clock"]) + events > np.iinfo(np.int32).max:
+        raise DataError("the count memory holds up to 2,147,483,647 events; train the model `recurrence` instead.")
+
+
+def reserve(state: State, pool: int, entries: int) -> None:
+    """Doubles the memory of a pool until it has so many entries."""
+    for name in BLOCKS[pool][1]:
+        before = state[name]
+        capacity = doubled_capacity(len(before), entries)
+        if capacity > len(before):
+            longer = np.zeros((capacity, *before.shape[1:]), before.numpy().dtype)  # numpy asks for large pages
+            state[name] = torch.from_numpy(longer)
+            state[name][: len(before)] = before
 
 
 @compiled
-def _left_after(records: Array, start: int) -> int:
+def left_after(records: Array, start: int) -> int:
     """Returns the block of the same size that was left before the one at `start`, or -1."""
     return int((np.int64(records[start, 1]) << 32) | (np.int64(records[start, 0]) & 0xFFFFFFFF))
 
 
 @compiled
-def _size(capacity: int) -> int:
+def link_left(records: Array, start: int, other: int) -> None:
+    """Makes `other` the block of the same size that was left before the one at `start`."""
+    records[start, 0], records[start, 1] = np.int32(other & 0xFFFFFFFF), np.int32(other >> 32)
+
+
+@compiled
+def block_size(capacity: int) -> int:
     """Returns the binary logarithm of a capacity."""
     size = 0
     while capacity >> size > 1:
@@ -245,33 +258,38 @@ def _size(capacity: int) -> int:
 
 
 @compiled(inline="always")
-def _next_capacity(block: Array) -> int:
+def next_capacity(block: Array) -> int:
     """Returns the capacity that a block needs for one more entry if it is full, else 0."""
     return max(2 * block[CAPACITY], FIRST_CAPACITY) if block[LENGTH] == block[CAPACITY] else 0
 
 
+@compiled(inline="always")
+def room_for(block: Array) -> int:
+    """Returns the entries that are reserved for a block to move to."""
+    return int(2 * block[CAPACITY] + FIRST_CAPACITY)
+
+
 @compiled
 def _fits(index: EventIndex, pool: int, entries: int, capacity: int) -> bool:
-    return index.left[pool, _size(capacity)] != NONE or index.used[pool] + capacity <= entries
+    return index.left[pool, block_size(capacity)] != NONE or index.used[pool] + capacity <= entries
 
 
 @compiled
 def _move(index: EventIndex, pool: int, records: Array, block: Array, capacity: int) -> tuple[int, int]:
     """Moves a block to one of a larger capacity and leaves the old one; returns the starts of both."""
-    old, size = block[START], _size(capacity)
+    old, size = block[START], block_size(capacity)
     start = index.left[pool, size]
     if start == NONE:
         start = index.used[pool]
         index.used[pool] += capacity
     else:
-        index.left[pool, size] = _left_after(records, start)
+        index.left[pool, size] = left_after(records, start)
     for x in range(block[LENGTH]):
         for column in range(records.shape[1]):
             records[start + x, column] = records[old + x, column]
     if block[CAPACITY]:
-        size = _size(block[CAPACITY])
-        other = index.left[pool, size]
-        records[old, 0], records[old, 1] = np.int32(other & 0xFFFFFFFF), np.int32(other >> 32)
+        size = block_size(block[CAPACITY])
+        link_left(records, old, index.left[pool, size])
         index.left[pool, size] = old
     block[START], block[CAPACITY] = start, capacity
     return old, start
@@ -284,7 +302,7 @@ def gap_code(seconds: float) -> int:
 
 
 @compiled
-def _gap_before(index: EventIndex, x: int) -> int:
+def gap_before(index: EventIndex, x: int) -> int:
     """Returns the code of the gap between an event in the pool of histories and the one before it."""
     return gap_code(index.history_time[x] - index.history_time[x - 1])
 
@@ -310,7 +328,7 @@ def append_events(index: EventIndex, user: Array, item: Array, time: Array, plac
                 end = users[u, START] + users[u, LENGTH] - 1
                 prefetch_row(index.occurrences, items[history[end, ITEM], START] + history[end, NUMBER])
         u, i = user[k], item[k]
-        more_history, more_occurrences = _next_capacity(users[u]), _next_capacity(items[i])
+        more_history, more_occurrences = next_capacity(users[u]), next_capacity(items[i])
         if more_history and not _fits(index, 0, len(index.history), more_history):
             return k
         if more_occurrences and not _fits(index, 1, len(index.occurrences), more_occurrences):
@@ -327,7 +345,7 @@ def append_events(index: EventIndex, user: Array, item: Array, time: Array, plac
         index.history_time[x] = time[k]
         if place > 0:
             before = index.history[x - 1, ITEM]
-            gap = _gap_before(index, x)
+            gap = gap_before(index, x)
             last = index.occurrences[items[before, START] + index.history[x - 1, NUMBER]]
             last[NEXT], last[NEXT_AT], last[NEXT_GAP] = i, clock, gap
         new = index.occurrences[items[i, START] + number]
@@ -365,7 +383,7 @@ def count_popularity(popularity: Popularity, growth: Array, item: Array) -> None
                     num_listed[h] = _rescale_listed(counts, h, weight[h], popularity.listed[h], num_listed[h])
                 else:
                     for x in range(len(counts)):
-                        counts[x, h] = _rescaled(counts[x, h], weight[h])
+                        counts[x, h] = rescaled(counts[x, h], weight[h])
                 for x in range(len(largest)):
                     largest[x, h] /= weight[h]
                 popularity.total[h] /= weight[h]
@@ -373,7 +391,8 @@ def count_popularity(popularity: Popularity, growth: Array, item: Array) -> None
 
 
 @compiled(inline="always")
-def _rescaled(count: float, weight: float) -> np.float32:
+def rescaled(count: float, weight: float) -> np.float32:
+    """Returns a count divided by the weight of an event; 0 if that is negligible."""
     scaled = np.float32(count / weight)
     return scaled if scaled >= NEGLIGIBLE else np.float32(0)
 
@@ -384,7 +403,7 @@ def _rescale_listed(counts: Array, h: int, weight: float, listed: Array, size: i
     left = 0
     for x in range(len(counts) if size == NONE else size):
         i = x if size == NONE else listed[x]
-        counts[i, h] = _rescaled(counts[i, h], weight)
+        counts[i, h] = rescaled(counts[i, h], weight)
         if counts[i, h] > 0:
             listed[left] = i
             left += 1
@@ -415,11 +434,11 @@ def save_for_undo(state: State, user: int, item: int, growth: Array) -> Callable
     parts = []
     for pool, ((blocks, names), row) in enumerate(zip(BLOCKS, (user, item), strict=True)):
         start, length, capacity = state[blocks][row].tolist()
-        _reserve(state, pool, names, 2 * capacity + FIRST_CAPACITY)
+        reserve(state, pool, int(state["used"][pool]) + 2 * capacity + FIRST_CAPACITY)
         written = slice(start + length, start + length + 1)
         if length == capacity:  # the block will move
             larger = max(2 * capacity, FIRST_CAPACITY)
-            left = int(state["left"][pool, _size(larger)])
+            left = int(state["left"][pool, block_size(larger)])
             to = int(state["used"][pool]) if left == NONE else left
             written = slice(to, to + larger)
         parts += [state[name][written] for name in names]

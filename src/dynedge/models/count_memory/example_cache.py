@@ -30,9 +30,8 @@ class WindowExamples:
     end_state: State | None  # after the last window; None for all others
 
 
-# (window, its number, examples to collect, state, whether the next window follows): collects the examples and appends
-# the window's events to the state
-Collect = Callable[[Window, int, int, State, bool], Examples]
+# (window, its number, examples to collect, state): collects the examples and appends the window's events to the state
+Collect = Callable[[Window, int, int, State], Examples]
 
 
 class ExampleCache:
@@ -80,7 +79,7 @@ class ExampleCache:
             if number not in wanted:
                 self._observe(window, state)
                 return None
-            examples = self._collect(window, number, per_window, state, number < last)
+            examples = self._collect(window, number, per_window, state)
             return WindowExamples(window, examples, state if number == len(ranges) - 1 else None)
 
         last = max(wanted, default=-1)

@@ -8,7 +8,6 @@ costs next to nothing until then. Its parameters are two small networks (gating.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -24,6 +23,7 @@ from dynedge.data.windows import MirroredWindow, Window
 from dynedge.models.base import LogShape, Loss, Model, State, Step, loggable
 from dynedge.models.capabilities import Explainable, Explanation, Growable, RemembersSeen, Undoable
 from dynedge.models.count_memory import event_index, scoring
+from dynedge.models.count_memory.append_in_threads import append_in_threads
 from dynedge.models.count_memory.candidates import CandidateBuffer, allocate_buffer
 from dynedge.models.count_memory.collect_examples import (
     Examples,
@@ -46,14 +46,16 @@ from dynedge.models.count_memory.example_cache import ExampleCache, WindowExampl
 from dynedge.models.count_memory.explain import explain_items, shares_by_reason
 from dynedge.models.count_memory.gating import Mixture
 from dynedge.models.count_memory.scoring import Events
+from dynedge.models.count_memory.window_popularity import PopularityCounter, WindowPopularity
 from dynedge.models.growable import padded_size
 from dynedge.ops.all_scores.by_block import BLOCK, ItemBlocks, WindowScores, copy_blocks, given_scores
-from dynedge.ops.thread_pool import run_in_background, run_side_by_side
+from dynedge.ops.thread_pool import run_side_by_side
 from dynedge.utils.array_type import Array
 
 MIN_PART = 4  # events for which another thread pays: scoring one takes some 100 µs, waking a thread 100 to 300
 MIN_QUERIES = 32  # the same for queries, of which a service answers few at once while it applies events
-MANY_EVENTS = 1000  # for which the popularity lists its items
+LARGE_WINDOW = 1 << 14  # events that are appended in threads
+MANY_EVENTS = 1000  # that are counted by the PopularityCounter
 MAX_COPIED = 2 << 30  # bytes of copies that threads have for themselves
 NO_LIMIT = 1 << 30
 MIN_EXAMPLES = 300  # examples of a window that is learned from after training: fewer, and their noise is learned
@@ -74,9 +76,7 @@ class CountMemory(Model, Growable, Explainable, Undoable, RemembersSeen):
         self._seed = 0  # of the choice of training examples
         self.settings = count_settings(config)
         sources = 1 + len(config.half_lives) + CONTEXT_SOURCES
-        self._copies: list[Popularity] = []  # of the popularity in this tensor at this clock, see _popularity_copies
-        self._copies_at: tuple[Tensor | None, int] = None, 0
-        self._counting: list[Future[None]] = []  # threads that count the last events of a window
+        self._counter = PopularityCounter()
         self._view: tuple[list[Tensor], EventIndex | None] = [], None
         self._scratch: list[CandidateBuffer] = []
         hidden = config.gating_hidden, config.rescaling_hidden, config.rescaling_second
@@ -112,7 +112,6 @@ class CountMemory(Model, Growable, Explainable, Undoable, RemembersSeen):
 
     def _index(self, state: State) -> EventIndex:
         """Returns the index in a state; cached for the same tensors: making the view is much of a query's cost."""
-        self._finish_counting()
         tensors, view = self._view
         same = view is not None and view.num_items == self.shape.items and len(tensors) == len(state)
         if view is None or not same or not all(map(is_, tensors, state.values())):
@@ -132,18 +131,22 @@ class CountMemory(Model, Growable, Explainable, Undoable, RemembersSeen):
     def _append(self, window: Window, state: State) -> Events:
         """Appends a window to the index; its popularity and its latest items are still those before the window."""
         window = self._mirrored(window)
-        clock = int(state["clock"])
-        places = event_index.append(state, self.shape.items, window.user, window.item, window.time)
-        latest = np.concatenate((state["latest_items"].numpy(), window.item.astype(np.int32, copy=False)))
         # Copies, because the columns of a log are read-only: one type to compile for.
         user, item, time = (np.array(column) for column in (window.user, window.item, window.time))
+        clock, in_threads = int(state["clock"]), len(item) >= LARGE_WINDOW and torch.get_num_threads() > 1
+        append = append_in_threads if in_threads else event_index.append
+        places = append(state, self.shape.items, user, item, time)
+        latest = np.concatenate((state["latest_items"].numpy(), item.astype(np.int32, copy=False)))
         return Events(user, item, time, places, clock, latest, 1)
 
     def _finish(self, events: Events, state: State) -> None:
         """Advances popularity and latest items past a window that was appended."""
-        index, self._copies = self._index(state), []
-        popularity = popularity_of(index, len(events.item) > MANY_EVENTS)
-        count_popularity(popularity, self.settings.weight_growth, events.item)
+        index = self._index(state)
+        if len(events.item) > MANY_EVENTS:
+            self._count(events, state, np.empty(0, np.int64))
+            self._counter.finish(index)
+        else:
+            count_popularity(popularity_of(index), self.settings.weight_growth, events.item)
         index.latest_items[:] = events.latest_items[-RECENT_EVENTS:]
 
     def observe(self, window: Window, state: State) -> None:
@@ -198,11 +201,10 @@ class CountMemory(Model, Growable, Explainable, Undoable, RemembersSeen):
         parts = zip(*(one.examples for one in (batch, *earlier)), strict=True)
         return replace(batch, examples=Examples(*map(torch.cat, parts)))
 
-    def _collect(self, window: Window, number: int, count: int, state: State, more: bool = False) -> Examples:
+    def _collect(self, window: Window, number: int, count: int, state: State) -> Examples:
         """Returns up to `count` examples of a window and appends its events.
 
-        Candidates are those that rank highest if all sources have the same weight. `more`: the next window is
-        collected next, so that its events can be appended while the last events of this one are counted.
+        Candidates are those that rank highest if all sources have the same weight.
         """
         n, rng = len(window), np.random.default_rng([self._seed, number])
         count = min(n, count)
@@ -210,43 +212,26 @@ class CountMemory(Model, Growable, Explainable, Undoable, RemembersSeen):
         sampled, offsets = self._step * sampled, rng.random(count)
         examples = allocate_examples(count, len(self._equal_weights.gating_logits))
         events = self._append(window, state)
-        index, copies = self._index(state), self._popularity_copies(count, events.clock, state)
-        remaining, counted = iter(range(len(copies))), [0] * len(copies)
-        with self._scratch_memory(len(copies)) as buffers:
+        index = self._index(state)
+        popularity = self._count(events, state, sampled)
+        threads = min(torch.get_num_threads(), max(1, count // MIN_PART))
+        readers, remaining = self._counter.readers(threads), iter(range(threads))
+        with self._scratch_memory(threads) as buffers:
 
             def collect(thread: int) -> None:
                 for part in remaining:
-                    parts = events, sampled, offsets, part, len(copies), buffers[thread], examples
-                    counted[part] = collect_examples(index, copies[part], self.settings, self._equal_weights, *parts)
+                    parts = events, sampled, offsets, part, threads, buffers[thread], readers[part], examples
+                    collect_examples(index, popularity, self.settings, self._equal_weights, *parts)
 
-            run_side_by_side(collect, len(copies))
-        growth = self.settings.weight_growth
-        for popularity, done in zip(copies, counted, strict=True):
-            self._counting.append(
-                run_in_background(partial(count_popularity, popularity, growth, events.item[done:]))
-            )
-        if not more:
-            self._finish_counting()
+            run_side_by_side(collect, threads)
+        self._counter.finish(index)
         index.latest_items[:] = events.latest_items[-RECENT_EVENTS:]
-        self._copies, self._copies_at = copies, (state["popularity"], int(state["clock"]))
         return to_tensors(examples, self.mixture.logits)
 
-    def _finish_counting(self) -> None:
-        while self._counting:
-            self._counting.pop().result()
-
-    def _popularity_copies(self, count: int, clock: int, state: State) -> list[Popularity]:
-        """The popularity at this clock for each thread that collects examples: the state's own, and copies of it.
-
-        Each thread advances its own through all windows, so that nothing is copied while one window follows another.
-        """
-        own = popularity_of(self._index(state), many_events=True)
-        threads = min(torch.get_num_threads(), 1 + MAX_COPIED // own.counts.nbytes, max(1, count // MIN_PART))
-        if self._copies and self._copies_at[0] is state["popularity"] and self._copies_at[1] == clock:
-            own = own._replace(listed=self._copies[0].listed, num_listed=self._copies[0].num_listed)
-            if len(self._copies) == threads:
-                return [own, *self._copies[1:]]
-        return [own, *(copy_popularity(own) for _ in range(threads - 1))]
+    def _count(self, events: Events, state: State, sampled: Array) -> WindowPopularity:
+        """Counts a window; the popularity of the state stays that before the window until `self._counter.finish`."""
+        parts = state["popularity"], events.clock, self.settings.weight_growth, events.item, sampled
+        return self._counter.count(self._index(state), *parts)
 
     def _in_order(
         self,
@@ -294,7 +279,7 @@ class CountMemory(Model, Growable, Explainable, Undoable, RemembersSeen):
         buffers, self._scratch = self._scratch, []
         items = padded_size(self.shape.items)
         while len(buffers) < count:
-            buffers.append(allocate_buffer(items, max_candidates(self.settings, items)))
+            buffers.append(allocate_buffer(items, max_candidates(self.settings, items), len(self.counts.half_lives)))
         yield buffers
         self._scratch = buffers
 

@@ -131,7 +131,7 @@ def compute_gates(networks: NetworkWeights, buffer: CandidateBuffer, half_lives:
 @compiled(error_model="numpy")
 def rescaling_inputs(
     index: EventIndex,
-    popularity: Popularity,
+    total: Array,
     settings: CountSettings,
     query: Query,
     buffer: CandidateBuffer,
@@ -143,7 +143,7 @@ def rescaling_inputs(
     There is a column for each of the candidates in `slots`, and more to fill whole vectors.
     """
     add_rows(buffer, others, slots)
-    width, half_lives = (len(slots) + LANES - 1) // LANES * LANES, len(popularity.total)
+    width, half_lives = (len(slots) + LANES - 1) // LANES * LANES, len(total)
     out = np.zeros((FIXED_INPUTS + half_lives, width), np.float32)
     factor = np.zeros(CONTEXT_SOURCES, np.float32)
     for s in range(CONTEXT_SOURCES):
@@ -151,14 +151,14 @@ def rescaling_inputs(
             factor[s] = 1 / (NEGLIGIBLE * buffer.totals[s])
     of_half_life = np.zeros(half_lives, np.float32)
     for h in range(half_lives):
-        if popularity.total[h] > 0:
-            of_half_life[h] = index.num_items / popularity.total[h]
+        if total[h] > 0:
+            of_half_life[h] = index.num_items / total[h]
     for j in range(len(slots)):
-        slot, item = slots[j], buffer.items[slots[j]]
+        slot = slots[j]
         for s in range(CONTEXT_SOURCES):
             out[s, j] = factor[s] * buffer.sums[slot, s]
         for h in range(half_lives):
-            out[FIXED_INPUTS + h, j] = of_half_life[h] * popularity.counts[item, h]
+            out[FIXED_INPUTS + h, j] = of_half_life[h] * buffer.popularity[slot, h]
     scale = np.float32(0.3)
     for rows in (out[:CONTEXT_SOURCES], out[FIXED_INPUTS:]):
         for s in range(len(rows)):
@@ -169,21 +169,21 @@ def rescaling_inputs(
 
 
 @compiled
-def popularity_factors(popularity: Popularity, gates: Array) -> Array:
-    """Returns float32[H]: what one unit of popularity adds to the probability of its item."""
-    factor = np.zeros(len(popularity.total), np.float32)
+def popularity_factors(total: Array, gates: Array) -> Array:
+    """Returns float32[H]: what one unit of popularity adds to the probability of its item; `total` is that of all."""
+    factor = np.zeros(len(total), np.float32)
     for h in range(len(factor)):
-        if popularity.total[h] > 0:
-            factor[h] = gates[1 + h] / popularity.total[h]
+        if total[h] > 0:
+            factor[h] = gates[1 + h] / total[h]
     return factor
 
 
 @compiled(inline="always")
-def global_probability(popularity: Popularity, gates: Array, factor: Array, items: int, item: int) -> np.float32:
-    """Returns the mixture of the sources that do not depend on the user, for one item."""
+def global_probability(gates: Array, factor: Array, items: int, counts: Array) -> np.float32:
+    """Returns the mixture of the sources that do not depend on the user, for an item with these counts [H]."""
     total = np.float32(gates[0] / items)
     for h in range(len(factor)):
-        total += factor[h] * popularity.counts[item, h]
+        total += factor[h] * counts[h]
     return total
 
 
@@ -201,23 +201,30 @@ def _mix_global_sources(
             out[i] = of_first + d * counts[x + 3] + e * counts[x + 4]
     else:
         for i in range(len(out)):
-            out[i] = global_probability(popularity, gates, factor, items, start + i)
+            out[i] = global_probability(gates, factor, items, popularity.counts[start + i])
+
+
+@compiled
+def _read_popularity(popularity: Popularity, buffer: CandidateBuffer, size: int) -> None:
+    """Copies the counts of all candidates to the buffer."""
+    for slot in range(size):
+        prefetch_row(popularity.counts, buffer.items[min(slot + AHEAD, size - 1)])
+        for h in range(len(popularity.total)):
+            buffer.popularity[slot, h] = popularity.counts[buffer.items[slot], h]
 
 
 @compiled
 def mix_sources(
-    index: EventIndex, popularity: Popularity, gates: Array, buffer: CandidateBuffer, others: int, size: int
+    index: EventIndex, total: Array, gates: Array, buffer: CandidateBuffer, others: int, size: int
 ) -> None:
-    """Writes the mixture's probability of every candidate to the buffer."""
-    first = 1 + len(popularity.total)
-    factor, of_source = popularity_factors(popularity, gates), np.zeros(CONTEXT_SOURCES, np.float32)
+    """Writes the mixture's probability of every candidate to the buffer, which has their popularity."""
+    first = 1 + len(total)
+    factor, of_source = popularity_factors(total, gates), np.zeros(CONTEXT_SOURCES, np.float32)
     for s in range(CONTEXT_SOURCES):
         if buffer.totals[s] > 0:
             of_source[s] = gates[first + s] / buffer.totals[s]
     for slot in range(size):
-        prefetch_row(popularity.counts, buffer.items[min(slot + AHEAD, size - 1)])
-        item = buffer.items[slot]
-        buffer.probability[slot] = global_probability(popularity, gates, factor, index.num_items, item)
+        buffer.probability[slot] = global_probability(gates, factor, index.num_items, buffer.popularity[slot])
     _add_sources(of_source, buffer, others, size)
 
 
@@ -262,7 +269,7 @@ def _second_layer(networks: NetworkWeights, units: Array) -> Array:
 @compiled(fastmath=VECTORISED)
 def _rescale(
     index: EventIndex,
-    popularity: Popularity,
+    of_all: Array,
     settings: CountSettings,
     networks: NetworkWeights,
     query: Query,
@@ -276,7 +283,7 @@ def _rescale(
         log_factor[j] = networks.rescaling_seen[0] if buffer.seen[slots[j]] else 0.0
     hidden = len(networks.rescaling_bias)
     if hidden:
-        inputs = rescaling_inputs(index, popularity, settings, query, buffer, others, slots)
+        inputs = rescaling_inputs(index, of_all, settings, query, buffer, others, slots)
         units, rows = np.empty((hidden, inputs.shape[1]), np.float32), np.arange(hidden)
         base = _rescaling_base(networks, buffer)
         for a in range(hidden):
@@ -354,9 +361,10 @@ def _mix_and_rescale(
     others, size = collect_candidates(index, settings, query, buffer)
     gates = np.empty(len(networks.gating_logits), np.float32)
     compute_gates(networks, buffer, len(popularity.total), gates)
-    mix_sources(index, popularity, gates, buffer, others, size)
+    _read_popularity(popularity, buffer, size)
+    mix_sources(index, popularity.total, gates, buffer, others, size)
     rescaled = _most_probable(buffer, size, settings.rescaled_items if len(networks.rescaling_bias) else size)
-    mean_factor = np.exp(_rescale(index, popularity, settings, networks, query, buffer, others, rescaled))
+    mean_factor = np.exp(_rescale(index, popularity.total, settings, networks, query, buffer, others, rescaled))
     _scale_others(buffer, size, rescaled, mean_factor)
     return size, gates
 
@@ -375,15 +383,15 @@ def score_query(
     """Writes out[C], the unnormalised probability of the given items, or out[I] of all items where out is as long."""
     size, gates = _mix_and_rescale(index, popularity, settings, networks, query, buffer)
     if len(candidates):
-        factor = popularity_factors(popularity, gates)
+        factor = popularity_factors(popularity.total, gates)
         for c in range(len(candidates)):
             slot = buffer.slot[candidates[c]]
             if slot == NONE:
-                out[c] = global_probability(popularity, gates, factor, index.num_items, candidates[c])
+                out[c] = global_probability(gates, factor, index.num_items, popularity.counts[candidates[c]])
             else:
                 out[c] = buffer.probability[slot]
     else:
-        _mix_global_sources(popularity, gates, popularity_factors(popularity, gates), index.num_items, 0, out)
+        _mix_global_sources(popularity, gates, popularity_factors(popularity.total, gates), index.num_items, 0, out)
         for slot in range(size):
             out[buffer.items[slot]] = buffer.probability[slot]
     clear(buffer, size)
@@ -409,8 +417,8 @@ def rank_query(
     Scores are log(probability) + weight · added, for each of the weights; where nothing is added, probabilities.
     """
     size, gates = _mix_and_rescale(index, popularity, settings, networks, query, buffer)
-    factor, slot, has_added = popularity_factors(popularity, gates), buffer.slot[item], added.bound.shape[1] > 0
-    own = global_probability(popularity, gates, factor, index.num_items, item)
+    factor, slot, has_added = popularity_factors(popularity.total, gates), buffer.slot[item], added.bound.shape[1] > 0
+    own = global_probability(gates, factor, index.num_items, popularity.counts[item])
     own = buffer.probability[slot] if slot != NONE else own
     largest = _largest_probabilities(popularity, gates, factor, index.num_items, buffer, size)
     scores, is_read = np.empty(len(weights), np.float32), np.zeros(len(largest), np.bool_)
