@@ -10,6 +10,7 @@ import torch
 from training import toy_model as toy
 
 from dynedge.data.log import read_log
+from dynedge.data.stored_negatives import StoredNegatives, write_negatives
 from dynedge.evaluation.bootstrap import confidence_intervals
 from dynedge.evaluation.list_metrics import TITLES as LIST_TITLES
 from dynedge.evaluation.metrics import METRICS, mean, per_event
@@ -83,6 +84,19 @@ def test_the_rules_of_tgb_need_a_split_by_time(cli_run, run, log, tmp_path):
     code, out, err = cli_run("compare", by_time, by_time, "--protocol", "tgb")
     assert code == 0, err
     assert "the candidates of the Temporal Graph Benchmark's rules" in out
+
+
+def test_negatives_of_a_board_need_its_split(cli_run, log, tmp_path):
+    shutil.copytree(log, tmp_path / "board")
+    board = read_log(tmp_path / "board")
+    one_each = StoredNegatives(0, np.arange(len(board) + 1), np.zeros(len(board)))
+    write_negatives(board, one_each)
+    for split, code in (("0.6,0.2,0.2", 2), ("time:0.6,0.2,0.2", 2), ("", 0)):
+        run = tmp_path / f"run{code}{len(split)}"
+        assert cli_run("train", board.path, "--split", split, "--out", run, *FAST)[0] == 0
+        found, _, err = cli_run("evaluate", run, "--protocol", "tgb")
+        assert found == code, err
+        assert not code or f"is for the split of the board, and {run} has {split}" in err
 
 
 def test_online_learning_is_a_protocol_of_its_own(cli_run, run, monkeypatch):

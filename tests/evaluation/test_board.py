@@ -1,6 +1,8 @@
 """Protocol `tgb` against brute force, and against the evaluator and the splits that py-tgb publishes."""
 
+import io
 import json
+import pickle
 import warnings
 from collections import Counter
 
@@ -141,7 +143,18 @@ def test_negatives_of_other_events_and_damaged_ones_are_refused(stored):
     (folder / "negatives.json").write_text(json.dumps({**about, "log": "another"}))
     with pytest.raises(DataError, match="negatives of other events"):
         Board(stored, range(len(stored)))
+    for start in ("x", [1], float("inf"), -1, len(stored) + 1):
+        (folder / "negatives.json").write_text(json.dumps({**about, "start": start}))
+        with pytest.raises(DataError, match="is damaged; prepare the log again"):
+            read_negatives(stored)
     (folder / "negatives.json").write_text(json.dumps(about))
-    np.save(folder / "items.npy", np.full(16, stored.num_items, np.int32))
-    with pytest.raises(DataError, match="is damaged; prepare the log again"):
-        read_negatives(stored)
+    for items in (np.full(16, stored.num_items, np.int32), np.full(16, -1, np.int32), np.zeros(16), np.int32(3)):
+        np.save(folder / "items.npy", items)
+        with pytest.raises(DataError, match="is damaged; prepare the log again"):
+            read_negatives(stored)
+    archive = io.BytesIO()
+    np.savez(archive, items=np.zeros(16, np.int32))
+    for content in (b"", b"PK\x03\x04", archive.getvalue(), pickle.dumps(stored.num_items)):
+        (folder / "items.npy").write_bytes(content)
+        with pytest.raises(DataError, match="is damaged; prepare the log again"):
+            read_negatives(stored)

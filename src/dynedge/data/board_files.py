@@ -11,12 +11,16 @@ until then that one has no events either.
 
 from __future__ import annotations
 
+import zipfile
+import zlib
 from collections.abc import Mapping
 from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
+from numpy.lib import format as npy
 
+from dynedge.data.id_index import IdIndex
 from dynedge.data.log import EventLog
 from dynedge.data.splits import Split
 from dynedge.data.stored_negatives import StoredNegatives, write_negatives
@@ -31,6 +35,8 @@ CONVERT = (
 )
 SPLIT_COLUMN, TIME_COLUMN = "split", "time"  # of TGB-Seq
 PARTS = "val", "test"  # as TGB names them
+# What reading a file that is no archive of arrays raises; a pickle is refused by a ValueError.
+UNREADABLE = OSError, ValueError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error
 
 
 # ---- TGB-Seq
@@ -42,9 +48,10 @@ def tgb_seq_split(file: Path) -> Split:
     sizes = [int((part == number).sum()) for number in range(3)]
     if sum(sizes) != len(part) or not len(part):
         raise DataError(f"{file}: the column '{SPLIT_COLUMN}' should be 0 (training), 1 (validation) or 2 (test).")
-    for before, after in ((0, 1), (1, 2)):
-        if sizes[before] and sizes[after] and time[part == before].max() > time[part == after].min():
-            raise DataError(f"{file}: a row with {SPLIT_COLUMN} {after} is earlier than one with {before}.")
+    in_log_order = part[np.argsort(time, kind="stable")].astype(np.int64)
+    if len(late := np.flatnonzero(np.diff(in_log_order) < 0)):
+        before, after = in_log_order[late[0] : late[0] + 2]
+        raise DataError(f"{file}: a row with {SPLIT_COLUMN} {before} is earlier than one with {after}.")
     return Split(*(Fraction(size, len(part)) for size in sizes))  # type: ignore[arg-type]
 
 
@@ -56,21 +63,21 @@ def add_tgb_seq_negatives(log: EventLog, file: Path) -> str:
         return f"{stored} is missing: --protocol tgb will sample 100 negatives of test events, not the board's."
     part, time = _split_and_time(file)
     try:
-        negatives = np.load(stored, mmap_mode="r", allow_pickle=False)
+        negatives = npy.open_memmap(stored, mode="r")
     except (OSError, ValueError, EOFError):
         raise DataError(f"{stored} is not an array file of numpy; download it again.") from None
     test = np.flatnonzero(part == 2)
-    if negatives.ndim != 2 or len(negatives) != len(test) or negatives.dtype.kind not in "iu":
+    if negatives.ndim != 2 or len(negatives) != len(test) or negatives.dtype.kind not in "iu" or not negatives.size:
         raise DataError(f"{stored} should have a row of item ids for each of the {len(test):,} test rows of {file}.")
     if len(log) != len(part):
         raise DataError(
             f"{file}: {len(part) - len(log):,} rows were rejected, so {stored.name} does not fit the log."
         )
     in_log_order = negatives[np.argsort(time[test], kind="stable")]
-    items = _known(_rows_of_ids(log, in_log_order.ravel()), log)
+    items, unknown = _as_items(in_log_order.ravel(), _numbers(log.item_ids), log)
     offsets = np.arange(len(test) + 1, dtype=np.int64) * negatives.shape[1]
     write_negatives(log, StoredNegatives(len(log) - len(test), offsets, items))
-    return f"stored {negatives.shape[1]} negatives of each of {len(test):,} test events."
+    return f"stored {negatives.shape[1]} negatives of each of {len(test):,} test events{unknown}."
 
 
 def _split_and_time(file: Path) -> tuple[Array, Array]:
@@ -83,21 +90,29 @@ def _split_and_time(file: Path) -> tuple[Array, Array]:
     except (ArrowException, OSError, KeyError) as error:
         reason = str(error).splitlines()[0]
         raise DataError(f"{file} has no readable columns '{SPLIT_COLUMN}' and '{TIME_COLUMN}': {reason}.") from None
+    if columns[1].dtype.kind not in "iuf" or np.isnan(columns[1]).any():
+        raise DataError(f"{file}: the column '{TIME_COLUMN}' has values that are not numbers.")
     return columns[0], columns[1]
 
 
-def _rows_of_ids(log: EventLog, ids: Array) -> Array:
-    """int64[..]: the items with these integer ids; −1: no item of the log."""
-    if log.item_ids.are_strings:
-        raise DataError("the item ids are not numbers, so the negatives do not fit them.")
-    known = np.asarray(log.item_ids.values)
-    order = np.argsort(known)
-    at = np.minimum(np.searchsorted(known[order], ids), len(known) - 1)
-    return np.where(known[order][at] == ids, order[at], -1)
+def _numbers(ids: IdIndex) -> Array:
+    """int64[..]: ids as numbers, in the order of the index; DataError if they are not numbers."""
+    if ids.are_strings:
+        raise DataError("the ids are not whole numbers, so the negatives do not fit them.")
+    return np.asarray(ids.values, np.int64)
 
 
-def _known(items: Array, log: EventLog) -> Array:
-    return np.where(items < 0, log.num_items - 1, items).astype(np.int32)
+def _as_items(numbers: Array, of_items: Array, log: EventLog) -> tuple[Array, str]:
+    """(int32[..], text): the items with these numbers, `of_items` being theirs, and the count of those unknown."""
+    order = np.argsort(of_items)
+    at = np.minimum(np.searchsorted(of_items, numbers, sorter=order), len(order) - 1)
+    items = order[at].astype(np.int32)
+    is_unknown = of_items[items] != numbers
+    if is_unknown.all() and len(items):
+        raise DataError(f"none of the negatives is an item of {log.path}: they are of another data set.")
+    items[is_unknown] = log.num_items - 1
+    count = int(is_unknown.sum())
+    return items, f", of which {count:,} are no items of the log" if count else ""
 
 
 # ---- TGB
@@ -115,28 +130,45 @@ def add_tgb_negatives(log: EventLog, file: Path) -> str:
             "the board's negatives are not stored: --protocol tgb will rank among all items but the user's others of "
             f"the same time. Convert their files and prepare again: for f in {pickles}; do {CONVERT}$f; done"
         )
-    parts = [_read_converted(path) for path in files]
+    parts = [read_converted(path) for path in files]
     first = log.split.bounds(len(log))[0]
-    counts, items = _of_events(log, first, {name: np.concatenate([p[name] for p in parts]) for name in parts[0]})
+    stored = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    counts, items, unknown = _of_events(log, first, stored)
     write_negatives(log, StoredNegatives(first, np.append(0, np.cumsum(counts)), items))
-    return f"stored {len(items):,} negatives of {len(counts):,} validation and test events."
+    return f"stored {len(items):,} negatives of {len(counts):,} validation and test events{unknown}."
 
 
-def _read_converted(path: Path) -> dict[str, Array]:
+def read_converted(path: Path) -> dict[str, Array]:
+    """Returns the arrays of a file that CONVERT wrote; DataError if it is none."""
     try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name].astype(np.int64) for name in ("edges", "counts", "negatives")}
-        if arrays["edges"].shape != (len(arrays["counts"]), 3) or arrays["counts"].sum() != len(arrays["negatives"]):
-            raise ValueError
-    except (OSError, ValueError, EOFError, KeyError):
-        raise DataError(
-            f"{path} is not a converted file of negatives; convert the pickle with: {CONVERT}FILE"
-        ) from None
+        with zipfile.ZipFile(path) as archive:
+            arrays = {name: _read_array(archive, name) for name in ("edges", "counts", "negatives")}
+        counts, negatives = arrays["counts"], arrays["negatives"]
+        sound = (
+            counts.ndim == 1
+            and arrays["edges"].shape == (len(counts), 3)
+            and bool((counts >= 0).all())
+            and bool((counts <= len(negatives)).all())
+            and negatives.shape == (counts.sum(),)
+        )
+    except UNREADABLE:
+        sound = False
+    if not sound:
+        raise DataError(f"{path} is not a converted file of negatives; convert the pickle with: {CONVERT}FILE")
     return arrays
 
 
-def _of_events(log: EventLog, first: int, stored: Mapping[str, Array]) -> tuple[Array, Array]:
-    """The number of negatives of each event from position `first` on, and these negatives as items of the log."""
+def _read_array(archive: zipfile.ZipFile, name: str) -> Array:
+    """int64[..]: an array of an .npz file, which has at least one dimension; ValueError if it is none."""
+    with archive.open(f"{name}.npy") as file:
+        array: Array = npy.read_array(file, allow_pickle=False)
+    if not array.ndim or array.dtype.kind not in "iu":
+        raise ValueError
+    return array.astype(np.int64)
+
+
+def _of_events(log: EventLog, first: int, stored: Mapping[str, Array]) -> tuple[Array, Array, str]:
+    """The number of negatives of each event from position `first` on, these as items, and the text of `_as_items`."""
     users, items = node_numbers(log)
     keys = np.stack(
         [users[log.user[first:]], items[log.item[first:]], np.asarray(log.time[first:]).astype(np.int64)], 1
@@ -152,9 +184,7 @@ def _of_events(log: EventLog, first: int, stored: Mapping[str, Array]) -> tuple[
     counts, starts = stored["counts"][row], (np.cumsum(stored["counts"]) - stored["counts"])[row]
     within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
     negatives = stored["negatives"][np.repeat(starts, counts) + within]
-    item_of = np.full(max(int(negatives.max(initial=0)), int(items.max(initial=0))) + 1, -1)
-    item_of[items] = np.arange(len(items))
-    return counts, _known(item_of[negatives], log)
+    return counts, *_as_items(negatives, items, log)
 
 
 def node_numbers(log: EventLog) -> tuple[Array, Array]:
@@ -162,9 +192,10 @@ def node_numbers(log: EventLog) -> tuple[Array, Array]:
 
     In tgbl-wiki an item's number is its id plus the number of users; elsewhere nodes are numbered as they appear.
     """
-    users, items = log.user_ids.decoded, log.item_ids.decoded
     if log.metadata["source"]["dataset"] == "tgbl-wiki":
-        return np.array(users, np.int64), np.array(items, np.int64) + max(users) + 1  # type: ignore[type-var, operator]
+        sources, destinations = _numbers(log.user_ids), _numbers(log.item_ids)
+        return sources, destinations + sources.max() + 1
+    users, items = log.user_ids.decoded, log.item_ids.decoded
     appearance: dict[str, int] = {}
     for ids, column, side in ((users, log.user, 0), (items, log.item, 1)):
         first = np.unique(column, return_index=True)[1]

@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+from numpy.lib import format as npy
 
 from dynedge.data.log import EventLog
 from dynedge.errors import DataError
@@ -89,7 +90,7 @@ def read_negatives(log: EventLog) -> StoredNegatives | None:
             and bool(items.min(initial=0) >= 0)
             and bool(items.max(initial=-1) < log.num_items)
         )
-    except (OSError, ValueError, EOFError, KeyError, TypeError):
+    except (OSError, ValueError, EOFError, KeyError, TypeError, OverflowError):
         sound = False
     if not sound:
         raise DataError(f"{folder} is damaged; prepare the log again.")
@@ -109,4 +110,5 @@ def _folder(log: EventLog) -> Path | None:
 
 def _open(path: Path) -> Array:
     check_regular(path)
-    return np.load(path, mmap_mode="r", allow_pickle=False)
+    array: Array = npy.open_memmap(path, mode="r")
+    return array

@@ -124,11 +124,15 @@ def check_protocol(protocol: str) -> None:
 
 
 def check_board_split(config: RunConfig, log: EventLog, folder: Path) -> None:
-    """Raises UsageError unless the run has a split by time, or its log the split and the negatives of a board."""
-    if not config.training.split.startswith(BY_TIME) and negatives_checksum(log) is None:
+    """Raises UsageError unless the run has a split by time or, where the log has a board's negatives, the log's."""
+    if negatives_checksum(log) is None:
+        fits, wanted, kind = config.training.split.startswith(BY_TIME), TGB_SPLIT, "a split by time"
+    else:
+        fits, wanted, kind = config.training.resolve_split(log) == log.split, str(log.split), "the split of the board"
+    if not fits:
         raise UsageError(
-            f"--protocol {TGB} is for a split by time, and {folder} has {config.training.split}; train it with: "
-            f"dynedge train {log.path or 'LOG'} --split {TGB_SPLIT}"
+            f"--protocol {TGB} is for {kind}, and {folder} has {config.training.split}; train it with: "
+            f"dynedge train {log.path or 'LOG'} --split {wanted}"
         )
 
 
