@@ -75,7 +75,7 @@ def measure_cpu(width: int = 64) -> CostModel:
 
 
 def _level_seconds(rows: int, width: int, min_seconds: float = 0.05) -> float:
-    """The least CPU time of one level with `rows` rows per side (gather, update, write); other load does not count."""
+    """The least CPU time of one level with `rows` rows per side: gather, update, write."""
     rng = np.random.default_rng(0)
     arena = rng.standard_normal((4 * rows, width), np.float32)
     weights = rng.standard_normal((2, width, 3 * width), np.float32) / width
