@@ -117,6 +117,7 @@ def main() -> None:
         (read_states, "STORE_BY_DEVICE", "store_states"),
         (gather_linear, "LINEAR_BY_DEVICE", "gather_linear"),
         (gather_linear, "ROWS_BY_DEVICE", "gather_rows"),
+        (gather_linear, "TABLES_BY_DEVICE", "embed"),
         (all_scores, "BY_DEVICE", "all_scores"),
         (bucket_values, "BY_DEVICE", "bucket_values"),
         (rows_before, "BY_DEVICE", "rows_before"),

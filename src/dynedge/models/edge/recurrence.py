@@ -414,7 +414,8 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
     def _evolve(self, index: WindowIndex, state: State) -> Evolved:
         phi = self.dnode_constraint.read(self._phi_rows(index)) if index.dnodes else None
         last_items = state["last_item"].index_select(0, index.begin)
-        items = self.items(torch.cat([index.items, last_items])).to(self.xi)
+        items, (of_window, place) = self.items.with_first(torch.cat([index.items, last_items]), len(index.items))
+        items = items.to(self.xi)
         gaps = []
         if self.config.time_gaps:
             gaps = [self._gaps(index.time, previous) for previous in self.previous_times(index, state)]
@@ -424,7 +425,7 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
             features = index.features.to(self.xi)
             own.append((gather_linear([(features, None)], self.event.weight, self.event.bias), None))
         by_item = not own and not gaps
-        shared = [self._first_rows(items, len(index.items)) if by_item else (items, index.item_place), *own]
+        shared = [(of_window.to(self.xi), place) if by_item else (items, index.item_place), *own]
         arena = self.gru(self._roots(index, phi, state), shared, gaps, index.schedule, index.place)
         return Evolved(arena, phi, items, users, gaps)
 
@@ -528,10 +529,6 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
             state[popularity.EVENT].index_copy_(0, entry, clock + index.item_events[last])
             clock += len(index.window)
         super().advance(index, forward, state)
-
-    def _first_rows(self, rows: Tensor, count: int) -> GatherPart:
-        """The first rows of a table: on a CPU by number, so that the backward pass does not copy the table."""
-        return (rows[:count], None) if rows.is_cuda else (rows, self.arange(count))
 
     def _phi_rows(self, index: WindowIndex) -> Tensor:
         return index.first_phi + self.arange(index.dnodes)

@@ -140,6 +140,60 @@ class _TableAndRows(torch.autograd.Function):
         return out, None, None, *[None] * len(copied)
 
 
+def embed(
+    tables: Sequence[Tensor], codes: Tensor, entities: Tensor, first: int
+) -> tuple[Tensor, tuple[Tensor, Tensor | None]]:
+    rows, of_first = _Embed.apply(codes, entities, first, *tables)  # type: ignore[no-untyped-call]
+    return rows, (of_first, None)
+
+
+class _Embed(torch.autograd.Function):
+    """A launch per table each way, with the gradients of the first rows added to those of all."""
+
+    @staticmethod
+    def forward(ctx: Any, codes: Tensor, entities: Tensor, first: int, *tables: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.set_materialize_grads(False)
+        n, d = len(entities), tables[0].shape[1]
+        out = tables[0].new_empty(n, len(tables) * d)
+        source = torch.empty((len(tables), n), dtype=torch.int64, device=out.device)
+        for k, table in enumerate(tables):
+            if n:
+                triton_kernels.embed[(triton.cdiv(n, ROWS),)](
+                    *(table.detach(), codes[k], entities, out, source[k], n, codes.shape[1], out.shape[1], k * d),
+                    D=d,
+                    BM=ROWS,
+                    BK=min(64, triton.next_power_of_2(d)),
+                )
+        ctx.save_for_backward(source)
+        ctx.first, ctx.shapes = first, [table.shape for table in tables]
+        return out, out[:first]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor | None, of_first: Tensor | None) -> tuple[Tensor | None, ...]:
+        (source,), (tables, n), d = ctx.saved_tensors, ctx.saved_tensors[0].shape, ctx.shapes[0][1]
+        given = [part.contiguous() for part in (grad, of_first) if part is not None]
+        if not given:
+            return None, None, None, *[None] * tables
+        values = given[0].new_empty(tables, n, d)
+        if n:
+            parts = grad if grad is None else given[0], of_first if of_first is None else given[-1]
+            triton_kernels.split_gradient[(triton.cdiv(n, ROWS), tables)](
+                *(values if parts[0] is None else parts[0], values if parts[1] is None else parts[1], values),
+                *(n, ctx.first, tables * d),
+                D=d,
+                BM=ROWS,
+                BK=min(64, triton.next_power_of_2(d)),
+                HAS_ALL=parts[0] is not None,
+                HAS_FIRST=parts[1] is not None,
+            )
+        grads = [
+            torch.sparse_coo_tensor(rows[None], part, shape, check_invariants=False)
+            for rows, part, shape in zip(source, values, ctx.shapes, strict=True)
+        ]
+        return None, None, None, *grads
+
+
 def _gradient(grad: Tensor, index: Tensor | None, shape: torch.Size, dtype: torch.dtype) -> Tensor:
     """Of a table, from the gradient of its gathered rows."""
     if index is None:
