@@ -37,6 +37,7 @@ from dynedge.ops import (
     list_log_sum,
     read_states,
     rows_before,
+    squared_gap,
 )
 from dynedge.ops.item_ranks import triton as item_ranks
 from dynedge.training.optimizer import Adam
@@ -121,6 +122,7 @@ def main() -> None:
         (all_scores, "BY_DEVICE", "all_scores"),
         (bucket_values, "BY_DEVICE", "bucket_values"),
         (rows_before, "BY_DEVICE", "rows_before"),
+        (squared_gap, "BY_DEVICE", "squared_gap"),
         (candidate_scores, "BY_DEVICE", "candidate_scores"),
         (decayed_counts, "BY_DEVICE", "decayed_counts"),
         (list_log_sum, "BY_DEVICE", "list_log_sum"),

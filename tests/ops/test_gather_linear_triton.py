@@ -69,7 +69,9 @@ def test_an_index_that_changed_is_sorted_again() -> None:
     assert sorted_index(index)[0].tolist() == [5, 5, 5]
 
 
-@pytest.mark.parametrize(("n", "first", "tables", "d"), [(40, 30, 2, 16), (33, 0, 1, 70), (0, 0, 2, 5), (5, 5, 3, 64)])
+@pytest.mark.parametrize(
+    ("n", "first", "tables", "d"), [(40, 30, 2, 16), (33, 0, 1, 70), (0, 0, 2, 5), (5, 5, 3, 64)]
+)
 @pytest.mark.parametrize("used", ["both", "all", "first", "none"])
 def test_embed(n: int, first: int, tables: int, d: int, used: str) -> None:
     """Entities that occur twice, and −1, the last one; readers of all rows, of the first ones, or of neither."""

@@ -11,7 +11,6 @@ from typing import Any, cast
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from dynedge.models.base import LogShape
 from dynedge.models.entity_rows import Rows

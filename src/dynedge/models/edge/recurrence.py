@@ -323,6 +323,7 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
             past,
             self.xi,
             by_item=self.event is None and self.users is None and not self.config.time_gaps,
+            with_past=self.users is not None or self.config.time_gaps or self.config.copy_path,
             triton=True,
             number=number,
             first_phi=self._first_phi[number] if number >= 0 else 0,
@@ -450,7 +451,10 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
 
     def _split(self, out: Tensor, last: Tensor | None) -> tuple[Tensor, Tensor]:
         """(queries, gates of the lists) of the head's output and of the last items' vectors."""
-        query, gates = out[:, : self.query_width], out[:, self.query_width :]
+        if self.lists:
+            query, gates = torch.split_with_sizes(out, [self.query_width, out.shape[1] - self.query_width], 1)
+        else:
+            query, gates = out, out[:, :0]
         return self._weighted(query if self.skip is None else query + self.skip(last)), gates
 
     @property
@@ -531,7 +535,7 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
         super().advance(index, forward, state)
 
     def _phi_rows(self, index: WindowIndex) -> Tensor:
-        return index.first_phi + self.arange(index.dnodes)
+        return torch.arange(index.first_phi, index.first_phi + index.dnodes, device=self.xi.device)
 
     @property
     def candidate_ids(self) -> Tensor | None:

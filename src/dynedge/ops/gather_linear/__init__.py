@@ -51,9 +51,9 @@ def gather_rows(x: Tensor, index: Tensor) -> Tensor:
 
 
 def embed(tables: Sequence[Tensor], codes: Tensor, entities: Tensor, first: int) -> tuple[Tensor, GatherPart]:
-    """(rows of the tables [.., d], one beside the other, [n, p · d], and a part of gather_linear for the first of them).
+    """(rows of the tables [.., d] side by side, [n, p · d], and a part of gather_linear for the first of them).
 
-    An entity's rows are codes int64[p, E]. The gradients of the tables are sparse.
+    An entity's rows are codes int64[p, E], of which −1 is the last. The gradients of the tables are sparse.
     """
     return TABLES_BY_DEVICE.get(codes.device.type, reference.embed)(tables, codes, entities, first)
 
