@@ -119,3 +119,15 @@ def test_table_and_parts(distinct: bool, base: bool, d: int) -> None:
     pairs = list(zip([rows, *others[:2]], upstream[1:4], strict=True)) + [(whole, upstream[0])] * base
     (got,) = torch.autograd.grad([out for out, _ in pairs], table, [grad.to(DEVICE) for _, grad in pairs])
     torch.testing.assert_close(got.cpu(), expected + base * upstream[0], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("padding", [0, 3])
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize(("shape", "count"), [((5, 7), 5), ((70, 40), 90), ((3, 0), 2), ((2, 64), 1500)])
+def test_converted(shape: tuple[int, int], count: int, kind: torch.dtype, padding: int) -> None:
+    w, bias = torch.randn(shape), torch.randn(count)
+    if DEVICE == "cpu":  # the interpreter truncates instead of rounding
+        w, bias = w.bfloat16().float(), bias.bfloat16().float()
+    weight, low = triton.converted(w.to(DEVICE), bias.to(DEVICE), kind, padding)
+    assert torch.equal(weight.cpu(), torch.nn.functional.pad(w, (0, padding)).to(kind))
+    assert torch.equal(low.cpu(), bias.to(kind))

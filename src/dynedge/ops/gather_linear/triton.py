@@ -12,7 +12,6 @@ import torch
 import triton
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.nn import functional as F
 
 from dynedge.ops.column_sum.triton import column_sum, relu_backward
 from dynedge.ops.gather_linear import triton_kernels
@@ -21,6 +20,7 @@ from dynedge.ops.segment_sum.triton import readers, segment_sum, sorted_index, s
 
 ALIGNMENT = 8  # numbers: matrix products are slow where rows are not a multiple of it
 ROWS = 32  # that a program gathers at once
+NUMBERS = 1024  # that a program converts at once
 
 
 def gather_linear(parts: Sequence[tuple[Tensor, Tensor | None]], w: Tensor, bias: Tensor, relu: bool) -> Tensor:
@@ -38,10 +38,9 @@ class _GatherLinear(torch.autograd.Function):
     ) -> Tensor:
         dtype = torch.bfloat16 if torch.is_autocast_enabled(w.device.type) else w.dtype
         padding = -w.shape[1] % ALIGNMENT
-        x, weight = _concatenate(tables, indices, padding, dtype), w.to(dtype)
-        weight = F.pad(weight, (0, padding)) if padding else weight
+        x, (weight, low_bias) = _concatenate(tables, indices, padding, dtype), converted(w, bias, dtype, padding)
         product = torch._addmm_activation if relu else torch.addmm
-        out = product(bias.to(dtype), x, weight.T)
+        out = product(low_bias, x, weight.T)
         ctx.indices, ctx.relu, ctx.width = indices, relu, w.shape[1]
         ctx.tables = [(table.shape, table.dtype) for table in tables]
         ctx.save_for_backward(x, weight, out if relu else None)
@@ -89,6 +88,22 @@ def _concatenate(
             )
         column += columns
     return out
+
+
+def converted(w: Tensor, bias: Tensor, dtype: torch.dtype, padding: int = 0) -> tuple[Tensor, Tensor]:
+    """A matrix, with so many columns of zeros more, and a vector in another precision, in one launch."""
+    if dtype == w.dtype and not padding:
+        return w.contiguous(), bias.contiguous()
+    rows, columns = w.shape
+    weight, low = w.new_empty(rows, columns + padding, dtype=dtype), torch.empty_like(bias, dtype=dtype)
+    if count := weight.numel() + low.numel():
+        triton_kernels.convert[(triton.cdiv(count, NUMBERS),)](
+            *(w.detach().contiguous(), bias.detach().contiguous(), weight, low, rows, columns),
+            PADDED=columns + padding,
+            BM=NUMBERS,
+            COUNT=bias.numel(),
+        )
+    return weight, low
 
 
 def gather_rows(x: Tensor, index: Tensor) -> Tensor:

@@ -86,3 +86,15 @@ def split_gradient(
             total += tl.load(of_first + place, mask=(i < first)[:, None] & (col < D), other=0.0)
         target = values + (table.to(tl.int64) * rows + i)[:, None] * D + col
         tl.store(target, total, mask=(i < rows)[:, None] & (col < D))
+
+
+@triton.jit(do_not_specialize=["rows", "columns"])
+def convert(w, bias, weight, low, rows, columns, PADDED: tl.constexpr, BM: tl.constexpr, COUNT: tl.constexpr):
+    """weight [rows, PADDED] = w [rows, columns], then zeros; low [COUNT] = bias."""
+    i = tl.program_id(0) * BM + tl.arange(0, BM)
+    row, column = i // PADDED, i % PADDED
+    value = tl.load(w + row * columns + column, mask=(row < rows) & (column < columns), other=0.0)
+    tl.store(weight + i, value.to(weight.dtype.element_ty), mask=row < rows)
+    k = i - rows * PADDED
+    value = tl.load(bias + k, mask=(k >= 0) & (k < COUNT), other=0.0)
+    tl.store(low + k, value.to(low.dtype.element_ty), mask=(k >= 0) & (k < COUNT))
