@@ -37,6 +37,7 @@ from dynedge.ops import (
     list_log_sum,
     read_states,
     rows_before,
+    squared_gap,
 )
 from dynedge.ops.item_ranks import triton as item_ranks
 from dynedge.training.optimizer import Adam
@@ -117,9 +118,11 @@ def main() -> None:
         (read_states, "STORE_BY_DEVICE", "store_states"),
         (gather_linear, "LINEAR_BY_DEVICE", "gather_linear"),
         (gather_linear, "ROWS_BY_DEVICE", "gather_rows"),
+        (gather_linear, "TABLES_BY_DEVICE", "embed"),
         (all_scores, "BY_DEVICE", "all_scores"),
         (bucket_values, "BY_DEVICE", "bucket_values"),
         (rows_before, "BY_DEVICE", "rows_before"),
+        (squared_gap, "BY_DEVICE", "squared_gap"),
         (candidate_scores, "BY_DEVICE", "candidate_scores"),
         (decayed_counts, "BY_DEVICE", "decayed_counts"),
         (list_log_sum, "BY_DEVICE", "list_log_sum"),

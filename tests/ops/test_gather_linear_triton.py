@@ -67,3 +67,67 @@ def test_an_index_that_changed_is_sorted_again() -> None:
     assert sorted_index(index)[0].tolist() == [0, 1, 2]
     index.fill_(5)
     assert sorted_index(index)[0].tolist() == [5, 5, 5]
+
+
+@pytest.mark.parametrize(
+    ("n", "first", "tables", "d"), [(40, 30, 2, 16), (33, 0, 1, 70), (0, 0, 2, 5), (5, 5, 3, 64)]
+)
+@pytest.mark.parametrize("used", ["both", "all", "first", "none"])
+def test_embed(n: int, first: int, tables: int, d: int, used: str) -> None:
+    """Entities that occur twice, and −1, the last one; readers of all rows, of the first ones, or of neither."""
+    torch.manual_seed(0)
+    entities, codes = torch.randint(-1, 19, (n,)), torch.randint(9, (tables, 20))
+    weights = [torch.randn(9, d) for _ in range(tables)]
+    upstream = torch.randn(n, tables * d), torch.randn(first, tables * d)
+    results = []
+    for compute, device in ((reference.embed, "cpu"), (triton.embed, DEVICE)):
+        own = [weight.clone().to(device).requires_grad_() for weight in weights]
+        rows, (table, index) = compute(own, codes.to(device), entities.to(device), first)
+        of_first = table if index is None else table[index]
+        results.append([rows.detach().cpu(), of_first.detach().cpu()])
+        total = 0 * sum(weight.sum() for weight in own)
+        if used in ("both", "all"):
+            total = total + (rows * upstream[0].to(device)).sum()
+        if used in ("both", "first"):
+            total = total + (of_first * upstream[1].to(device)).sum()
+        results[-1] += [grad.to_dense().cpu() for grad in torch.autograd.grad(total, own)]
+    for right, got in zip(*results, strict=True):
+        torch.testing.assert_close(got, right, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("distinct", [True, False])
+@pytest.mark.parametrize("base", [True, False])
+@pytest.mark.parametrize("d", [7, 64, 100])
+def test_table_and_parts(distinct: bool, base: bool, d: int) -> None:
+    """The table, its rows for a product and copied ones, one of them without a gradient; −1 gives some row."""
+    torch.manual_seed(0)
+    x, read = torch.randn(50, d), torch.randperm(50)[:40] if distinct else torch.randint(20, (90,))
+    copied = [torch.randint(50, (30,)), torch.tensor([3, -1, 9]), torch.randperm(50)[:5]]
+    upstream = [torch.randn(50, d), torch.randn(len(read), d), *(torch.randn(len(index), d) for index in copied)]
+    upstream[3][1] = 0
+    expected = torch.zeros(50, d).index_add(0, read, upstream[1])
+    for index, values in zip(copied[:2], upstream[2:4], strict=True):
+        expected.index_add_(0, index.clamp_min(0), values)
+    table = x.to(DEVICE).requires_grad_()
+    whole, rows, *others = triton.table_and_rows(
+        table, read.to(DEVICE), distinct, *(index.to(DEVICE) for index in copied)
+    )
+    assert torch.equal(whole.detach().cpu(), x) and torch.equal(rows.detach().cpu(), x[read])
+    assert all(
+        torch.equal(part.detach().cpu(), x[index.clamp_min(0)]) for part, index in zip(others, copied, strict=True)
+    )
+    pairs = list(zip([rows, *others[:2]], upstream[1:4], strict=True)) + [(whole, upstream[0])] * base
+    (got,) = torch.autograd.grad([out for out, _ in pairs], table, [grad.to(DEVICE) for _, grad in pairs])
+    torch.testing.assert_close(got.cpu(), expected + base * upstream[0], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("padding", [0, 3])
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize(("shape", "count"), [((5, 7), 5), ((70, 40), 90), ((3, 0), 2), ((2, 64), 1500)])
+def test_converted(shape: tuple[int, int], count: int, kind: torch.dtype, padding: int) -> None:
+    w, bias = torch.randn(shape), torch.randn(count)
+    if DEVICE == "cpu":  # the interpreter truncates instead of rounding
+        w, bias = w.bfloat16().float(), bias.bfloat16().float()
+    weight, low = triton.converted(w.to(DEVICE), bias.to(DEVICE), kind, padding)
+    assert torch.equal(weight.cpu(), torch.nn.functional.pad(w, (0, padding)).to(kind))
+    assert torch.equal(low.cpu(), bias.to(kind))

@@ -50,7 +50,8 @@ def candidates_of_chunks(
     else:
         items, outside = per_chunk(negatives), negatives.flatten()
         row_outside = per_chunk(torch.arange(index.rows, index.rows + len(outside), device=device).view_as(negatives))
-    rows, moves = rows_op.rows_before(item_rows(index), items, CHUNK * torch.arange(chunks, device=device))
+    starts = torch.arange(0, chunks * CHUNK, CHUNK, device=device)
+    rows, moves = rows_op.rows_before(item_rows(index), items, starts)
     placed = torch.where(rows >= 0, rows, row_outside)
     distinct = not len(index.roots[3])  # only ψ is read by several events
     return ChunkCandidates(items, placed, moves, outside, negatives is None, share, distinct)

@@ -11,12 +11,11 @@ from typing import Any, cast
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from dynedge.models.base import LogShape
 from dynedge.models.entity_rows import Rows
 from dynedge.models.state_checks import check_range
-from dynedge.ops.gather_linear import GatherPart, gather_linear
+from dynedge.ops.gather_linear import GatherPart, embed, gather_linear
 from dynedge.ops.level_gru import gru_arena
 from dynedge.utils.array_type import Array
 
@@ -57,15 +56,16 @@ class EntityFeatures(nn.Module):
 
     def forward(self, entities: Tensor) -> Tensor:
         """[n] -> [n, width]"""
+        return self.with_first(entities, 0)[0]
+
+    def with_first(self, entities: Tensor, first: int) -> tuple[Tensor, GatherPart]:
+        """The features [n, width], and a part of gather_linear for those of the first entities."""
         if self.grown:
             entities = entities.clamp(max=self.codes.shape[1] - 2)  # the last row is "none"
-        parts = [
-            F.embedding(codes[entities], table, sparse=True)
-            for codes, table in zip(self.codes, self.tables, strict=True)
-        ]
-        if len(parts) == 1:
-            return parts[0]
-        return torch.cat(parts, 1) if parts else torch.zeros(len(entities), 0, device=entities.device)
+        if not len(self.tables):
+            rows = torch.zeros(len(entities), 0, device=entities.device)
+            return rows, (rows[:first], None)
+        return embed(list(self.tables), self.codes, entities, first)
 
 
 class ItemFeatures(EntityFeatures):

@@ -92,6 +92,7 @@ def index_window(
     *,
     by_item: bool = False,
     triton: bool = False,
+    with_past: bool = True,
     number: int = -1,
     first_phi: int = 0,
     lists: ScoreLists | ListedCandidates | None = None,
@@ -100,12 +101,15 @@ def index_window(
 
     `past` int32[n, 2]: the previous event of the same user and of the same item, active or not; below 0: none.
     `by_item`: an event's features are those of its item alone, so that they are computed once per item.
-    `triton`: for the Triton kernels, where they run on that device; else for plain torch.
+    `triton`: for the Triton kernels, where they run on that device; else for plain torch. These keep users, times
+    and previous events only `with_past`, for models that read them: they are a quarter of a window's bytes.
     """
     triton = triton and uses_triton(like)
     arrays = _arrays(window, schedule, past, by_item)
     if triton:
         arrays |= device_arrays(schedule)
+        if not with_past:
+            arrays |= {name: arrays[name][:0] for name in ("user", "time", "past_0", "past_1")}
     tensors = to_device(arrays, like.device, packed=triton)
     placed = device_schedule(schedule, tensors) if triton else schedule
 

@@ -23,6 +23,7 @@ from dynedge.ops import (
     list_log_sum,
     read_states,
     rows_before,
+    squared_gap,
 )
 from dynedge.training.optimizer import Adam
 
@@ -103,8 +104,10 @@ def test_losses_gradients_and_states_equal_those_on_the_cpu(name: str, monkeypat
         (read_states, "STORE_BY_DEVICE", "store_states"),
         (gather_linear, "LINEAR_BY_DEVICE", "gather_linear"),
         (gather_linear, "ROWS_BY_DEVICE", "gather_rows"),
+        (gather_linear, "TABLES_BY_DEVICE", "embed"),
         (bucket_values, "BY_DEVICE", "bucket_values"),
         (rows_before, "BY_DEVICE", "rows_before"),
+        (squared_gap, "BY_DEVICE", "squared_gap"),
         (decayed_counts, "BY_DEVICE", "decayed_counts"),
         (list_log_sum, "BY_DEVICE", "list_log_sum"),
         (adam, "ROWS_BY_DEVICE", "row_step"),

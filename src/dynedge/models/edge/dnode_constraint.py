@@ -18,6 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from dynedge.ops.squared_gap import squared_gap
+
 
 class DNodeConstraint(nn.Module):
     def __init__(self, start: Tensor, solver: str, alpha: float, *, warmup: int = 0, lr_factor: float = 1.0) -> None:
@@ -51,6 +53,8 @@ class DNodeConstraint(nn.Module):
 
     def penalty(self, rows: Tensor, phi: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
         """(penalty added to the window's loss, residual: mean ‖φ − state‖); updates multipliers and copied φ."""
+        if self.learned and self.multiplier is None and self.warmup is None:
+            return squared_gap(phi, states, self.alpha)
         gap = phi - states
         residual = gap.detach().norm(dim=1).mean() if len(rows) else gap.new_zeros(())
         if self.warmup is not None:

@@ -333,6 +333,7 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
             past,
             self.xi,
             by_item=self.event is None and self.users is None and not self.config.time_gaps,
+            with_past=self.users is not None or self.config.time_gaps or self.config.copy_path,
             triton=True,
             number=number,
             first_phi=self._first_phi[number] if number >= 0 else 0,
@@ -426,7 +427,8 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
     def _evolve(self, index: WindowIndex, state: State) -> Evolved:
         phi = self.dnode_constraint.read(self._phi_rows(index)) if index.dnodes else None
         last_items = state["last_item"].index_select(0, index.begin)
-        items = self.items(torch.cat([index.items, last_items])).to(self.xi)
+        items, (of_window, place) = self.items.with_first(torch.cat([index.items, last_items]), len(index.items))
+        items = items.to(self.xi)
         gaps = []
         if self.config.time_gaps:
             gaps = [self._gaps(index.time, previous) for previous in self.previous_times(index, state)]
@@ -436,7 +438,7 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
             features = index.features.to(self.xi)
             own.append((gather_linear([(features, None)], self.event.weight, self.event.bias), None))
         by_item = not own and not gaps
-        shared = [self._first_rows(items, len(index.items)) if by_item else (items, index.item_place), *own]
+        shared = [(of_window.to(self.xi), place) if by_item else (items, index.item_place), *own]
         arena = self.gru(self._roots(index, phi, state), shared, gaps, index.schedule, index.place)
         return Evolved(arena, phi, items, users, gaps)
 
@@ -469,7 +471,10 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
 
     def _split(self, out: Tensor, last: Tensor | None) -> tuple[Tensor, Tensor]:
         """(queries, gates of the lists) of the head's output and of the last items' vectors."""
-        query, gates = out[:, : self.query_width], out[:, self.query_width :]
+        if self.lists:
+            query, gates = torch.split_with_sizes(out, [self.query_width, out.shape[1] - self.query_width], 1)
+        else:
+            query, gates = out, out[:, :0]
         return self._weighted(query if self.skip is None else query + self.skip(last)), gates
 
     @property
@@ -549,12 +554,8 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
             clock += len(index.window)
         super().advance(index, forward, state)
 
-    def _first_rows(self, rows: Tensor, count: int) -> GatherPart:
-        """The first rows of a table: on a CPU by number, so that the backward pass does not copy the table."""
-        return (rows[:count], None) if rows.is_cuda else (rows, self.arange(count))
-
     def _phi_rows(self, index: WindowIndex) -> Tensor:
-        return index.first_phi + self.arange(index.dnodes)
+        return torch.arange(index.first_phi, index.first_phi + index.dnodes, device=self.xi.device)
 
     @property
     def candidate_ids(self) -> Tensor | None:

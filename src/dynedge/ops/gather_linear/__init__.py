@@ -19,7 +19,7 @@ from torch import Tensor
 from dynedge.ops.dispatch import prefer_triton
 from dynedge.ops.gather_linear import cpu, reference
 
-__all__ = ["GatherPart", "gather_linear", "gather_rows", "rows_of", "table_and_parts"]
+__all__ = ["GatherPart", "embed", "gather_linear", "gather_rows", "rows_of", "table_and_parts"]
 
 GatherPart = tuple[Tensor, Tensor | None]  # a table [R, c], and the rows to read, int64[n]
 
@@ -31,6 +31,9 @@ LINEAR_BY_DEVICE: dict[str, Callable[..., Tensor]] = {
 ROWS_BY_DEVICE: dict[str, Callable[..., Tensor]] = {
     "cpu": cpu.gather_rows,
     "cuda": prefer_triton(TRITON, "gather_rows", reference.gather_rows),
+}
+TABLES_BY_DEVICE: dict[str, Callable[..., tuple[Tensor, GatherPart]]] = {
+    "cuda": prefer_triton(TRITON, "embed", reference.embed, lambda tables, *_: tables[0]),
 }
 
 
@@ -45,6 +48,14 @@ def gather_linear(parts: Sequence[GatherPart], w: Tensor, bias: Tensor, *, relu:
 def gather_rows(x: Tensor, index: Tensor) -> Tensor:
     """x[index], [n, c]; in the backward pass, gradients of rows that occur twice are summed in order."""
     return ROWS_BY_DEVICE.get(x.device.type, reference.gather_rows)(x, index)
+
+
+def embed(tables: Sequence[Tensor], codes: Tensor, entities: Tensor, first: int) -> tuple[Tensor, GatherPart]:
+    """(rows of the tables [.., d] side by side, [n, p · d], and a part of gather_linear for the first of them).
+
+    An entity's rows are codes int64[p, E], of which −1 is the last. The gradients of the tables are sparse.
+    """
+    return TABLES_BY_DEVICE.get(codes.device.type, reference.embed)(tables, codes, entities, first)
 
 
 def rows_of(part: GatherPart) -> Tensor:

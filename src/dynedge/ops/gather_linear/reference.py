@@ -17,3 +17,12 @@ def gather_linear(parts: Sequence[tuple[Tensor, Tensor | None]], w: Tensor, bias
 
 def gather_rows(x: Tensor, index: Tensor) -> Tensor:
     return x.index_select(0, index)
+
+
+def embed(
+    tables: Sequence[Tensor], codes: Tensor, entities: Tensor, first: int
+) -> tuple[Tensor, tuple[Tensor, Tensor | None]]:
+    parts = [F.embedding(own[entities], table, sparse=True) for own, table in zip(codes, tables, strict=True)]
+    rows = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+    # On a CPU by number, so that the backward pass does not copy the table.
+    return rows, (rows[:first], None) if rows.is_cuda else (rows, torch.arange(first))

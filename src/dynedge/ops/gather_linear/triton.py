@@ -12,7 +12,6 @@ import torch
 import triton
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.nn import functional as F
 
 from dynedge.ops.column_sum.triton import column_sum, relu_backward
 from dynedge.ops.gather_linear import triton_kernels
@@ -21,6 +20,7 @@ from dynedge.ops.segment_sum.triton import readers, segment_sum, sorted_index, s
 
 ALIGNMENT = 8  # numbers: matrix products are slow where rows are not a multiple of it
 ROWS = 32  # that a program gathers at once
+NUMBERS = 1024  # that a program converts at once
 
 
 def gather_linear(parts: Sequence[tuple[Tensor, Tensor | None]], w: Tensor, bias: Tensor, relu: bool) -> Tensor:
@@ -38,10 +38,9 @@ class _GatherLinear(torch.autograd.Function):
     ) -> Tensor:
         dtype = torch.bfloat16 if torch.is_autocast_enabled(w.device.type) else w.dtype
         padding = -w.shape[1] % ALIGNMENT
-        x, weight = _concatenate(tables, indices, padding, dtype), w.to(dtype)
-        weight = F.pad(weight, (0, padding)) if padding else weight
+        x, (weight, low_bias) = _concatenate(tables, indices, padding, dtype), converted(w, bias, dtype, padding)
         product = torch._addmm_activation if relu else torch.addmm
-        out = product(bias.to(dtype), x, weight.T)
+        out = product(low_bias, x, weight.T)
         ctx.indices, ctx.relu, ctx.width = indices, relu, w.shape[1]
         ctx.tables = [(table.shape, table.dtype) for table in tables]
         ctx.save_for_backward(x, weight, out if relu else None)
@@ -91,6 +90,22 @@ def _concatenate(
     return out
 
 
+def converted(w: Tensor, bias: Tensor, dtype: torch.dtype, padding: int = 0) -> tuple[Tensor, Tensor]:
+    """A matrix, with so many columns of zeros more, and a vector in another precision, in one launch."""
+    if dtype == w.dtype and not padding:
+        return w.contiguous(), bias.contiguous()
+    rows, columns = w.shape
+    weight, low = w.new_empty(rows, columns + padding, dtype=dtype), torch.empty_like(bias, dtype=dtype)
+    if count := weight.numel() + low.numel():
+        triton_kernels.convert[(triton.cdiv(count, NUMBERS),)](
+            *(w.detach().contiguous(), bias.detach().contiguous(), weight, low, rows, columns),
+            PADDED=columns + padding,
+            BM=NUMBERS,
+            COUNT=bias.numel(),
+        )
+    return weight, low
+
+
 def gather_rows(x: Tensor, index: Tensor) -> Tensor:
     out: Tensor = _GatherRows.apply(x, index)  # type: ignore[no-untyped-call]
     return out
@@ -138,6 +153,60 @@ class _TableAndRows(torch.autograd.Function):
                 keys, order = sorted_index(index)
                 segment_sum(values.contiguous(), order, keys, out, add=True)
         return out, None, None, *[None] * len(copied)
+
+
+def embed(
+    tables: Sequence[Tensor], codes: Tensor, entities: Tensor, first: int
+) -> tuple[Tensor, tuple[Tensor, Tensor | None]]:
+    rows, of_first = _Embed.apply(codes, entities, first, *tables)  # type: ignore[no-untyped-call]
+    return rows, (of_first, None)
+
+
+class _Embed(torch.autograd.Function):
+    """A launch per table each way, with the gradients of the first rows added to those of all."""
+
+    @staticmethod
+    def forward(ctx: Any, codes: Tensor, entities: Tensor, first: int, *tables: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.set_materialize_grads(False)
+        n, d = len(entities), tables[0].shape[1]
+        out = tables[0].new_empty(n, len(tables) * d)
+        source = torch.empty((len(tables), n), dtype=torch.int64, device=out.device)
+        for k, table in enumerate(tables):
+            if n:
+                triton_kernels.embed[(triton.cdiv(n, ROWS),)](
+                    *(table.detach(), codes[k], entities, out, source[k], n, codes.shape[1], out.shape[1], k * d),
+                    D=d,
+                    BM=ROWS,
+                    BK=min(64, triton.next_power_of_2(d)),
+                )
+        ctx.save_for_backward(source)
+        ctx.first, ctx.shapes = first, [table.shape for table in tables]
+        return out, out[:first]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor | None, of_first: Tensor | None) -> tuple[Tensor | None, ...]:
+        (source,), (tables, n), d = ctx.saved_tensors, ctx.saved_tensors[0].shape, ctx.shapes[0][1]
+        given = [part.contiguous() for part in (grad, of_first) if part is not None]
+        if not given:
+            return None, None, None, *[None] * tables
+        values = given[0].new_empty(tables, n, d)
+        if n:
+            parts = grad if grad is None else given[0], of_first if of_first is None else given[-1]
+            triton_kernels.split_gradient[(triton.cdiv(n, ROWS), tables)](
+                *(values if parts[0] is None else parts[0], values if parts[1] is None else parts[1], values),
+                *(n, ctx.first, tables * d),
+                D=d,
+                BM=ROWS,
+                BK=min(64, triton.next_power_of_2(d)),
+                HAS_ALL=parts[0] is not None,
+                HAS_FIRST=parts[1] is not None,
+            )
+        grads = [
+            torch.sparse_coo_tensor(rows[None], part, shape, check_invariants=False)
+            for rows, part, shape in zip(source, values, ctx.shapes, strict=True)
+        ]
+        return None, None, None, *grads
 
 
 def _gradient(grad: Tensor, index: Tensor | None, shape: torch.Size, dtype: torch.dtype) -> Tensor:

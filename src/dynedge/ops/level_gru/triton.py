@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from dynedge.ops.column_sum.triton import column_sum
+from dynedge.ops.gather_linear.triton import converted
 from dynedge.ops.level_gru import triton_kernels, triton_narrow_levels
 from dynedge.ops.matmul import matmul
 from dynedge.ops.remember import remember
@@ -164,7 +165,8 @@ class _LevelGRU(torch.autograd.Function):
         arena[:first] = roots
         gates = roots.new_empty((written, 4 * d), dtype=dtype)
         parent_states = roots.new_empty((written, 2 * d), dtype=dtype)
-        weights = w_own.to(dtype).contiguous(), w_other.to(dtype).contiguous()
+        own, other = converted(w_own.flatten(0, 1), w_other, dtype)
+        weights = own.view_as(w_own), other
         tables = arena, pre.contiguous(), gates, parent_states, *weights, b_own.contiguous()
         lists = levels.parents, source, levels.blocks, levels.offsets
         _launch("forward", levels.runs, d, dtype, first, *tables, *lists)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 BLOCK = 32  # rows a program computes at once
 PROGRAMS = 256  # at most, that sum the gradient of ξ
+MAX_READS = 4  # of one ψ in a window: its roots, candidates, last items and listed items
 
 
 def read_states(groups: Sequence[tuple[EntityTable, Tensor]], extra: Tensor | None) -> Tensor:
@@ -84,11 +85,11 @@ def store_states(table: StoredStates, entities: Tensor, rows: Tensor, arena: Ten
 def _psi_gradient(rows: Tensor, source: Tensor, shape: torch.Size) -> Tensor:
     """Sparse gradient with all rows; those that are not of ψ have a negative index, which the optimiser skips.
 
-    Of a small ψ the rows are summed here: torch adds sparse gradients of more rows than the table has numbers by
-    counting how many are distinct, which waits for the GPU and cannot be captured as a CUDA graph.
+    Of a small ψ the rows are summed here: where gradients of one table have more rows in total than it has numbers,
+    torch adds them by counting how many are distinct, which waits for the GPU and cannot be captured as a CUDA graph.
     """
     grad = torch.sparse_coo_tensor(source[None], rows, shape, check_invariants=False)
-    return coalesce(grad) if len(rows) > shape[0] else grad
+    return coalesce(grad) if MAX_READS * len(rows) > shape.numel() else grad
 
 
 def _xi_gradient(rows: Tensor, source: Tensor) -> Tensor:
