@@ -63,6 +63,7 @@ ADDITIONS = {
     "+ popularity and staleness of candidates": ["model.popularity=true"],
     "+ copy path": ["model.copy_path=true"],
     "+ successors": ["model.successors=true"],
+    "+ user profile": ["model.profile=true"],
 }
 ABLATIONS: dict[str, Variant] = {}
 for _name, _more in ADDITIONS.items():
@@ -76,7 +77,10 @@ ABLATIONS |= {
     f"memory without {left_out}": ("memory", [f"model.contexts={','.join(c for c in CONTEXTS if c != left_out)}"])
     for left_out in CONTEXTS
 }
-ABLATIONS["edge without repeat bonus"] = ("edge", ["model.recurrence.history=false"])
+ABLATIONS |= {
+    f"edge without {part}": ("edge", [f"model.recurrence.{setting}=false"])
+    for part, setting in (("repeat bonus", "history"), ("user profile", "profile"))
+}
 DNODES: dict[str, Variant] = {
     f"K={k}, n*={users or '∞'}/{items or '∞'}": (
         "edge-paper-small",

@@ -29,7 +29,9 @@ def trained(
 ) -> tuple[Edge, TrainState, TrainingConfig]:
     config = TrainingConfig(epochs=3, patience=0, device=device, precision=precision, validation_events=500, **more)
     events, _ = config.train_valid_ranges(log)
-    told = EdgeConfig(RecurrenceConfig(windows=20, dropout=0.0), MemoryConfig(training_examples=2000))
+    told = EdgeConfig(
+        RecurrenceConfig(windows=20, dropout=0.0, profile_dropout=0.0), MemoryConfig(training_examples=2000)
+    )
     model = Edge.create(told, log, events.stop, 0).to(device)
     return model, fit(model, log, config), config
 

@@ -32,7 +32,7 @@ DROPPING = RecurrenceConfig(windows=50, depth=20)
 CONFIGS = {
     "paper": replace(SHARED, active_users=50, active_items=200, dnodes=20, windows=50),
     "paper, own negatives": replace(PAPER_LARGE, active_users=50, active_items=200, dnodes_share=0.05, windows=50),
-    "edge": RecurrenceConfig(windows=50, depth=20, dropout=0.0),
+    "edge": RecurrenceConfig(windows=50, depth=20, dropout=0.0, profile_dropout=0.0),
     "edge, no ids": RecurrenceConfig(windows=50, dropout=0.0, candidate_id_up_to=0, dim=40),
     "edge, sampled": RecurrenceConfig(
         windows=50, dropout=0.0, full_softmax_up_to=0, active_items=200, candidate_id_up_to=0

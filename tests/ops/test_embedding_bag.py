@@ -22,6 +22,7 @@ def make(n: int, d: int, items: int, dtype: torch.dtype) -> Bag:
     item = torch.cat([torch.zeros(0, dtype=torch.int64), *lists])
     event = torch.repeat_interleave(torch.arange(n), length)
     table, weight = torch.randn(items, d, generator=generator), torch.randn(len(item), generator=generator)
+    weight[::3] = 0  # dropped out
     return table.to(dtype), weight.to(dtype), start, event, item
 
 

@@ -337,3 +337,17 @@ def test_popularity_scores_of_all_items_are_the_products_of_their_columns():
     torch.testing.assert_close(scores, expected, rtol=1e-5, atol=1e-5)
     assert scores[:40].abs().max() > 1
     assert not scores[40:].any()
+
+
+def test_a_model_with_a_profile_keeps_the_full_softmax_when_items_are_added():
+    log = make_log(events=40)
+    model = make_model(log, full_softmax_up_to=log.num_items)
+    assert model.profile is not None
+    assert make_model(log, full_softmax_up_to=log.num_items - 1).profile is None  # the lists are thinned there
+    state = model.start()
+    model.grow(log.num_users, log.num_items + 3, state)
+    model.requires_grad_()
+    loss = model.loss(model.continued_batch(Window(log, range(40)), state), state, STEP)
+    loss.total.backward()
+    assert model.sample_negatives(model.prepare(Window(log, range(1))), STEP) is None
+    assert model.profile.items.grad[: log.num_items - 2].any()

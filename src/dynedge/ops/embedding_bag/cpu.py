@@ -54,7 +54,8 @@ def _sum_rows(part: int, parts: int, table: Array, weight: Array, start: Array, 
     for k in range(n * part // parts, n * (part + 1) // parts):
         out[k] = 0
         for e in range(start[k], start[k + 1]):
-            add_row(out[k], weight[e], table[item[e]])
+            if weight[e] != 0:  # dropout leaves out half of the entries
+                add_row(out[k], weight[e], table[item[e]])
 
 
 @compiled(fastmath=ALLOW_FMA)
@@ -84,4 +85,5 @@ def _table_grads(part: int, parts: int, weight: Array, start: Array, item: Array
     first, last = d * part // parts, d * (part + 1) // parts
     for k in range(len(grad)):
         for e in range(start[k], start[k + 1]):
-            add_row(out[item[e], first:last], weight[e], grad[k, first:last])
+            if weight[e] != 0:
+                add_row(out[item[e], first:last], weight[e], grad[k, first:last])
