@@ -8,7 +8,17 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 LAYERS = (
-    *("ingestion", "log files", "planning", "CPU operators", "training", "count memory", "edge", "baselines"),
+    *(
+        "ingestion",
+        "log files",
+        "planning",
+        "CPU operators",
+        "GPU operators",
+        "training",
+        "count memory",
+        "edge",
+        "baselines",
+    ),
     *("ranking and evaluation", "inference", "serving", "runs", "experiments", "reports and pages"),
     *("command line", "utils"),
 )

@@ -12,6 +12,7 @@ import torch
 import triton
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
 
 from dynedge.ops.column_sum.triton import column_sum, relu_backward
 from dynedge.ops.gather_linear import triton_kernels
@@ -92,17 +93,17 @@ def _concatenate(
 
 def converted(w: Tensor, bias: Tensor, dtype: torch.dtype, padding: int = 0) -> tuple[Tensor, Tensor]:
     """A matrix, with so many columns of zeros more, and a vector in another precision, in one launch."""
-    if dtype == w.dtype and not padding:
-        return w.contiguous(), bias.contiguous()
+    truncated = dtype != w.dtype and not w.is_cuda  # by Triton's interpreter, which does not round
+    if truncated or not w.numel() or (dtype == w.dtype and not padding):
+        return F.pad(w, (0, padding)).to(dtype).contiguous(), bias.to(dtype).contiguous()
     rows, columns = w.shape
     weight, low = w.new_empty(rows, columns + padding, dtype=dtype), torch.empty_like(bias, dtype=dtype)
-    if count := weight.numel() + low.numel():
-        triton_kernels.convert[(triton.cdiv(count, NUMBERS),)](
-            *(w.detach().contiguous(), bias.detach().contiguous(), weight, low, rows, columns),
-            PADDED=columns + padding,
-            BM=NUMBERS,
-            COUNT=bias.numel(),
-        )
+    triton_kernels.convert[(triton.cdiv(weight.numel() + low.numel(), NUMBERS),)](
+        *(w.detach().contiguous(), bias.detach().contiguous(), weight, low, rows, columns),
+        PADDED=columns + padding,
+        BM=NUMBERS,
+        COUNT=bias.numel(),
+    )
     return weight, low
 
 
