@@ -303,9 +303,10 @@ def test_the_recipe_edge_paper_has_the_published_settings():
         assert not (paper.evolve_active or paper.time_gaps or paper.candidate_id_up_to)
 
 
-def test_dropout_applies_in_training_only():
+@pytest.mark.parametrize("name", ["dropout", "profile_dropout"])
+def test_dropout_applies_in_training_only(name):
     log = make_log(events=30)
-    model = make_model(log, windows=1, dropout=0.5)
+    model = make_model(log, windows=1, **{name: 0.5})
     (batch,) = model.batches(log, model.training_windows(len(log)))
     torch.manual_seed(0)
     noisy = model.train().loss(batch, model.start(), STEP).total.item()
