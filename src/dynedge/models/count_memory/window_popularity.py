@@ -23,7 +23,7 @@ from dynedge.models.count_memory.event_index import NONE, RESCALE_ABOVE, EventIn
 from dynedge.ops.prefetch_row import prefetch_row
 from dynedge.ops.thread_pool import run_side_by_side
 from dynedge.utils.array_type import Array
-from dynedge.utils.numba_compile import compiled
+from dynedge.utils.numba_compile import compiled, compiled_without_counting
 
 AHEAD = 16  # events or items whose rows are fetched before they are read
 OWNED = 6  # binary logarithm of the number of neighbouring items that a thread owns together
@@ -180,7 +180,7 @@ def _count_events(
                 weight[h] = 1.0
 
 
-@compiled
+@compiled_without_counting
 def _write_counts(
     window: WindowPopularity, item: Array, listed: Array, num_listed: Array, owner: int, owners: int
 ) -> None:
@@ -210,7 +210,7 @@ def _write_counts(
                 counts[i, h] = count
 
 
-@compiled
+@compiled_without_counting
 def _list_counted(counts: Array, h: int, listed: Array, owner: int, owners: int) -> int:
     """Lists the owner's items whose count is not 0; returns their number."""
     size = 0
@@ -222,14 +222,14 @@ def _list_counted(counts: Array, h: int, listed: Array, owner: int, owners: int)
     return size
 
 
-@compiled
+@compiled_without_counting
 def pass_events(latest: Array, clock: int, item: Array, start: int, stop: int) -> None:
     """Notes the latest events of items among the events start to stop - 1 of a window that begins at `clock`."""
     for k in range(start, stop):
         latest[item[k]] = clock + k
 
 
-@compiled
+@compiled_without_counting
 def counts_before(window: WindowPopularity, m: int, items: Array, latest: Array, out: Array) -> None:
     """Writes out[items, H]: counts before sampled event m; `latest` is that of the events before, by `pass_events`."""
     times, size, divisors = window.sampled_rescaled[m], len(items), window.divisors
