@@ -1,8 +1,8 @@
 """Appends the events of a large window to an event index in several threads: the bits of `event_index.append`.
 
 Only where the blocks lie depends on the order of the events. So that alone is decided one event after the other, for
-users' histories in one thread and for items' occurrences in another (`_place_events`). All records are then written in
-threads, each once, to where they are after the window. The blocks that move are read before anything is written.
+users' histories in one thread and for items' occurrences in another (`_place_events`). All records are then written
+in threads, each once, to where they are after the window. The blocks that move are read before anything is written.
 Memory that a block has left ends up with what it would hold if the blocks had moved one after the other.
 
 Legend: n events of the window, m moves of blocks; a pool's rows are users or items; otherwise as in event_index.py.
@@ -253,7 +253,7 @@ def _write_occurrences(part: int, parts: int, index: EventIndex, events: PlacedE
 
 @compiled_without_counting
 def _write_left(part: int, parts: int, pool: Pool, moves: Array, clock: int) -> None:
-    """Writes what the old blocks held when they were left, where no row that has taken one since has overwritten it."""
+    """Writes what old blocks held when they were left, where no row that has taken one since has overwritten it."""
     blocks, records, times = pool
     first, last = part_of_range(0, len(moves), part, parts)
     for m in range(first, last):
