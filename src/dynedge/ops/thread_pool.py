@@ -47,11 +47,6 @@ def run_side_by_side(work: Callable[[int], None], threads: int) -> None:
     _finish(helpers)
 
 
-def run_in_background(work: Callable[[], None]) -> Future[None]:
-    """Starts work on another thread."""
-    return _pool(os.getpid()).submit(work)
-
-
 def _finish(helpers: list[Future[None]]) -> None:
     """Cancels what has not started, and waits for the rest."""
     for helper in helpers:

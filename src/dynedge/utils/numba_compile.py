@@ -39,7 +39,7 @@ def compiled(function: Any = None, **options: Any) -> Any:
     """Decorator: compiles a function to machine code that runs without the GIL; takes the options of numba.njit."""
 
     def wrap(function: Any) -> Any:
-        dispatcher = numba.njit(nogil=True, **options)(function)
+        dispatcher = numba.njit(nogil=True, **{"_nrt": True, **options})(function)  # else as the first caller has it
         if isinstance(dispatcher, Dispatcher):  # with NUMBA_DISABLE_JIT it is a plain function
             dispatcher._cache = _LazyCache(dispatcher)  # type: ignore[attr-defined]
             if "inline" not in options:
@@ -48,6 +48,15 @@ def compiled(function: Any = None, **options: Any) -> Any:
         return dispatcher
 
     return wrap if function is None else wrap(function)
+
+
+def compiled_without_counting(function: Any = None, **options: Any) -> Any:
+    """`compiled` for kernels that neither make nor return arrays; slices of their arguments are no new arrays.
+
+    They count no references. Elsewhere each function that is called with arrays counts references to all of them and
+    to all arrays in its named tuples, each an atomic operation, which can take longer than the rest of a short one.
+    """
+    return compiled(function, _nrt=False, **options)
 
 
 def _drop_literals(dispatcher: Any) -> None:

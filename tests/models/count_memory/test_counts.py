@@ -42,7 +42,7 @@ def counted(model, index, query, items):
         probabilities = np.zeros((items, CONTEXT_SOURCES))
         with np.errstate(invalid="ignore"):
             probabilities[found] = np.where(buffer.totals > 0, buffer.sums[:size] / buffer.totals, 0)
-        item_features(index, model.settings, query, buffer, np.arange(size), of_items)
+        item_features(index, model.settings, query, buffer, np.arange(size), np.empty((3, size), np.int64), of_items)
         features = dict(zip(found.tolist(), of_items.T, strict=True))
         query_features = buffer.query_features.copy()
         clear(buffer, size)

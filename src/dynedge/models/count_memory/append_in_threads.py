@@ -1,8 +1,8 @@
 """Appends the events of a large window to an event index in several threads: the bits of `event_index.append`.
 
 Only where the blocks lie depends on the order of the events. So that alone is decided one event after the other, for
-users' histories in one thread and for items' occurrences in another (`_place_events`). All records are then written in
-threads, each once, to where they are after the window. The blocks that move are read before anything is written.
+users' histories in one thread and for items' occurrences in another (`_place_events`). All records are then written
+in threads, each once, to where they are after the window. The blocks that move are read before anything is written.
 Memory that a block has left ends up with what it would hold if the blocks had moved one after the other.
 
 Legend: n events of the window, m moves of blocks; a pool's rows are users or items; otherwise as in event_index.py.
@@ -48,7 +48,7 @@ from dynedge.models.count_memory.event_index import (
 from dynedge.ops.prefetch_row import prefetch_row
 from dynedge.ops.thread_pool import part_of_range, run_in_parts, run_side_by_side
 from dynedge.utils.array_type import Array
-from dynedge.utils.numba_compile import compiled
+from dynedge.utils.numba_compile import compiled, compiled_without_counting
 
 AHEAD = 8  # events between the stages in which an event's rows are fetched
 # Columns of a move: the ROW whose block moves at an EVENT; where the OLD block begins, and its SIZE in entries; the
@@ -73,7 +73,7 @@ class Pool(NamedTuple):
 
     blocks: Array  # int64[U, 3] or int64[I, 3]
     records: Array  # int32[P, 3] or int32[Q, 8]
-    times: Array  # float64[P]; no entries: the records have no times
+    times: Array  # float64[P]; none of items' occurrences
 
 
 def append_in_threads(state: State, items: int, user: Array, item: Array, time: Array) -> Array:
@@ -168,31 +168,37 @@ def _place_events(
     return count, saved, entries
 
 
-@compiled
+@compiled_without_counting
+def _copy_records(
+    records: Array, times: Array, start: int, to_records: Array, to_times: Array, to: int, size: int
+) -> None:
+    for x in range(size):
+        for column in range(records.shape[1]):
+            to_records[to + x, column] = records[start + x, column]
+    for x in range(size if len(times) else 0):
+        to_times[to + x] = times[start + x]
+
+
+@compiled_without_counting
 def _save(part: int, parts: int, pool: Pool, moves: Array, records: Array, times: Array) -> None:
     """Copies the blocks of earlier windows that move."""
     first, last = part_of_range(0, len(moves), part, parts)
     for m in range(first, last):
         if moves[m, SAVED] != NONE:
-            start, to, size = moves[m, OLD], moves[m, SAVED], moves[m, SIZE]
-            records[to : to + size] = pool.records[start : start + size]
-            if len(times):
-                times[to : to + size] = pool.times[start : start + size]
+            _copy_records(pool.records, pool.times, moves[m, OLD], records, times, moves[m, SAVED], moves[m, SIZE])
 
 
-@compiled
+@compiled_without_counting
 def _restore(part: int, parts: int, pool: Pool, moves: Array, records: Array, times: Array) -> None:
     """Copies them to where they are after the window."""
     first, last = part_of_range(0, len(moves), part, parts)
     for m in range(first, last):
         if moves[m, SAVED] != NONE:
-            start, to, size = moves[m, SAVED], pool.blocks[moves[m, ROW], START], moves[m, SIZE]
-            pool.records[to : to + size] = records[start : start + size]
-            if len(times):
-                pool.times[to : to + size] = times[start : start + size]
+            to = pool.blocks[moves[m, ROW], START]
+            _copy_records(records, times, moves[m, SAVED], pool.records, pool.times, to, moves[m, SIZE])
 
 
-@compiled
+@compiled_without_counting
 def _write_history(part: int, parts: int, index: EventIndex, events: PlacedEvents) -> None:
     users, history, user, n = index.user_blocks, index.history, events.user, len(events.user)
     first, last = part_of_range(0, n, part, parts)
@@ -206,7 +212,7 @@ def _write_history(part: int, parts: int, index: EventIndex, events: PlacedEvent
         index.history_time[x] = events.time[k]
 
 
-@compiled
+@compiled_without_counting
 def _write_occurrences(part: int, parts: int, index: EventIndex, events: PlacedEvents) -> None:
     """The events after and before an occurrence are in the history; one of an earlier window gets its next event."""
     users, items, history, occurrences = index.user_blocks, index.item_blocks, index.history, index.occurrences
@@ -245,9 +251,9 @@ def _write_occurrences(part: int, parts: int, index: EventIndex, events: PlacedE
             new[NEXT_GAP] = gap_before(index, x + 1)
 
 
-@compiled
+@compiled_without_counting
 def _write_left(part: int, parts: int, pool: Pool, moves: Array, clock: int) -> None:
-    """Writes what the old blocks held when they were left, where no row that has taken one since has overwritten it."""
+    """Writes what old blocks held when they were left, where no row that has taken one since has overwritten it."""
     blocks, records, times = pool
     first, last = part_of_range(0, len(moves), part, parts)
     for m in range(first, last):
@@ -257,13 +263,9 @@ def _write_left(part: int, parts: int, pool: Pool, moves: Array, clock: int) -> 
         if taker != NONE:
             begin = blocks[taker, LENGTH]
         start = blocks[moves[m, ROW], START]
-        for x in range(begin, size):
-            record = records[old + x]
-            for column in range(records.shape[1]):
-                record[column] = records[start + x, column]
-            if len(times):
-                times[old + x] = times[start + x]
-            elif record[NEXT_AT] >= clock + moves[m, EVENT]:
-                record[NEXT], record[NEXT_AT], record[NEXT_GAP] = NONE, NEVER, NONE
+        _copy_records(records, times, start + begin, records, times, old + begin, size - begin)
+        for x in range(old + begin, old + size if records.shape[1] > NEXT_GAP else 0):
+            if records[x, NEXT_AT] >= clock + moves[m, EVENT]:
+                records[x, NEXT], records[x, NEXT_AT], records[x, NEXT_GAP] = NONE, NEVER, NONE
         if taker == NONE:
             link_left(records, old, moves[m, LEFT_BEFORE])

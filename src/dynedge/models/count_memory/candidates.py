@@ -59,11 +59,12 @@ from dynedge.ops.all_scores.by_block import BLOCK
 from dynedge.ops.prefetch_row import prefetch_row
 from dynedge.ops.vector_math import log
 from dynedge.utils.array_type import Array
-from dynedge.utils.numba_compile import compiled
+from dynedge.utils.numba_compile import compiled, compiled_without_counting
 
 QUERY_FEATURES = 24  # sizes of the contexts, time since the user's last event, the user's habits and kind of items
 ITEM_FEATURES = 20  # of an item: how recently, how often and after which gaps the user and anyone met it
 AHEAD = 8  # rows that are fetched before they are read
+MEMBER_WORDS = 64  # of 64 bits, by which most items are told from a few ones
 SEEN = 0  # the item feature that is 1 for the user's own items
 STALENESS, GAPS, KIND = 6, 13, 15  # the first item features that are about anyone, about gaps, and compare items
 LOGARITHMS = (
@@ -152,6 +153,7 @@ def collect_candidates(
         recent, count = _recent_items(index, query)
         stops = _find_occurrences(index, query, recent, count)
         at, after, begin = _allocate_places(settings, stops)
+        members, weights = _members(recent[:count]), _weights_of_common(recent[:count])
         size = _read_history(index, settings, query, buffer, size)
         for r in range(count):
             if not _occurs(recent, r):
@@ -161,6 +163,8 @@ def collect_candidates(
                     query,
                     recent,
                     count,
+                    members,
+                    weights,
                     r,
                     stops[r],
                     at[begin[r] :],
@@ -179,6 +183,7 @@ def collect_candidates(
                         settings,
                         query,
                         recent[:count],
+                        members,
                         r,
                         stops[r],
                         at[begin[r] :],
@@ -193,7 +198,7 @@ def collect_candidates(
     return others, size
 
 
-@compiled
+@compiled_without_counting
 def _read_latest(index: EventIndex, settings: CountSettings, query: Query, buffer: CandidateBuffer, size: int) -> int:
     """Counts the latest items of the log: contexts `recent` and `now`."""
     recent, now, gap = settings.contexts[IN_RECENT], settings.contexts[IN_NOW], gap_before(index, query)
@@ -230,7 +235,7 @@ def _read_latest(index: EventIndex, settings: CountSettings, query: Query, buffe
     return size
 
 
-@compiled
+@compiled_without_counting
 def gap_before(index: EventIndex, query: Query) -> int:
     """Returns the code of the time since the user's last event; NONE without one."""
     if query.place == 0:
@@ -246,7 +251,7 @@ def _likeness(factors: Array, gap: int, other: int) -> np.float32:
     return is_same if min(gap, other) == NONE else likeness  # both are computed: a branch could not be predicted
 
 
-@compiled
+@compiled_without_counting
 def clear(buffer: CandidateBuffer, size: int) -> None:
     """Empties a buffer of `size` candidates."""
     for slot in range(size):
@@ -289,7 +294,7 @@ def _recent_items(index: EventIndex, query: Query) -> tuple[Array, int]:
     return recent, count
 
 
-@compiled
+@compiled_without_counting
 def _occurs(recent: Array, r: int) -> bool:
     """Returns whether item number r is also a newer one."""
     occurs = False
@@ -298,7 +303,7 @@ def _occurs(recent: Array, r: int) -> bool:
     return occurs
 
 
-@compiled
+@compiled_without_counting
 def _read_history(
     index: EventIndex, settings: CountSettings, query: Query, buffer: CandidateBuffer, size: int
 ) -> int:
@@ -364,13 +369,15 @@ def _allocate_places(settings: CountSettings, found: Array) -> tuple[Array, Arra
     return np.empty(size, np.int64), np.empty(size, np.int64), begin
 
 
-@compiled
+@compiled_without_counting
 def _read_occurrences(
     index: EventIndex,
     settings: CountSettings,
     query: Query,
     recent: Array,
     count: int,
+    members: Array,
+    weights: Array,
     r: int,
     found: Array,
     at: Array,
@@ -397,7 +404,7 @@ def _read_occurrences(
     if r == 0 and used[IN_SIMILAR] and count > 1:
         for c in range(read):
             prefetch_row(index.history, at[c] - min(index.occurrences[stop - 1 - c, PLACE], SIMILAR_DISTANCE))
-        _read_similar(index, settings, clock, stop, at[:read], recent[:count], buffer)
+        _read_similar(index, settings, clock, stop, at[:read], recent[:count], members, weights, buffer)
     if peers:
         weight, read = EARLIER_DECAY ** (r - 1), min(read, settings.peers)
         for c in range(read):
@@ -415,12 +422,13 @@ def _read_occurrences(
     return size
 
 
-@compiled
+@compiled_without_counting
 def _read_near(
     index: EventIndex,
     settings: CountSettings,
     query: Query,
     recent: Array,
+    members: Array,
     r: int,
     found: Array,
     at: Array,
@@ -432,10 +440,10 @@ def _read_near(
     (start, stop), clock, zero = found, query.clock, np.float32(0)
     read = min(stop - start, settings.occurrences[r], settings.near_occurrences[r])
     scale = np.float32(max(read, 1) ** -NEAR_POWER)
-    weights = settings.near_weights * np.float32(NEAR_DECAY**r * max(read, 1) ** -NEAR_POWER)
+    weights, of_item = settings.near_weights, np.float32(NEAR_DECAY**r * max(read, 1) ** -NEAR_POWER)
     own_time = index.history_time[index.user_blocks[query.user, START] + query.place - 1 - r]
     in_session = settings.contexts[IN_SESSION] and query.time - own_time <= SESSION
-    at_same_time, alike, members = query.time <= own_time, settings.contexts[IN_ALIKE], _members(recent)
+    at_same_time, alike = query.time <= own_time, settings.contexts[IN_ALIKE]
     history, times, occurrences, log_decay = index.history, index.history_time, index.occurrences, settings.log_decay
     slots, items, near = buffer.slot, buffer.items, buffer.near
     of_session, of_time, of_alike, cleared = zero, zero, zero, size
@@ -459,7 +467,7 @@ def _read_near(
         squared = np.float32(common * common)
         for other in range(first, last):
             z = other + (other >= y)  # not the occurrence itself; no branch: it could not be predicted
-            weight = weights[NEAR_DISTANCE + z - y]
+            weight = of_item * weights[NEAR_DISTANCE + z - y]
             if weight > 0:
                 item = history[z, ITEM]
                 if in_session:
@@ -481,34 +489,50 @@ def _read_near(
 
 
 @compiled
-def _members(items: Array) -> np.uint64:
-    """Returns a bit for each of the items: an item whose bit is not set is none of them."""
-    members = np.uint64(0)
+def _weights_of_common(recent: Array) -> Array:
+    """Returns the weight of each item but the last one in `similar`, once for items that occur again."""
+    earlier = recent[1:]
+    weights = np.zeros(len(earlier), np.float32)
+    for r in range(len(earlier)):
+        if not _occurs(earlier, r):
+            weights[r] = NEAR_DECAY**r
+    return weights
+
+
+@compiled
+def _members(items: Array) -> Array:
+    """Returns uint64[MEMBER_WORDS] with a bit for each of the items: an item whose bit is not set is none of them."""
+    members = np.zeros(MEMBER_WORDS, np.uint64)
     for item in items:
-        members |= np.uint64(1) << np.uint64(item & 63)
+        members[(item >> 6) & (MEMBER_WORDS - 1)] |= np.uint64(1) << np.uint64(item & 63)
     return members
 
 
 @compiled(inline="always")
-def _may_be_member(members: np.uint64, item: int) -> bool:
-    return (members >> np.uint64(item & 63)) & np.uint64(1) != 0
+def _may_be_member(members: Array, item: int) -> np.uint64:
+    """Returns 1 or 0."""
+    return (members[(item >> 6) & (MEMBER_WORDS - 1)] >> np.uint64(item & 63)) & np.uint64(1)
 
 
-@compiled
-def _common_items(history: Array, recent: Array, members: np.uint64, but: int, first: int, last: int) -> int:
+@compiled_without_counting
+def _common_items(history: Array, recent: Array, members: Array, but: int, first: int, last: int) -> int:
     """Returns how many of these events have one of the recent items, `but` one; see `_members`."""
-    common = 0
-    for z in range(first, last + 1):
+    possible, common = np.uint64(0), 0
+    for z in range(first, last + 1):  # no branch: most often there is none
         item = history[z, ITEM]
-        if _may_be_member(members, item) and item != but:
-            for other in recent:
-                if other == item:
-                    common += 1
-                    break
+        possible += _may_be_member(members, item) & np.uint64(item != but)
+    if possible:
+        for z in range(first, last + 1):
+            item = history[z, ITEM]
+            if _may_be_member(members, item) and item != but:
+                for other in recent:
+                    if other == item:
+                        common += 1
+                        break
     return common
 
 
-@compiled
+@compiled_without_counting
 def _sum_near(settings: CountSettings, buffer: CandidateBuffer, others: int, size: int) -> None:
     """Totals the sums of `near`, `session` and `alike`, and copies them to rows that other contexts have begun."""
     for s, context in enumerate((IN_NEAR, IN_NEAR, IN_SESSION, IN_SESSION, IN_ALIKE)):
@@ -529,7 +553,7 @@ def _sum_near(settings: CountSettings, buffer: CandidateBuffer, others: int, siz
             buffer.sums[slot, NEAR + s] = buffer.near[slot, s]
 
 
-@compiled
+@compiled_without_counting
 def add_rows(buffer: CandidateBuffer, others: int, slots: Array) -> None:
     """Fills the rows of `sums` of those of these candidates that have none yet: the slots from `others` on."""
     for slot in slots:
@@ -540,7 +564,7 @@ def add_rows(buffer: CandidateBuffer, others: int, slots: Array) -> None:
                 buffer.sums[slot, NEAR + s] = buffer.near[slot, s]
 
 
-@compiled
+@compiled_without_counting
 def _locate_occurrences(index: EventIndex, stop: int, read: int, at: Array, after: Array) -> None:
     """Writes, for the `read` occurrences before `stop`, newest first: their places in the pool of histories, and how
     many events of that user are stored after them.
@@ -552,7 +576,7 @@ def _locate_occurrences(index: EventIndex, stop: int, read: int, at: Array, afte
         after[c] = users[user, LENGTH] - place - 1
 
 
-@compiled
+@compiled_without_counting
 def _read_followers(
     index: EventIndex,
     settings: CountSettings,
@@ -602,7 +626,7 @@ def _read_followers(
     return size
 
 
-@compiled
+@compiled_without_counting
 def _read_earlier(
     index: EventIndex,
     settings: CountSettings,
@@ -630,7 +654,7 @@ def _read_earlier(
     return size
 
 
-@compiled
+@compiled_without_counting
 def _read_similar(
     index: EventIndex,
     settings: CountSettings,
@@ -638,14 +662,12 @@ def _read_similar(
     stop: int,
     at: Array,
     recent: Array,
+    members: Array,
+    weights: Array,
     buffer: CandidateBuffer,
 ) -> None:
     """Counts what followed the last item of users with recent items in common; `at` are the places in histories."""
     earlier, occurrences, history = recent[1:], index.occurrences, index.history
-    weights, members = np.zeros(len(earlier), np.float32), _members(earlier)
-    for r in range(len(earlier)):
-        if not _occurs(earlier, r):
-            weights[r] = NEAR_DECAY**r
     for c in range(len(at)):
         x = stop - 1 - c
         if occurrences[x, NEXT_AT] < clock:
@@ -661,7 +683,7 @@ def _read_similar(
                 _add(buffer, slot, SIMILAR_LOG, similarity * _factor(settings.log_decay, age))
 
 
-@compiled
+@compiled_without_counting
 def _set_query_features(index: EventIndex, query: Query, recent: Array, count: int, buffer: CandidateBuffer) -> None:
     features, totals = buffer.query_features, buffer.totals
     last = index.user_blocks[query.user, START] + query.place - 1
@@ -683,7 +705,7 @@ def _set_query_features(index: EventIndex, query: Query, recent: Array, count: i
     features[17] = 0.2 * np.log1p(totals[USER_LAST_TWO])
 
 
-@compiled
+@compiled_without_counting
 def _set_habits(index: EventIndex, settings: CountSettings, query: Query, buffer: CandidateBuffer) -> None:
     """How often the user's latest events repeat the one before, in all and after gaps like this one, and how often
     their item occurs once; and the size of the session.
@@ -713,7 +735,7 @@ def _set_habits(index: EventIndex, settings: CountSettings, query: Query, buffer
     features[21] = 0.2 * np.log1p(session)
 
 
-@compiled
+@compiled_without_counting
 def _set_kind(index: EventIndex, query: Query, found: Array, buffer: CandidateBuffer) -> None:
     """How frequent and how old the user's last items are, on average; `found` as by `_find_occurrences`."""
     frequency, age, count = 0.0, 0.0, len(found)
@@ -733,12 +755,18 @@ def _item_age(events: float) -> float:
     return 0.1 * np.log1p(events)
 
 
-@compiled(error_model="numpy")
+@compiled_without_counting(error_model="numpy")
 def item_features(
-    index: EventIndex, settings: CountSettings, query: Query, buffer: CandidateBuffer, slots: Array, out: Array
+    index: EventIndex,
+    settings: CountSettings,
+    query: Query,
+    buffer: CandidateBuffer,
+    slots: Array,
+    found: Array,
+    out: Array,
 ) -> None:
     """Writes out[ITEM_FEATURES, n or more] of the candidates in `slots`: when, how often and after which gaps the
-    user and anyone met the item, and how it differs from the user's last items.
+    user and anyone met the item, and how it differs from the user's last items. `found` int64[3, n] is scratch.
     """
     end, n = index.user_blocks[query.user, START] + query.place, len(slots)
     out[:] = 0
@@ -752,7 +780,7 @@ def item_features(
             out[3, j] = 1.0 if elapsed <= 0 else 0.0
             out[4, j] = 1.0 if age == 0 else 0.0
             out[5, j] = 1.0 if buffer.seen[slots[j]] > 0 else 0.0
-    _staleness(index, settings, query, buffer, slots, out[STALENESS:GAPS], out[GAPS:KIND])
+    _staleness(index, settings, query, buffer, slots, found, out[STALENESS:GAPS], out[GAPS:KIND])
     if query.place > 0:
         _compare_kind(index, query, index.history[end - 1, ITEM], buffer, n, out[STALENESS:GAPS], out[KIND:])
     for row, scale in LOGARITHMS:
@@ -761,13 +789,14 @@ def item_features(
             values[j] = factor * log(np.float32(1) + values[j])
 
 
-@compiled
+@compiled_without_counting
 def _staleness(
     index: EventIndex,
     settings: CountSettings,
     query: Query,
     buffer: CandidateBuffer,
     slots: Array,
+    found: Array,
     out: Array,
     of_gaps: Array,
 ) -> None:
@@ -776,7 +805,7 @@ def _staleness(
     """
     n, gap, occurrences = len(slots), gap_before(index, query), index.occurrences
     gap_likeness, clock = settings.gap_likeness, query.clock
-    starts, stops, at = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.int64)
+    starts, stops, at = found[0], found[1], found[2]
     for j in range(n):
         prefetch_row(index.item_blocks, buffer.items[slots[j]])
     for j in range(n):
@@ -810,7 +839,7 @@ def _staleness(
         of_gaps[0, j], of_gaps[1, j] = alike / read, firsts / read
 
 
-@compiled
+@compiled_without_counting
 def _compare_kind(
     index: EventIndex, query: Query, last: int, buffer: CandidateBuffer, n: int, of_anyone: Array, out: Array
 ) -> None:

@@ -29,7 +29,7 @@ from dynedge.models.state_checks import at_least, check_names, check_tensor
 from dynedge.ops.all_scores.by_block import BLOCK
 from dynedge.ops.prefetch_row import prefetch_row
 from dynedge.utils.array_type import Array
-from dynedge.utils.numba_compile import compiled
+from dynedge.utils.numba_compile import compiled, compiled_without_counting
 
 START, LENGTH, CAPACITY = range(3)  # columns of a block
 FIRST_CAPACITY = 2  # of a block
@@ -236,13 +236,13 @@ def reserve(state: State, pool: int, entries: int) -> None:
             state[name][: len(before)] = before
 
 
-@compiled
+@compiled_without_counting
 def left_after(records: Array, start: int) -> int:
     """Returns the block of the same size that was left before the one at `start`, or -1."""
     return int((np.int64(records[start, 1]) << 32) | (np.int64(records[start, 0]) & 0xFFFFFFFF))
 
 
-@compiled
+@compiled_without_counting
 def link_left(records: Array, start: int, other: int) -> None:
     """Makes `other` the block of the same size that was left before the one at `start`."""
     records[start, 0], records[start, 1] = np.int32(other & 0xFFFFFFFF), np.int32(other >> 32)
@@ -269,12 +269,12 @@ def room_for(block: Array) -> int:
     return int(2 * block[CAPACITY] + FIRST_CAPACITY)
 
 
-@compiled
+@compiled_without_counting
 def _fits(index: EventIndex, pool: int, entries: int, capacity: int) -> bool:
     return index.left[pool, block_size(capacity)] != NONE or index.used[pool] + capacity <= entries
 
 
-@compiled
+@compiled_without_counting
 def _move(index: EventIndex, pool: int, records: Array, block: Array, capacity: int) -> tuple[int, int]:
     """Moves a block to one of a larger capacity and leaves the old one; returns the starts of both."""
     old, size = block[START], block_size(capacity)
@@ -301,13 +301,13 @@ def gap_code(seconds: float) -> int:
     return int(GAP_STEPS * np.log2(1.0 + min(max(seconds, 0.0), LONGEST_GAP)))
 
 
-@compiled
+@compiled_without_counting
 def gap_before(index: EventIndex, x: int) -> int:
     """Returns the code of the gap between an event in the pool of histories and the one before it."""
     return gap_code(index.history_time[x] - index.history_time[x - 1])
 
 
-@compiled
+@compiled_without_counting
 def append_events(index: EventIndex, user: Array, item: Array, time: Array, places: Array) -> int:
     """Appends events until one does not fit into a pool; returns how many were appended."""
     users, items, history = index.user_blocks, index.item_blocks, index.history
@@ -358,7 +358,7 @@ def append_events(index: EventIndex, user: Array, item: Array, time: Array, plac
     return len(user)
 
 
-@compiled
+@compiled_without_counting
 def count_popularity(popularity: Popularity, growth: Array, item: Array) -> None:
     """Counts events in the popularity of their items; `growth` float64[H] is that of an event's weight.
 
@@ -397,7 +397,7 @@ def rescaled(count: float, weight: float) -> np.float32:
     return scaled if scaled >= NEGLIGIBLE else np.float32(0)
 
 
-@compiled
+@compiled_without_counting
 def _rescale_listed(counts: Array, h: int, weight: float, listed: Array, size: int) -> int:
     """Rescales the counts of the `size` listed items, NONE: of all, lists those that are not 0; returns how many."""
     left = 0
@@ -410,7 +410,7 @@ def _rescale_listed(counts: Array, h: int, weight: float, listed: Array, size: i
     return left
 
 
-@compiled
+@compiled_without_counting
 def first_from(records: Array, column: int, start: int, stop: int, clock: int) -> int:
     """Returns the first of the records start to stop - 1, ascending in `column`, that is not before `clock`."""
     step = 1

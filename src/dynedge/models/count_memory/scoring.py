@@ -53,7 +53,7 @@ from dynedge.ops.log_plus import log_plus
 from dynedge.ops.prefetch_row import prefetch_row
 from dynedge.ops.vector_math import exp2, log
 from dynedge.utils.array_type import Array
-from dynedge.utils.numba_compile import compiled
+from dynedge.utils.numba_compile import compiled, compiled_without_counting
 
 FIXED_INPUTS = CONTEXT_SOURCES + ITEM_FEATURES  # of the rescaling network per item; then popularity by half-life
 SEEN_INPUT = CONTEXT_SOURCES + SEEN  # the input that is 1 for the user's own items
@@ -128,7 +128,7 @@ def compute_gates(networks: NetworkWeights, buffer: CandidateBuffer, half_lives:
         out[m] /= total
 
 
-@compiled(error_model="numpy")
+@compiled
 def rescaling_inputs(
     index: EventIndex,
     total: Array,
@@ -143,29 +143,34 @@ def rescaling_inputs(
     There is a column for each of the candidates in `slots`, and more to fill whole vectors.
     """
     add_rows(buffer, others, slots)
-    width, half_lives = (len(slots) + LANES - 1) // LANES * LANES, len(total)
-    out = np.zeros((FIXED_INPUTS + half_lives, width), np.float32)
-    factor = np.zeros(CONTEXT_SOURCES, np.float32)
+    width = (len(slots) + LANES - 1) // LANES * LANES
+    out, found = np.zeros((FIXED_INPUTS + len(total), width), np.float32), np.empty((3, len(slots)), np.int64)
+    factor, of_half_life = np.zeros(CONTEXT_SOURCES, np.float32), np.zeros(len(total), np.float32)
     for s in range(CONTEXT_SOURCES):
         if buffer.totals[s] > 0:
             factor[s] = 1 / (NEGLIGIBLE * buffer.totals[s])
-    of_half_life = np.zeros(half_lives, np.float32)
-    for h in range(half_lives):
+    for h in range(len(total)):
         if total[h] > 0:
             of_half_life[h] = index.num_items / total[h]
+    _write_inputs(buffer, slots, factor, of_half_life, out)
+    item_features(index, settings, query, buffer, slots, found, out[CONTEXT_SOURCES:FIXED_INPUTS])
+    return out
+
+
+@compiled_without_counting(error_model="numpy")
+def _write_inputs(buffer: CandidateBuffer, slots: Array, factor: Array, of_half_life: Array, out: Array) -> None:
+    """Writes the logarithms of the probabilities and of the popularity."""
     for j in range(len(slots)):
         slot = slots[j]
         for s in range(CONTEXT_SOURCES):
             out[s, j] = factor[s] * buffer.sums[slot, s]
-        for h in range(half_lives):
+        for h in range(len(of_half_life)):
             out[FIXED_INPUTS + h, j] = of_half_life[h] * buffer.popularity[slot, h]
     scale = np.float32(0.3)
     for rows in (out[:CONTEXT_SOURCES], out[FIXED_INPUTS:]):
         for s in range(len(rows)):
-            for j in range(width):
+            for j in range(out.shape[1]):
                 rows[s, j] = scale * log(np.float32(1) + rows[s, j])
-    item_features(index, settings, query, buffer, slots, out[CONTEXT_SOURCES:FIXED_INPUTS])
-    return out
 
 
 @compiled
@@ -204,7 +209,7 @@ def _mix_global_sources(
             out[i] = global_probability(gates, factor, items, popularity.counts[start + i])
 
 
-@compiled
+@compiled_without_counting
 def _read_popularity(popularity: Popularity, buffer: CandidateBuffer, size: int) -> None:
     """Copies the counts of all candidates to the buffer."""
     for slot in range(size):
@@ -223,12 +228,17 @@ def mix_sources(
     for s in range(CONTEXT_SOURCES):
         if buffer.totals[s] > 0:
             of_source[s] = gates[first + s] / buffer.totals[s]
-    for slot in range(size):
-        buffer.probability[slot] = global_probability(gates, factor, index.num_items, buffer.popularity[slot])
+    _mix_of_candidates(gates, factor, index.num_items, buffer, size)
     _add_sources(of_source, buffer, others, size)
 
 
-@compiled(fastmath=VECTORISED)
+@compiled_without_counting
+def _mix_of_candidates(gates: Array, factor: Array, items: int, buffer: CandidateBuffer, size: int) -> None:
+    for slot in range(size):
+        buffer.probability[slot] = global_probability(gates, factor, items, buffer.popularity[slot])
+
+
+@compiled_without_counting(fastmath=VECTORISED)
 def _add_sources(of_source: Array, buffer: CandidateBuffer, others: int, size: int) -> None:
     for slot in range(others):
         total, sums = buffer.probability[slot], buffer.sums[slot]
@@ -337,7 +347,7 @@ def _nth_largest(numbers: Array, n: int) -> np.float32:
     return np.sort(same)[larger - n]
 
 
-@compiled
+@compiled_without_counting
 def _scale_others(buffer: CandidateBuffer, size: int, rescaled: Array, factor: float) -> None:
     """Multiplies the probabilities of all candidates but the rescaled ones, whose slots ascend, by one factor."""
     place = 0
@@ -457,7 +467,7 @@ def _largest_probabilities(
     return out
 
 
-@compiled
+@compiled_without_counting
 def _add_blocks_that_reach(
     largest: Array, bound: Array, weight: np.float32, score: np.float32, is_read: Array
 ) -> None:
@@ -503,7 +513,7 @@ def _fill_probabilities(
             buffer.row[buffer.items[slot]] = buffer.probability[slot]
 
 
-@compiled
+@compiled_without_counting
 def _take_logarithms(row: Array, is_read: Array) -> None:
     for b in range(len(is_read)):
         if is_read[b]:
@@ -512,7 +522,7 @@ def _take_logarithms(row: Array, is_read: Array) -> None:
                 of_block[i] = log(of_block[i])
 
 
-@compiled
+@compiled_without_counting
 def _rank(row: Array, added: Array, weight: np.float32, score: np.float32, is_read: Array, items: int) -> float:
     """Returns the rank of a score among the items of these blocks and items that are below it."""
     least, above, tied = score if score > -np.inf else np.float32(-np.inf), 0, 0
@@ -563,7 +573,7 @@ def rank_events(
         advance(popularity, settings, events, added, blocks, k, k + 1)
 
 
-@compiled
+@compiled_without_counting
 def advance(
     popularity: Popularity,
     settings: CountSettings,

@@ -1,10 +1,10 @@
 """Popularity of a window's items at any of its events, counted once for all threads: the bits of `count_popularity`.
 
-Items are counted apart from each other, so each thread counts those that it owns, in the order of the events. It notes
-an item's count after each event and leaves the counts of the index as they were before the window. Rescalings are
-applied to a count when it is read. So the count before any event is that after the item's latest event in the window,
-or that before the window, rescaled as often as counts have been since. `finish` then writes the counts at the
-window's end.
+Items are counted apart from each other, so each thread counts those that it owns, in the order of the events. It
+notes an item's count after each event and leaves the counts of the index as they were before the window. Rescalings
+are applied to a count when it is read. So the count before any event is that after the item's latest event in the
+window, or that before the window, rescaled as often as counts have been since. `finish` then writes the counts at
+the window's end.
 
 Legend: n events of a window, m of them sampled, I items, H half-lives, R rescalings of a half-life in the window.
 """
@@ -23,7 +23,7 @@ from dynedge.models.count_memory.event_index import NONE, RESCALE_ABOVE, EventIn
 from dynedge.ops.prefetch_row import prefetch_row
 from dynedge.ops.thread_pool import run_side_by_side
 from dynedge.utils.array_type import Array
-from dynedge.utils.numba_compile import compiled
+from dynedge.utils.numba_compile import compiled, compiled_without_counting
 
 AHEAD = 16  # events or items whose rows are fetched before they are read
 OWNED = 6  # binary logarithm of the number of neighbouring items that a thread owns together
@@ -50,7 +50,7 @@ class PopularityCounter:
     def __init__(self) -> None:
         self._at: tuple[Tensor | None, int, int] = None, 0, 0  # popularity, clock and threads of what follows
         self._latest: list[Array] = []  # of the counter itself, then of threads that read
-        self._listed: list[tuple[Array, Array]] = []  # by owner: int32[H, items], their numbers int64[H], as in Popularity
+        self._listed: list[tuple[Array, Array]] = []  # by owner: int32[H, items] and their numbers, as in Popularity
         self._window: tuple[WindowPopularity, Array, Array, Array] | None = None
 
     def count(
@@ -58,14 +58,20 @@ class PopularityCounter:
     ) -> WindowPopularity:
         """Counts events from `clock` on; `sampled` int64[m], ascending, are those whose totals are noted."""
         threads = torch.get_num_threads()
-        if self._at[0] is not popularity or self._at[1:] != (clock, threads) or len(self._latest[0]) != len(popularity):
-            self._reset(*popularity.shape, threads)
+        is_next = self._at[0] is popularity and self._at[1:] == (clock, threads)
+        if not is_next or len(self._latest[0]) != len(popularity):
+            self._reset(len(popularity), popularity.shape[1], threads)
         half_lives, n = popularity.shape[1], len(item)
         weight, total = index.event_weight.copy(), index.popularity_total.copy()
-        divisors, noted = np.empty((half_lives, n)), (np.empty((len(sampled), half_lives)), np.empty((len(sampled), half_lives), np.int64))
+        divisors, noted = (
+            np.empty((half_lives, n)),
+            (np.empty((len(sampled), half_lives)), np.empty((len(sampled), half_lives), np.int64)),
+        )
         rescalings = _weigh_events(weight, total, growth, n, sampled, divisors, *noted)
         after, times = np.empty((n, half_lives), np.float32), np.empty((n, half_lives), np.int32)
-        window = WindowPopularity(clock, index.popularity, self._latest[0], after, times, divisors, rescalings, *noted)
+        window = WindowPopularity(
+            clock, index.popularity, self._latest[0], after, times, divisors, rescalings, *noted
+        )
         self._run(n, partial(_count_events, window, item, growth, index.event_weight))
         self._window = window, item, weight, total
         self._at = popularity, clock + n, threads
@@ -137,7 +143,7 @@ def _weigh_events(
 
 
 @compiled(inline="always")
-def _rescaled_by(count: float, divisors: Array, first: int, last: int) -> np.float32:
+def _rescaled_by(count: np.float32, divisors: Array, first: int, last: int) -> np.float32:
     """Returns a count after the rescalings from `first` to before `last`."""
     for r in range(first, last):
         if count == 0:
@@ -180,7 +186,7 @@ def _count_events(
                 weight[h] = 1.0
 
 
-@compiled
+@compiled_without_counting
 def _write_counts(
     window: WindowPopularity, item: Array, listed: Array, num_listed: Array, owner: int, owners: int
 ) -> None:
@@ -210,7 +216,7 @@ def _write_counts(
                 counts[i, h] = count
 
 
-@compiled
+@compiled_without_counting
 def _list_counted(counts: Array, h: int, listed: Array, owner: int, owners: int) -> int:
     """Lists the owner's items whose count is not 0; returns their number."""
     size = 0
@@ -222,16 +228,16 @@ def _list_counted(counts: Array, h: int, listed: Array, owner: int, owners: int)
     return size
 
 
-@compiled
+@compiled_without_counting
 def pass_events(latest: Array, clock: int, item: Array, start: int, stop: int) -> None:
     """Notes the latest events of items among the events start to stop - 1 of a window that begins at `clock`."""
     for k in range(start, stop):
         latest[item[k]] = clock + k
 
 
-@compiled
+@compiled_without_counting
 def counts_before(window: WindowPopularity, m: int, items: Array, latest: Array, out: Array) -> None:
-    """Writes out[items, H]: counts before sampled event m; `latest` is that of the events before, by `pass_events`."""
+    """Writes out[items, H]: counts before sampled event m; `latest`: of the events before, by `pass_events`."""
     times, size, divisors = window.sampled_rescaled[m], len(items), window.divisors
     for j in range(size):
         ahead = items[min(j + AHEAD, size - 1)]
