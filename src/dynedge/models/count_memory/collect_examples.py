@@ -31,6 +31,7 @@ from dynedge.models.count_memory.scoring import (
     NetworkWeights,
     compute_gates,
     mix_sources,
+    nth_largest,
     query_of,
     rescaling_inputs,
 )
@@ -126,10 +127,8 @@ def _choose_candidates(buffer: CandidateBuffer, size: int, true_item: int, offse
     items, log_weights = np.empty(CANDIDATES - 1, np.int64), np.zeros(CANDIDATES - 1, np.float32)
     items[0], chosen = true_item, 1
     mixed = buffer.probability[:size]
-    threshold = np.float32(-1)
-    if size > TOP:
-        threshold = np.partition(mixed, size - TOP)[size - TOP]
-    is_rest, total = np.zeros(size, np.bool_), 0.0
+    threshold = nth_largest(mixed, TOP) if size > TOP else np.float32(-1)
+    rest, left, total = np.empty(size, np.int64), 0, 0.0
     for slot in range(size):
         if buffer.items[slot] == true_item:
             continue
@@ -137,16 +136,16 @@ def _choose_candidates(buffer: CandidateBuffer, size: int, true_item: int, offse
             items[chosen] = buffer.items[slot]
             chosen += 1
         else:
-            is_rest[slot] = True
+            rest[left] = slot
+            left += 1
             total += mixed[slot] ** SAMPLING_POWER
-    rest = np.flatnonzero(is_rest)
-    if len(rest) <= SAMPLED:
-        for other in rest:
+    if left <= SAMPLED:
+        for other in rest[:left]:
             items[chosen] = buffer.items[other]
             chosen += 1
         return items[:chosen], log_weights[:chosen]
     passed, taken = 0.0, 0  # systematic sampling: a point every total / SAMPLED, from a random start
-    for other in rest:
+    for other in rest[:left]:
         share, before = mixed[other] ** SAMPLING_POWER, taken
         passed += share
         while taken < SAMPLED and (taken + offset) * total < passed * SAMPLED:

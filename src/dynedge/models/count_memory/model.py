@@ -54,7 +54,7 @@ from dynedge.utils.array_type import Array
 
 MIN_PART = 4  # events for which another thread pays: scoring one takes some 100 µs, waking a thread 100 to 300
 MIN_QUERIES = 32  # the same for queries, of which a service answers few at once while it applies events
-LARGE_WINDOW = 1 << 14  # events that are appended in threads
+LARGE_WINDOW = 1 << 15  # events that are appended in threads; smaller logs do not compile the kernels for that
 MANY_EVENTS = 1000  # that are counted by the PopularityCounter
 MAX_COPIED = 2 << 30  # bytes of copies that threads have for themselves
 NO_LIMIT = 1 << 30

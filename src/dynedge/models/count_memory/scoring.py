@@ -58,7 +58,7 @@ from dynedge.utils.numba_compile import compiled, compiled_without_counting
 FIXED_INPUTS = CONTEXT_SOURCES + ITEM_FEATURES  # of the rescaling network per item; then popularity by half-life
 SEEN_INPUT = CONTEXT_SOURCES + SEEN  # the input that is 1 for the user's own items
 NEGLIGIBLE = 1e-3  # a probability under a source far below this is close to an input of 0
-BITS = np.uint32(19)  # trailing bits of a float32 by which `_nth_largest` does not group
+BITS = np.uint32(19)  # trailing bits of a float32 by which `nth_largest` does not group
 AHEAD = 16  # rows
 MARGIN, LOG2E = np.float32(1e-5), np.float32(np.log2(np.e))  # the margin is relative
 LANES = VECTOR_BYTES // 4  # numbers of a vector
@@ -318,7 +318,7 @@ def _most_probable(buffer: CandidateBuffer, size: int, most: int) -> Array:
     """Returns the slots of the `most` most probable candidates; those that tie with the last one too."""
     if size <= most:
         return np.arange(size)
-    least, slots, count = _nth_largest(buffer.probability[:size], most), np.empty(size, np.int64), 0
+    least, slots, count = nth_largest(buffer.probability[:size], most), np.empty(size, np.int64), 0
     for slot in range(size):
         slots[count] = slot
         count += buffer.probability[slot] >= least
@@ -326,7 +326,7 @@ def _most_probable(buffer: CandidateBuffer, size: int, most: int) -> Array:
 
 
 @compiled
-def _nth_largest(numbers: Array, n: int) -> np.float32:
+def nth_largest(numbers: Array, n: int) -> np.float32:
     """Returns the n-th largest of positive float32 numbers: by their leading bits, then among those with the same."""
     words = numbers.view(np.uint32)
     lowest, highest = words[0] >> BITS, words[0] >> BITS
@@ -358,7 +358,7 @@ def _scale_others(buffer: CandidateBuffer, size: int, rescaled: Array, factor: f
             buffer.probability[slot] *= factor
 
 
-@compiled(inline="always")
+@compiled
 def _mix_and_rescale(
     index: EventIndex,
     popularity: Popularity,
