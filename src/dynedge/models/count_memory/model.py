@@ -55,6 +55,7 @@ from dynedge.utils.array_type import Array
 MIN_PART = 4  # events for which another thread pays: scoring one takes some 100 µs, waking a thread 100 to 300
 MIN_QUERIES = 32  # the same for queries, of which a service answers few at once while it applies events
 LARGE_WINDOW = 1 << 15  # events that are appended in threads; smaller logs do not compile the kernels for that
+APPENDING_THREADS = 4  # from which that pays: an event takes up to three times the CPU time
 MANY_EVENTS = 1000  # that are counted by the PopularityCounter
 MAX_COPIED = 2 << 30  # bytes of copies that threads have for themselves
 NO_LIMIT = 1 << 30
@@ -133,9 +134,9 @@ class CountMemory(Model, Growable, Explainable, Undoable, RemembersSeen):
         window = self._mirrored(window)
         # Copies, because the columns of a log are read-only: one type to compile for.
         user, item, time = (np.array(column) for column in (window.user, window.item, window.time))
-        clock, in_threads = int(state["clock"]), len(item) >= LARGE_WINDOW and torch.get_num_threads() > 1
-        append = append_in_threads if in_threads else event_index.append
-        places = append(state, self.shape.items, user, item, time)
+        clock = int(state["clock"])
+        in_threads = len(item) >= LARGE_WINDOW and torch.get_num_threads() >= APPENDING_THREADS
+        places = (append_in_threads if in_threads else event_index.append)(state, self.shape.items, user, item, time)
         latest = np.concatenate((state["latest_items"].numpy(), item.astype(np.int32, copy=False)))
         return Events(user, item, time, places, clock, latest, 1)
 
