@@ -578,6 +578,14 @@ def test_params_are_settings_by_name():
         model.set_params(name="edge")
 
 
+def test_times_in_different_units_are_warned_of():
+    times = [1_500_000_000] + [1_500_000_000_000 + k for k in range(29)]
+    rows = {"user_id": ["u", "v", "w"] * 10, "item_id": ["i", "j"] * 15, "timestamp": times}
+    with pytest.warns(UserWarning, match="numbers in different units") as caught:
+        dynedge.Model("popular").fit(rows)
+    assert caught[0].filename == __file__
+
+
 def test_fitting_leaves_the_settings_as_they_were(fitted_shop):
     assert fitted_shop.config == dynedge.Model("popular").config
     assert re.fullmatch(r"Model\('popular'\): 400 events of 20 users and 12 items until 2024-.*", repr(fitted_shop))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -19,7 +20,7 @@ import torch
 from dynedge.config import flatten, set_key
 from dynedge.data.frames import ITEM_NAMES, TIME_NAMES, USER_NAMES, Frame, as_arrow, infer_column, is_frame
 from dynedge.data.id_index import ExternalId, plain_id
-from dynedge.data.ingest.pipeline import DEFAULT_MAX_BAD, prepare
+from dynedge.data.ingest.pipeline import DEFAULT_MAX_BAD, mixed_time_units, prepare
 from dynedge.data.ingest.schema import Schema
 from dynedge.data.log import EventLog, read_log
 from dynedge.data.timestamps import Timestamp, format_timestamp, parse_timestamp
@@ -360,7 +361,10 @@ def compare(*models: Model, protocol: str = "full", lists: bool = False, quiet: 
 def _open_data(data: Any, schema: Schema, out: Path, max_bad: float, quiet: bool, **tables: Any) -> EventLog:
     """Returns a log, opened if `data` is a folder, or prepared at `out` if it is a data frame."""
     if is_frame(data):
-        return prepare(data, out, schema, max_bad=max_bad, quiet=quiet, **tables)
+        log = prepare(data, out, schema, max_bad=max_bad, quiet=quiet, **tables)
+        if mixed := mixed_time_units(log):
+            warnings.warn(mixed, stacklevel=4)
+        return log
     if isinstance(data, EventLog):
         return data
     if isinstance(data, str | os.PathLike):

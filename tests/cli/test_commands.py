@@ -52,6 +52,16 @@ def test_times_in_different_units_are_warned_of(cli_run, tmp_path, times, warned
     assert (code, "numbers in different units" in err) == (0, warned)
 
 
+def test_appended_times_in_another_unit_are_warned_of(cli_run, tmp_path):
+    for name, times in (("first", [1_500_000_000_000]), ("more", [1_500_000_001, 1_500_000_001_000])):
+        rows = "".join(f"u,i,{time}\n" for time in times)
+        (tmp_path / f"{name}.csv").write_text(f"user_id,item_id,timestamp\n{rows}")
+    _, _, err = cli_run("prepare", tmp_path / "first.csv", "--out", tmp_path / "log")
+    assert "units" not in err
+    code, _, err = cli_run("append", tmp_path / "log", tmp_path / "more.csv", "--late", "merge")
+    assert (code, "numbers in different units" in err) == (0, True)
+
+
 def test_append(cli_run, tmp_path, csv_file):
     cli_run("prepare", csv_file, "--out", tmp_path / "log")
     before = json.loads(cli_run("info", tmp_path / "log", "--json")[1])
@@ -187,7 +197,7 @@ def processes():
 
 @pytest.mark.slow
 def test_prepare_killed_at_random_times_leaves_the_old_log_the_new_one_or_none(tmp_path, processes):
-    """SIGKILL 32 times at random times of the run: half with no log before, half with an old one."""
+    """SIGKILL 16 times at random times of the run: half with no log before, half with an old one."""
     rng = random.Random(7)
     rows = "".join(f"u{rng.randrange(5000)},{rng.randrange(900)},{rng.randrange(10**6)}\n" for _ in range(100_000))
     (tmp_path / "old.csv").write_text(ROWS)
@@ -202,20 +212,20 @@ def test_prepare_killed_at_random_times_leaves_the_old_log_the_new_one_or_none(t
     assert prepare("new.csv") == 0
     whole = time.monotonic() - began
     outcomes = []
-    for kill in range(32):
-        if kill == 16:
+    for kill in range(16):
+        if kill == 8:
             assert prepare("old.csv") == 0
-        elif kill < 16:
+        elif kill < 8:
             shutil.rmtree(out, ignore_errors=True)
         prepare("new.csv", signal=9, after=rng.uniform(0.1, 1.05) * whole)
         if not out.exists():
-            assert kill < 16, "an old log was lost"
+            assert kill < 8, "an old log was lost"
             outcomes.append("none")
             continue
         log = read_log(out)
         log.verify()
         outcomes.append({3: "old", 100_000: "new"}[len(log)])
-        if kill >= 16 and outcomes[-1] == "new":
+        if kill >= 8 and outcomes[-1] == "new":
             assert prepare("old.csv") == 0
     assert {"none", "old"} <= set(outcomes), outcomes
     assert prepare("new.csv") == 0

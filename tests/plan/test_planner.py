@@ -15,7 +15,7 @@ from dynedge.data.log import EventLog, read_log
 from dynedge.data.log_writer import LogWriter
 from dynedge.data.splits import Split
 from dynedge.errors import UsageError
-from dynedge.plan import plan_cache, planner
+from dynedge.plan import cost_model, plan_cache, planner
 from dynedge.plan.cost_model import H200, PASSES, CostModel, max_depth_within, measure_cpu
 from dynedge.plan.plan_cache import PlanConfig
 from dynedge.plan.planner import DNodeRequest, Plan, PlannedWindow, plan_log
@@ -285,10 +285,17 @@ def test_a_plan_with_a_budget_is_predicted_to_meet_it() -> None:
     assert any(window.dnodes for window in stats)
 
 
-def test_the_cpu_cost_model_is_plausible_and_measured_once() -> None:
+def test_the_cpu_cost_model_fits_its_two_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
+    measure_cpu.cache_clear()
+    monkeypatch.setattr(cost_model, "_level_seconds", lambda rows, width: 5e-6 + 2 * rows * 150e-9)
     cost = measure_cpu()
-    assert 0.1 < cost.level_us < 10_000
-    assert 1 < cost.row_ns < 1_000_000
+    assert (cost.level_us, cost.row_ns) == (pytest.approx(5), pytest.approx(150))
+    measure_cpu.cache_clear()
+
+
+def test_the_cpu_is_measured_once() -> None:
+    cost = measure_cpu()
+    assert cost.level_us > 0 and cost.row_ns > 0
     assert measure_cpu() is cost
 
 

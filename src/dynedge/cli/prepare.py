@@ -20,6 +20,7 @@ from dynedge.errors import UsageError
 
 if TYPE_CHECKING:
     from dynedge.data.ingest.schema import Schema
+    from dynedge.data.log import EventLog
 
 _FILES = typer.Argument(
     metavar="FILES",
@@ -201,8 +202,7 @@ def prepare(
     metadata = log.metadata
     if public and (mismatch := public.mismatch(log)):
         print(f"dynedge: warning: {mismatch}", file=sys.stderr)
-    if mixed := ingest.mixed_time_units(log):
-        print(f"dynedge: warning: {mixed}", file=sys.stderr)
+    _warn_of_mixed_units(log)
     if as_json:
         print(json.dumps({key: value for key, value in metadata.items() if key != "columns"}))
         return
@@ -249,6 +249,7 @@ def append(
     with _stdin_as_file(files) as sources:
         added = ingest.append(log, sources, schema, late=late, max_bad=_parse_share(max_bad), quiet=False)
     metadata = added.log.metadata
+    _warn_of_mixed_units(added.log)
     if as_json:
         counts = {key: value for key, value in vars(added).items() if key != "log"}
         print(json.dumps({key: value for key, value in metadata.items() if key != "columns"} | {"added": counts}))
@@ -261,6 +262,13 @@ def append(
     late_rows = f", {added.late:,} of them older than the log's end" if added.late else ""
     print(f"added     {added.events:,} events{late_rows}, {added.users:,} users, {added.items:,} items")
     print(log_line(log, metadata["events"], metadata["users"], metadata["items"]))
+
+
+def _warn_of_mixed_units(log: EventLog) -> None:
+    from dynedge.data.ingest.pipeline import mixed_time_units
+
+    if mixed := mixed_time_units(log):
+        print(f"dynedge: warning: {mixed}", file=sys.stderr)
 
 
 @contextmanager
