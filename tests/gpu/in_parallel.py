@@ -39,10 +39,10 @@ def triton_tests() -> list[str]:
 
 def jobs(paths: list[str]) -> list[list[str]]:
     """The tests of each process: those of a file, or one."""
-    listed = pytest(["-o", "addopts=", "--collect-only", "-q", *paths])
-    if listed.returncode:
-        sys.exit(f"pytest cannot list the tests of {' '.join(paths)}:\n{listed.stdout[-2000:]}{listed.stderr[-1000:]}")
-    tests = [line for line in listed.stdout.splitlines() if "::" in line]
+    collected = pytest(["-o", "addopts=", "--collect-only", "-q", *paths])
+    if collected.returncode:  # or a misspelt test would leave nothing to fail
+        sys.exit(collected.stdout[-3000:] + collected.stderr[-1000:])
+    tests = [line for line in collected.stdout.splitlines() if "::" in line]
     whole = dict.fromkeys(test.partition("::")[0] for test in tests if SPLIT not in test)
     return [[test] for test in tests if SPLIT in test] + [[file] for file in whole]
 
