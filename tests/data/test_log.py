@@ -223,10 +223,9 @@ def test_a_writer_killed_at_any_step_leaves_the_old_log_or_the_new(tmp_path):
     """The process is killed just before its n-th relevant system call, for every n until it completes."""
     script = (
         "import os, sys, pathlib\n"
-        "sys.path.insert(0, sys.argv[3])\n"
+        "sys.path.insert(0, sys.argv[2])\n"
         "from small_log import write\n"
         "import dynedge.utils.atomic_io as atomic\n"
-        "left = int(sys.argv[2])\n"
         "def dying(real):\n"
         "    def call(*a, **k):\n"
         "        global left\n"
@@ -234,22 +233,32 @@ def test_a_writer_killed_at_any_step_leaves_the_old_log_or_the_new(tmp_path):
         "        if left < 0: os._exit(137)\n"
         "        return real(*a, **k)\n"
         "    return call\n"
-        "os.fsync, os.rename, os.open = dying(os.fsync), dying(os.rename), dying(os.open)\n"
-        "atomic._exchange = dying(atomic._exchange)\n"
-        "atomic.shutil.rmtree = dying(atomic.shutil.rmtree)\n"
-        "write(pathlib.Path(sys.argv[1]), ['x'], force=True)\n"
+        "for step in sys.stdin:\n"
+        "    child = os.fork()\n"
+        "    if not child:\n"
+        "        left = int(step)\n"
+        "        os.fsync, os.rename, os.open = dying(os.fsync), dying(os.rename), dying(os.open)\n"
+        "        atomic._exchange = dying(atomic._exchange)\n"
+        "        atomic.shutil.rmtree = dying(atomic.shutil.rmtree)\n"
+        "        write(pathlib.Path(sys.argv[1]), ['x'], force=True)\n"
+        "        os._exit(0)\n"
+        "    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)\n"
     )
     out = write(tmp_path / "log")
     seen, step = set(), 0
-    while True:
-        code = subprocess.call([sys.executable, "-c", script, out, str(step), os.path.dirname(__file__)])
-        log = read_log(out)
-        log.verify()
-        seen.add(len(log))
-        if code == 0:
-            break
-        assert code == 137
-        step += 1
+    command = [sys.executable, "-c", script, out, os.path.dirname(__file__)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, **pipes) as writer:
+        while True:
+            print(step, file=writer.stdin, flush=True)
+            code = int(writer.stdout.readline())
+            log = read_log(out)
+            log.verify()
+            seen.add(len(log))
+            if code == 0:
+                break
+            assert code == 137
+            step += 1
     assert step > 10, "it was never killed"
     assert seen == {1, 2}, "the old log has two events, the new one one"
     write(out, force=True)

@@ -49,7 +49,7 @@ def checkpoint_position(run):
 
 
 def test_a_run_killed_at_random_times_is_bit_identical(processes, tmp_path, log):
-    """24 SIGKILLs, from before the run folder exists to the last epochs, over as many runs as that takes.
+    """16 SIGKILLs, from before the run folder exists to the last epochs, over as many runs as that takes.
 
     Every other one comes soon after a new checkpoint, so that kills reach late epochs on a busy machine too.
     """
@@ -62,7 +62,7 @@ def test_a_run_killed_at_random_times_is_bit_identical(processes, tmp_path, log)
     )
     duration = time.monotonic() - started
     rng, kills, runs, all_positions = random.Random(3), 0, 0, set()
-    while kills < 24:
+    while kills < 16:
         killed, positions, runs = tmp_path / f"killed{runs}", [], runs + 1
         while processes.run("train", log, "--out", killed, *shape, **_kill(rng, duration, kills, killed)) != 0:
             positions.append(checkpoint_position(killed))
@@ -76,8 +76,8 @@ def test_a_run_killed_at_random_times_is_bit_identical(processes, tmp_path, log)
 
 
 def _kill(rng, duration, kills, run):
-    """Where the next SIGKILL comes; none after the 24th."""
-    if kills >= 24:
+    """Where the next SIGKILL comes; none after the 16th."""
+    if kills >= 16:
         return {}
     if kills % 2:
         return {"signal": 9, "new_in": str(run / "checkpoints"), "after": rng.uniform(0.0, 0.1) * duration}
