@@ -107,9 +107,10 @@ def print_speed(result: dict[str, Any], first: dict[str, Any]) -> None:
     sent, predicted, epoch = (result[name] / 1e6 for name in ("step_bytes", "predicted", "epoch_bytes"))
     print(
         f"{result['world']:<3} {result['rate']:9,.0f}   {efficiency:10.2f}   {shares}   "
-        f"{sent:13.2f}  {predicted:9.2f}   {epoch:8.1f}",
-        flush=True,
+        f"{sent:13.2f}  {predicted:9.2f}   {epoch:8.1f}"
     )
+    seconds = " ".join(f"{one:.2f}" for one in result["compute_seconds"])
+    print(f"    seconds of compute by process: {seconds}", flush=True)
 
 
 def launch(args: argparse.Namespace, world: int) -> dict[str, Any]:
@@ -189,7 +190,8 @@ def train_timed(args: argparse.Namespace) -> None:
         steps = len(TimedStep.seconds) // args.epochs
         fastest = min(range(1, args.epochs), key=lambda epoch: history[epoch]["seconds"])
         phases = torch.tensor(TimedStep.seconds[fastest * steps : (fastest + 1) * steps]).sum(0)
-        phases = group.all_gather(phases).mean(0) / history[fastest]["seconds"]
+        by_process = group.all_gather(phases)
+        phases = by_process.mean(0) / history[fastest]["seconds"]
         size = model_size(model.recurrence.plan, config.model.recurrence)  # type: ignore[union-attr]
         own, events = args.segments // group.size, history[fastest]["events"]
         result = {
@@ -201,6 +203,7 @@ def train_timed(args: argparse.Namespace) -> None:
             "step_bytes": mean(TimedStep.sent[fastest * steps : (fastest + 1) * steps]),
             "predicted": step_bytes(size, own, group.size),
             "epoch_bytes": logger.sent[fastest + 1] - logger.sent[fastest],
+            "compute_seconds": by_process[:, 0].tolist(),
             **dict(zip(PHASES, phases.tolist(), strict=True)),
         }
         if group.is_first:
