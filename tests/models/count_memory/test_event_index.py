@@ -287,7 +287,7 @@ def test_many_rescalings_in_one_call_equal_one_event_at_a_time(half_life):
     rng, items, growth = np.random.default_rng(7), 300, 2.0 ** (1 / np.array([half_life, 1e9]))
     item = np.concatenate([rng.integers(first, first + 60, 900) for first in (0, 120, 240, 30)])
     at_once, one_by_one = empty(1, items, 2), empty(1, items, 2)
-    listing = popularity_of(view_of(at_once, items), many_events=True)
+    listing = popularity_of(view_of(at_once, items))._replace(listed=np.empty((2, items), np.int32))
     for part in np.split(item, [1000, 1001, 3000]):
         count_popularity(listing, growth, part)
     assert listing.num_listed[1] == NONE and 0 < listing.num_listed[0] < items

@@ -76,12 +76,11 @@ class Popularity(NamedTuple):
     num_listed: Array  # int64[H]: number of them; NONE before the first rescaling
 
 
-def popularity_of(index: EventIndex, many_events: bool = False) -> Popularity:
-    """Returns the index's own popularity, not a copy; with memory to list items if many events are to be counted."""
+def popularity_of(index: EventIndex) -> Popularity:
+    """Returns the index's own popularity, not a copy; items are not listed."""
     half_lives = len(index.event_weight)
-    listed = np.empty((half_lives, len(index.popularity)) if many_events else (0, 0), np.int32)
     own = index.popularity, index.popularity_total, index.event_weight, index.popularity[:0]
-    return Popularity(*own, listed, np.full(half_lives, NONE))
+    return Popularity(*own, np.empty((0, 0), np.int32), np.full(half_lives, NONE))
 
 
 @compiled

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from dynedge.ops.gather_matmul import ALLOW_FMA
-from dynedge.ops.thread_pool import run_in_parts
+from dynedge.ops.thread_pool import part_of_range, run_in_parts
 from dynedge.utils.array_type import Array
 from dynedge.utils.numba_compile import compiled
 
@@ -50,8 +50,8 @@ def _array(tensor: Tensor) -> Array:
 
 @compiled(fastmath=ALLOW_FMA)
 def _sum_rows(part: int, parts: int, table: Array, weight: Array, start: Array, item: Array, out: Array) -> None:
-    n = len(out)
-    for k in range(n * part // parts, n * (part + 1) // parts):
+    first, last = part_of_range(0, len(out), part, parts)
+    for k in range(first, last):
         out[k] = 0
         for e in range(start[k], start[k + 1]):
             if weight[e] != 0:  # dropout leaves out half of the entries
@@ -69,8 +69,8 @@ def add_row(total: Array, weight: float, row: Array) -> None:
 def _weight_grads(
     part: int, parts: int, table: Array, weight: Array, start: Array, item: Array, grad: Array, out: Array
 ) -> None:
-    n = len(grad)
-    for k in range(n * part // parts, n * (part + 1) // parts):
+    first, last = part_of_range(0, len(grad), part, parts)
+    for k in range(first, last):
         for e in range(start[k], start[k + 1]):
             row, total = table[item[e]], grad[k, 0] * 0
             for j in range(len(row)):
@@ -81,8 +81,7 @@ def _weight_grads(
 @compiled(fastmath=ALLOW_FMA)
 def _table_grads(part: int, parts: int, weight: Array, start: Array, item: Array, grad: Array, out: Array) -> None:
     """Each part adds to columns of its own, in the order of the entries: the same sums for any number of parts."""
-    d = out.shape[1]
-    first, last = d * part // parts, d * (part + 1) // parts
+    first, last = part_of_range(0, out.shape[1], part, parts)
     for k in range(len(grad)):
         for e in range(start[k], start[k + 1]):
             if weight[e] != 0:

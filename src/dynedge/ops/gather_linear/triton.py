@@ -188,15 +188,15 @@ class _Embed(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor | None, of_first: Tensor | None) -> tuple[Tensor | None, ...]:
         (source,), (tables, n), d = ctx.saved_tensors, ctx.saved_tensors[0].shape, ctx.shapes[0][1]
-        given = [part.contiguous() for part in (grad, of_first) if part is not None]
-        if not given:
+        parts = [part if part is None else part.contiguous() for part in (grad, of_first)]
+        given = next((part for part in parts if part is not None), None)
+        if given is None:
             return None, None, None, *[None] * tables
-        values = given[0].new_empty(tables, n, d)
+        values = given.new_empty(tables, n, d)
         if n:
-            parts = grad if grad is None else given[0], of_first if of_first is None else given[-1]
             triton_kernels.split_gradient[(triton.cdiv(n, ROWS), tables)](
-                *(values if parts[0] is None else parts[0], values if parts[1] is None else parts[1], values),
-                *(n, ctx.first, tables * d),
+                *(values if part is None else part for part in parts),
+                *(values, n, ctx.first, tables * d),
                 D=d,
                 BM=ROWS,
                 BK=min(64, triton.next_power_of_2(d)),
