@@ -6,17 +6,20 @@
 
 --logs is a folder of prepared logs (dynedge prepare). `tune` runs the same hyperparameter search (dynedge tune) for
 `edge` and each baseline on each log, or on a log of its --last events before the test events: the cheapest models
-first, or those of --models in their order. After each search it writes the best settings so far to --settings, with
-the number of trials and epochs that they were chosen by. `run` trains each model with each seed and ranks the
-test events among all items and among 499 sampled ones, --jobs runs at a time. `table` calls `dynedge compare LOG` on
-the models whose runs are finished, prints the tables, and writes the rows to RUNS/LOG-PROTOCOL.json and a page to
-RUNS/LOG-PROTOCOL/index.html. Each command resumes with what is missing. All arithmetic is in float32, also on a GPU.
+first, or those of --models in their order. Its trials are kept in --searches, so that a search that took too long
+continues where it stopped, also on another machine. After each search it writes the best settings so far to
+--settings, with the number of trials and epochs that they were chosen by. `run` trains each model with each seed
+and ranks the test events among all items and among 499 sampled ones, --jobs runs at a time. `table` calls `dynedge
+compare LOG` on the models whose runs are finished, prints the tables, and writes the rows to RUNS/LOG-PROTOCOL.json
+and a page to RUNS/LOG-PROTOCOL/index.html. Each command resumes with what is missing. All arithmetic is in float32,
+also on a GPU.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -53,6 +56,8 @@ SEARCH = "search"  # in a model's settings: the trials and epochs that they were
 HEAD = ("model", "seeds", "MRR", "difference to best", "Recall@10", "s/epoch", "peak MiB", "parameters")
 CommandChain = tuple[Path, list[list[Any]]]  # working folder, and arguments of `dynedge` commands to run in order
 SETTINGS = Path(__file__).with_name("baselines.toml")
+SEARCHES = Path(__file__).with_name("searches")
+KEPT = "search.json", "trials.jsonl"  # files of a search that are kept in --searches
 
 
 def main() -> None:
@@ -61,6 +66,7 @@ def main() -> None:
     parser.add_argument("--logs", type=Path, required=True, help="Folder of log folders.")
     parser.add_argument("--runs", type=Path, required=True, help="Folder for runs and tables.")
     parser.add_argument("--settings", type=Path, default=SETTINGS, help="TOML file of the tuned settings.")
+    parser.add_argument("--searches", type=Path, default=SEARCHES, help="Folder of the trials of all searches.")
     parser.add_argument("--names", default=LOGS, help="Names of logs, separated by commas.")
     parser.add_argument(
         "--models", default=",".join((*DYNEDGE_MODELS, *BASELINES)), help="Models, separated by commas."
@@ -82,10 +88,13 @@ def tune(args: argparse.Namespace) -> None:
 
     def search(pair: tuple[str, str]) -> None:
         log, model = pair
-        command = ["tune", _tuning_log(args, log), "--model", model, "--out", folder / log / model]
+        kept, out = args.searches / log / model, folder / log / model
+        _copy(KEPT, kept, out)
+        command = ["tune", _tuning_log(args, log), "--model", model, "--out", out]
         command += ["--trials", args.trials, "--epochs", args.epochs, "--set", "=".join(PRECISION)]
         command += [] if args.minutes is None else ["--minutes", args.minutes]
         _run_chain((folder, [command]), began)
+        _copy(KEPT, out, kept)
         with lock:
             _store_settings(args, *pair)
 
@@ -95,6 +104,15 @@ def tune(args: argparse.Namespace) -> None:
     began = time.monotonic()
     with ThreadPoolExecutor(args.jobs) as pool:
         list(pool.map(search, [pair for pair in _log_model_pairs(args) if pair[1] in TUNED]))
+
+
+def _copy(names: Iterable[str], source: Path, target: Path) -> None:
+    """Copies those files that the source has and the target lacks, or has in an older version."""
+    for name in names:
+        old, new = source / name, target / name
+        if old.exists() and (not new.exists() or new.stat().st_size < old.stat().st_size):
+            target.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(old, new)
 
 
 def _store_settings(args: argparse.Namespace, log: str, model: str) -> None:
