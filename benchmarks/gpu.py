@@ -94,7 +94,7 @@ def main() -> None:
     parser.add_argument(
         "--stream",
         action="store_true",
-        help="No window cache on the GPU: windows are planned and copied in every epoch.",
+        help="No window cache on the GPU: windows are copied from host memory in every epoch.",
     )
     parser.add_argument("--recipe", choices=RECIPES, default="edge-paper", help="Model.")
     parser.add_argument("--peers", action="store_true", help="Comparison with PyG's TGN and JODIE.")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields, is_dataclass, replace
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from dynedge.utils.array_type import Array
 
+Structure = TypeVar("Structure")  # a tensor, or a tuple or dataclass of structures and of other things
 ALIGNMENT = 16  # bytes, of each array in the buffer, so that kernels can use wide loads
 
 
@@ -48,13 +50,51 @@ def to_host(tensor: Tensor) -> Callable[[], Array]:
         return tensor.numpy
     host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
     host.copy_(tensor, non_blocking=True)
-    copied = torch.cuda.current_stream(tensor.device).record_event()
+    done = torch.cuda.current_stream(tensor.device).record_event()
 
     def wait() -> Array:
-        copied.synchronize()
+        done.synchronize()
         return np.asarray(host)
 
     return wait
+
+
+def copied(structure: Structure, device: torch.device) -> Structure:
+    """A structure with its tensors on another device, copied without waiting; those that share memory still do.
+
+    On the host their memory is pinned if there is a GPU.
+    """
+    buffers: dict[int, Tensor] = {}
+
+    def copy(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in buffers:
+            source = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
+            pinned = device.type == "cpu" and tensor.is_cuda
+            target = torch.empty(len(source), dtype=torch.uint8, device=device, pin_memory=pinned)
+            buffers[storage.data_ptr()] = target.copy_(source, non_blocking=True)
+        own = buffers[storage.data_ptr()].untyped_storage()
+        empty = torch.empty(0, dtype=tensor.dtype, device=device)
+        return empty.set_(own, tensor.storage_offset(), tensor.size(), tensor.stride())
+
+    return _map_tensors(structure, copy)
+
+
+def _map_tensors(structure: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """The structure with every tensor changed; a part that has no tensors stays the same object."""
+    if isinstance(structure, Tensor):
+        return change(structure)
+    if isinstance(structure, tuple):
+        parts = [_map_tensors(part, change) for part in structure]
+        if all(new is old for new, old in zip(parts, structure, strict=True)):
+            return structure
+        return type(structure)(*parts) if hasattr(structure, "_fields") else tuple(parts)
+    if is_dataclass(structure):
+        old = {field.name: getattr(structure, field.name) for field in fields(structure)}
+        new = {name: _map_tensors(part, change) for name, part in old.items()}
+        changed = {name: part for name, part in new.items() if part is not old[name]}
+        return replace(structure, **changed) if changed else structure  # type: ignore[type-var]
+    return structure
 
 
 @cache

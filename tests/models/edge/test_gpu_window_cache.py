@@ -14,7 +14,7 @@ import torch
 
 from dynedge.data.synthetic import synthesize
 from dynedge.errors import UsageError
-from dynedge.models.edge import recurrence
+from dynedge.models.edge import gpu_window_cache, recurrence
 from dynedge.models.edge.config import PAPER_LARGE
 from dynedge.models.edge.gpu_window_cache import GPUWindowCache, check_memory, working_memory
 
@@ -36,31 +36,53 @@ def planned(first: int) -> Iterator[tuple[int, int]]:
     return zip(range(first, 5), range(first, 5), strict=True)
 
 
-def test_as_many_windows_are_cached_as_fit_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    free, released = [10], []
+@pytest.fixture
+def free(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Free bytes of the mocked GPU, and the share of host memory that is available; each copy takes 0.1 of it."""
+    memory = [10.0, 0.4]
+
+    def copy(window: Any, device: torch.device) -> Any:
+        memory[1] -= 0.1 * (device.type == "cpu")
+        return SimpleNamespace(**{**vars(window), "copied_to": (*window.copied_to, device.type)})
+
     for name, mock in {
         "Stream": Stream,
         "stream": lambda stream: nullcontext(),
         "current_stream": Stream,
-        "mem_get_info": lambda device: (free[0], 99),
+        "mem_get_info": lambda device: (memory[0], 99),
         "memory_reserved": lambda device: 3,
         "memory_allocated": lambda device: 3,
     }.items():
         monkeypatch.setattr(torch.cuda, name, mock)
+    monkeypatch.setattr(gpu_window_cache, "copied", copy)
+    monkeypatch.setattr(gpu_window_cache, "available_memory", lambda: memory[1])
+    return memory
 
-    def indexed(planned: tuple[int, int]) -> Any:
+
+def test_as_many_windows_are_cached_as_fit_in_memory(free: list[float]) -> None:
+    """Of five windows three fit on the GPU, and one in host memory; the last is indexed in every epoch."""
+    released: list[int] = []
+    indexed: list[int] = []
+
+    def index(planned: tuple[int, int]) -> Any:
+        indexed.append(planned[0])
         buffer = SimpleNamespace(record_stream=lambda stream: released.append(planned[0]))
-        return SimpleNamespace(number=planned[0], item=buffer, listed_tensors=lambda: (buffer,))
+        return SimpleNamespace(number=planned[0], item=buffer, listed_tensors=lambda: (buffer,), copied_to=())
 
+    free[1] = 0.3  # one more copy leaves less than a quarter
     cache, first = GPUWindowCache(torch.device("cuda", 0), working=5), []
-    for window in cache.windows(range(5), planned, indexed):
+    for window in cache.windows(range(5), planned, index):
         first.append(window)
         free[0] -= 2  # the size of the window
     assert [cache.holds(window) for window in first] == [True, True, True, False, False]
-    assert released == [3, 3, 4, 4]
-    again = list(cache.windows(range(5), planned, indexed))
+    assert (indexed, released) == ([0, 1, 2, 3, 4], [3, 3, 4, 4])
+    indexed.clear()
+    again: list[Any] = list(cache.windows(range(5), planned, index))
     assert [one is two for one, two in zip(first, again, strict=True)] == [True, True, True, False, False]
-    assert [window.number for window in cache.windows(range(2, 5), planned, indexed)] == [2, 3, 4]
+    assert [window.copied_to for window in again] == [(), (), (), ("cpu", "cuda"), ()]
+    assert (indexed, released) == ([4], [3, 3, 4, 4] * 2)
+    assert [window.number for window in cache.windows(range(2, 5), planned, index)] == [2, 3, 4]
+    assert [window.number for window in cache.windows(range(3, 4), planned, index)] == [3]
 
 
 def test_a_model_that_does_not_fit_is_refused_before_training(

@@ -1,8 +1,9 @@
-"""GPU window cache: indexed training windows that stay on the GPU from epoch to epoch, as many as fit."""
+"""GPU window cache: indexed training windows are kept from epoch to epoch, on the GPU or else in host memory."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
 import torch
@@ -10,6 +11,8 @@ import torch
 from dynedge.errors import UsageError
 from dynedge.models.edge.score_lists import LISTED
 from dynedge.models.window_index import WindowIndex
+from dynedge.ops.host_to_device import copied
+from dynedge.utils.host_memory import available_memory
 from dynedge.utils.prefetch import prefetch_map
 
 if TYPE_CHECKING:
@@ -19,16 +22,26 @@ Planned = TypeVar("Planned")
 
 GIB = 2**30
 THREADS = 8  # index windows and copy them to the GPU, beside the threads that plan
+HOST_SHARE = 0.25  # of the host's memory that must stay available
 
 
 class GPUWindowCache:
-    """Caches the windows of a plan. Those that do not fit are planned and copied again in each epoch, prefetched."""
+    """Caches the windows of a plan: on the GPU as many as fit, then in pinned host memory as many as fit there.
+
+    Windows in host memory are copied to the GPU ahead of their step; the rest is planned and indexed in each epoch.
+    """
 
     def __init__(self, device: torch.device, working: int) -> None:
         """`working`: the bytes that must stay free for computing a window."""
         self._device, self._working = device, working
         self._cached: dict[int, WindowIndex] = {}
+        self._on_host: dict[int, WindowIndex] = {}
         self._full = False
+
+    @cached_property
+    def _copies(self) -> torch.cuda.Stream:
+        """The stream of all copies, so that a window is read from host memory after it was written there."""
+        return torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
 
     def windows(
         self,
@@ -41,25 +54,46 @@ class GPUWindowCache:
         while number < numbers.stop and number in self._cached:
             yield self._cached[number]
             number += 1
-        if number >= numbers.stop:
-            return
-        stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+        first_planned = number
+        while first_planned < numbers.stop and first_planned in self._on_host:
+            first_planned += 1
+        yield from map(self._used_once, self._ahead(self._from_host, range(number, first_planned), threads=1))
+        if first_planned < numbers.stop:
+            for window in self._ahead(index, plan_from(first_planned), THREADS):
+                yield self._keep(window)
 
-        def copy(planned: Planned) -> tuple[WindowIndex, torch.cuda.Event]:
-            with torch.cuda.stream(stream):
-                window = index(planned)
-                return window, stream.record_event()
+    def _ahead(
+        self, make: Callable[[Planned], WindowIndex], items: Iterable[Planned], threads: int
+    ) -> Iterator[WindowIndex]:
+        """make(item) for each item, computed ahead in threads; copies go through a stream of their own."""
 
-        for window, ready in prefetch_map(copy, plan_from(number), threads=THREADS):
+        def copy(item: Planned) -> tuple[WindowIndex, torch.cuda.Event]:
+            with torch.cuda.stream(self._copies):
+                return make(item), self._copies.record_event()
+
+        for window, ready in prefetch_map(copy, items, threads):
             torch.cuda.current_stream().wait_event(ready)
-            self._full = self._full or not self._has_space()
-            if self._full:  # their memory is free again when their readers are done
-                for tensor in (window.item, *window.listed_tensors()):  # all indices are one buffer
-                    tensor.record_stream(torch.cuda.current_stream())
-            else:
-                self._cached[number] = window
             yield window
-            number += 1
+
+    def _from_host(self, number: int) -> WindowIndex:
+        return copied(self._on_host[number], self._device)
+
+    def _keep(self, window: WindowIndex) -> WindowIndex:
+        """Caches a window where there is space."""
+        self._full = self._full or not self._has_space()
+        if not self._full:
+            self._cached[window.number] = window
+            return window
+        if available_memory() > HOST_SHARE:
+            with torch.cuda.stream(self._copies):
+                self._on_host[window.number] = copied(window, torch.device("cpu"))
+        return self._used_once(window)
+
+    def _used_once(self, window: WindowIndex) -> WindowIndex:
+        """Frees the window's memory as soon as its readers are done."""
+        for tensor in (window.item, *window.listed_tensors()):  # all indices are one buffer
+            tensor.record_stream(torch.cuda.current_stream())
+        return window
 
     def holds(self, window: WindowIndex) -> bool:
         return self._cached.get(window.number) is window
