@@ -17,6 +17,7 @@ import importlib
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -51,20 +52,7 @@ class RecBoleModel(VectorModel):
     def __init__(self, config: RecBoleConfig, shape: LogShape) -> None:
         super().__init__(config, shape)
         del self.items
-        import recbole
-
-        name = CLASSES[config.kind]
-        module = importlib.import_module(f"recbole.model.sequential_recommender.{config.kind}")
-        folder = Path(recbole.__file__).parent / "properties"
-        settings = yaml.safe_load((folder / "model" / f"{name}.yaml").read_text())
-        settings["layer_norm_eps"] = 1e-12  # YAML reads the 1e-12 of the file as a string
-        fields = {"USER_ID_FIELD": "user", "ITEM_ID_FIELD": "item", "NEG_PREFIX": "neg_", "LIST_SUFFIX": "_list"}
-        settings |= fields | {
-            "ITEM_LIST_LENGTH_FIELD": "length",
-            "MAX_ITEM_LIST_LENGTH": config.history_length,
-            "device": "cpu",
-        }
-        self.model = getattr(module, name)(settings, DatasetSize(shape.items + 1))
+        self.model = recbole_model(config.kind, shape.items, config.history_length, "cpu")
 
     def encode_history(self, history: Tensor, mask: Tensor, vectors: Tensor) -> Tensor:
         ordered, length = oldest_first((history + 1) * mask, mask)
@@ -73,6 +61,19 @@ class RecBoleModel(VectorModel):
     def _item_vectors(self, items: Tensor) -> tuple[Tensor, Tensor]:
         rows = self.model.item_embedding((items + 1) % (self.shape.items + 1))
         return rows, rows.new_zeros(len(items))
+
+
+def recbole_model(kind: str, items: int, length: int, device: str, **changed: Any) -> Any:
+    """A RecBole model with its own defaults, but for `changed`; a batch is a dict with item_list, length and item."""
+    import recbole
+
+    name = CLASSES[kind]
+    module = importlib.import_module(f"recbole.model.sequential_recommender.{kind}")
+    settings = yaml.safe_load((Path(recbole.__file__).parent / "properties" / "model" / f"{name}.yaml").read_text())
+    settings["layer_norm_eps"] = 1e-12  # YAML reads the 1e-12 of the file as a string
+    fields = {"USER_ID_FIELD": "user", "ITEM_ID_FIELD": "item", "NEG_PREFIX": "neg_", "LIST_SUFFIX": "_list"}
+    sizes = {"ITEM_LIST_LENGTH_FIELD": "length", "MAX_ITEM_LIST_LENGTH": length, "device": device}
+    return getattr(module, name)(settings | fields | sizes | changed, DatasetSize(items + 1)).to(device)
 
 
 class DatasetSize:
