@@ -5,9 +5,10 @@
 
 The log is generated on this machine. Each model trains for --seconds as in `dynedge train`; the first tenth is a
 warm-up, and the time of an epoch is extrapolated from the rest. Models that do not fit are shown as "out of memory".
---recbole trains RecBole's models of the same names too, after each of ours (peers_sequential.py says what PEERS has):
-its own loss and defaults (batches of 2,048 events, histories of 50 items, a softmax over all items; and with BPR, one negative per event), in the same
-precision. Their batches are made on the GPU, so that RecBole's own loader costs them nothing.
+--recbole trains RecBole's models of the same names too, after each of ours (peers_sequential.py says what PEERS
+has): its own loss and defaults (batches of 2,048 events, histories of 50 items, a softmax over all items; and with
+BPR, one negative per event), in the same precision. Their batches are made on the GPU, so that RecBole's own loader
+costs them nothing.
 """
 
 from __future__ import annotations
