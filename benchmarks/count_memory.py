@@ -20,6 +20,7 @@ import argparse
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -107,12 +108,14 @@ def measure(name: str, log: EventLog, args: argparse.Namespace) -> None:
         report("append and collect examples", fastest(collect, args.repeats)[0], train_end - begin, "event")
     protocol = "full" if log.num_items <= MAX_RANKED_ITEMS else "sampled-499"
     ranked = range(train_end, min(train_end + args.events, len(log)))
-    ways: dict[str, Callable[[], Any]] = {
-        f"rank, {protocol}": lambda: rank_events(model, log, ranked, state.clone(), protocol=protocol)
+    ways: dict[str, Callable[[State], Any]] = {
+        f"rank, {protocol}": lambda start: rank_events(model, log, ranked, start, protocol=protocol)
     }
     if isinstance(model, Edge) and protocol == "full" and args.device == "cpu":
-        ways["the same from rows of scores"] = lambda: rank_by_rows(model, log, ranked, state.clone())
-    rounds = [{way: fastest(rank, 1)[0] for way, rank in ways.items()} for _ in range(args.repeats)]
+        ways["the same from rows of scores"] = lambda start: rank_by_rows(model, log, ranked, start)
+    rounds = [
+        {way: fastest(partial(rank, state.clone()), 1)[0] for way, rank in ways.items()} for _ in range(args.repeats)
+    ]
     for way in ways:
         least = min(one[way][0] for one in rounds), min(one[way][1] for one in rounds)
         report(way, least, len(ranked), "event")

@@ -87,7 +87,8 @@ def test_keys_of_all_fields_and_of_those_that_may_change_on_resume():
 @pytest.mark.parametrize(
     ("setting", "words"),
     [
-        ("inner.dimm=3", "did you mean inner.dim?"),
+        ("inner.dimm=3", "the config has no 'inner.dimm'; did you mean inner.dim?"),
+        ("dim=3", "has no 'dim'; did you mean inner.dim?"),
         ("nonsense=3", "Known: name, note, inner.dim"),
         ("inner=3", "has no 'inner'"),
         ("inner.dim", "KEY=VALUE"),

@@ -28,6 +28,7 @@ TYPE_NAMES = {int: "a whole number", float: "a number", bool: "true or false", s
 
 
 MAX_WIDTH = 4096  # of a vector: a GRU of this width has a gigabyte of weights and gradients
+MANY_KEYS = 30  # known keys that an error no longer lists if it has similar ones to name
 
 
 def option(
@@ -136,11 +137,13 @@ def set_key(config: T, key: str, value: Any, source: str = "the config") -> T:
 
 
 def unknown_key(key: str, known: Iterable[str], source: str) -> UsageError:
-    """Returns the error for a key that does not exist, with the closest one that does."""
+    """Returns the error for an unknown key: it names similar ones, and all known ones unless those are many."""
     known = list(known)
-    close = difflib.get_close_matches(key, known, 1, 0.5)
-    hint = f"did you mean {close[0]}? " if close else ""
-    return UsageError(f"{source} has no '{key}'; {hint}Known: {', '.join(known)}.")
+    same_name = [one for one in known if one.rpartition(".")[2] == key.rpartition(".")[2]]
+    similar = list(dict.fromkeys([*same_name, *difflib.get_close_matches(key, known, 1, 0.5)]))[:3]
+    hints = [f"did you mean {' or '.join(similar)}?"] if similar else []
+    hints += [f"Known: {', '.join(known)}."] if not similar or len(known) <= MANY_KEYS else []
+    return UsageError(f"{source} has no '{key}'; {' '.join(hints)}")
 
 
 class _Unparsed(str):
