@@ -16,9 +16,10 @@ from models.every_model import make_log
 from dynedge.data.log import EventLog
 from dynedge.models.base import LogShape
 from dynedge.models.count_memory import contexts as c
-from dynedge.models.count_memory.candidates import ITEM_FEATURES, QUERY_FEATURES
+from dynedge.models.count_memory.candidate_buffer import QUERY_FEATURES
 from dynedge.models.count_memory.config import MemoryConfig, StandaloneMemoryConfig
 from dynedge.models.count_memory.event_index import GAP_STEPS, RECENT_EVENTS
+from dynedge.models.count_memory.features import ITEM_FEATURES
 from dynedge.models.count_memory.model import CountMemory
 
 HALF_LIVES = (1e12, 30.0, 4.0)

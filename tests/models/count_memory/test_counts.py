@@ -8,9 +8,11 @@ from models.every_model import assert_no_leak, make_log
 
 from dynedge.data.windows import Window
 from dynedge.errors import UsageError
-from dynedge.models.count_memory.candidates import ITEM_FEATURES, add_rows, clear, collect_candidates, item_features
+from dynedge.models.count_memory.candidate_buffer import add_rows, clear
+from dynedge.models.count_memory.candidates import collect_candidates
 from dynedge.models.count_memory.config import CONTEXTS, MemoryConfig
 from dynedge.models.count_memory.contexts import CONTEXT_SOURCES, SOURCE, decay_factors
+from dynedge.models.count_memory.features import ITEM_FEATURES, item_features
 from dynedge.models.count_memory.scoring import query_of
 
 FAST, SLOW = 1.5, 4.0  # half-lives so short that the small logs outlive them

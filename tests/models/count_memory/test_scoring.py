@@ -9,7 +9,8 @@ from models.every_model import make_log
 from dynedge.data.windows import Window
 from dynedge.models.capabilities import apply_with_undo
 from dynedge.models.count_memory import scoring
-from dynedge.models.count_memory.candidates import SEEN, CandidateBuffer
+from dynedge.models.count_memory.candidate_buffer import CandidateBuffer
+from dynedge.models.count_memory.features import SEEN
 from dynedge.models.count_memory.scoring import NEGLIGIBLE
 from dynedge.ops.all_scores.by_block import BLOCK
 from dynedge.ops.item_ranks import ranks

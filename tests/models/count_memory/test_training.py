@@ -9,7 +9,7 @@ from models.every_model import make_log
 from dynedge.data.log import EventLog
 from dynedge.models.base import Step
 from dynedge.models.count_memory import model as memory
-from dynedge.models.count_memory.candidates import allocate_buffer
+from dynedge.models.count_memory.candidate_buffer import allocate_buffer
 from dynedge.models.count_memory.collect_examples import NO_CANDIDATE, SAMPLED, TOP, _choose_candidates
 from dynedge.models.count_memory.config import CONTEXTS, StandaloneMemoryConfig
 from dynedge.models.count_memory.gating import MIN_DEVIATION

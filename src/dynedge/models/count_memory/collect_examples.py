@@ -16,13 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dynedge.models.count_memory.candidates import (
-    QUERY_FEATURES,
-    CandidateBuffer,
-    Query,
-    clear,
-    collect_candidates,
-)
+from dynedge.models.count_memory.candidate_buffer import QUERY_FEATURES, CandidateBuffer, Query, clear
+from dynedge.models.count_memory.candidates import collect_candidates
 from dynedge.models.count_memory.contexts import CONTEXT_SOURCES, CountSettings
 from dynedge.models.count_memory.event_index import NONE, EventIndex
 from dynedge.models.count_memory.scoring import (

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from dynedge.models.count_memory.candidates import CandidateBuffer, Query, add_rows, clear, collect_candidates
+from dynedge.models.count_memory.candidate_buffer import CandidateBuffer, Query, add_rows, clear
+from dynedge.models.count_memory.candidates import collect_candidates
 from dynedge.models.count_memory.contexts import (
     CONTEXT_SOURCES,
     NEAR_DECAY,

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dynedge.models.count_memory.candidates import QUERY_FEATURES
+from dynedge.models.count_memory.candidate_buffer import QUERY_FEATURES
 from dynedge.models.count_memory.collect_examples import Examples
 from dynedge.models.count_memory.contexts import CONTEXT_SOURCES
 from dynedge.models.count_memory.scoring import FIXED_INPUTS, SEEN_INPUT, NetworkWeights

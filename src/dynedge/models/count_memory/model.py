@@ -24,7 +24,7 @@ from dynedge.models.base import LogShape, Loss, Model, State, Step, loggable
 from dynedge.models.capabilities import Explainable, Explanation, Growable, RemembersSeen, Undoable
 from dynedge.models.count_memory import event_index, scoring
 from dynedge.models.count_memory.append_in_threads import append_in_threads
-from dynedge.models.count_memory.candidates import CandidateBuffer, allocate_buffer
+from dynedge.models.count_memory.candidate_buffer import CandidateBuffer, allocate_buffer
 from dynedge.models.count_memory.collect_examples import (
     Examples,
     allocate_examples,

@@ -21,18 +21,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dynedge.models.count_memory.candidates import (
-    ITEM_FEATURES,
-    NEAR,
-    NEAR_SOURCES,
-    SEEN,
-    CandidateBuffer,
-    Query,
-    add_rows,
-    clear,
-    collect_candidates,
-    item_features,
-)
+from dynedge.models.count_memory.candidate_buffer import NEAR, NEAR_SOURCES, CandidateBuffer, Query, add_rows, clear
+from dynedge.models.count_memory.candidates import collect_candidates
 from dynedge.models.count_memory.contexts import CONTEXT_SOURCES, CountSettings
 from dynedge.models.count_memory.event_index import (
     NONE,
@@ -41,6 +31,7 @@ from dynedge.models.count_memory.event_index import (
     Popularity,
     count_popularity,
 )
+from dynedge.models.count_memory.features import ITEM_FEATURES, SEEN, item_features
 from dynedge.ops.all_scores.by_block import (
     BLOCK,
     ItemBlocks,
