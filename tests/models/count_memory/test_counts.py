@@ -13,7 +13,7 @@ from dynedge.models.count_memory.candidates import collect_candidates
 from dynedge.models.count_memory.config import CONTEXTS, MemoryConfig
 from dynedge.models.count_memory.contexts import CONTEXT_SOURCES, SOURCE, decay_factors
 from dynedge.models.count_memory.features import ITEM_FEATURES, item_features
-from dynedge.models.count_memory.scoring import query_of
+from dynedge.models.count_memory.queries import query_of
 
 FAST, SLOW = 1.5, 4.0  # half-lives so short that the small logs outlive them
 LIMITS = {

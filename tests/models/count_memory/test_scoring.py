@@ -11,7 +11,7 @@ from dynedge.models.capabilities import apply_with_undo
 from dynedge.models.count_memory import scoring
 from dynedge.models.count_memory.candidate_buffer import CandidateBuffer
 from dynedge.models.count_memory.features import SEEN
-from dynedge.models.count_memory.scoring import NEGLIGIBLE
+from dynedge.models.count_memory.network_kernels import NEGLIGIBLE
 from dynedge.ops.all_scores.by_block import BLOCK
 from dynedge.ops.item_ranks import ranks
 

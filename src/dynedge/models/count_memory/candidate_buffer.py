@@ -15,6 +15,7 @@ import numpy as np
 
 from dynedge.models.count_memory.contexts import CONTEXT_SOURCES, SOURCE
 from dynedge.models.count_memory.event_index import NONE, START, EventIndex, gap_code
+from dynedge.models.count_memory.queries import Query
 from dynedge.ops.all_scores.by_block import BLOCK
 from dynedge.utils.array_type import Array
 from dynedge.utils.numba_compile import compiled, compiled_without_counting
@@ -34,19 +35,9 @@ class CandidateBuffer(NamedTuple):
     sums: Array  # float32[C, CONTEXT_SOURCES], by slot; not of candidates that these alone found, see add_rows
     totals: Array  # float64[CONTEXT_SOURCES]: 0 where the source has seen nothing
     query_features: Array  # float32[QUERY_FEATURES]
-    popularity: Array  # float32[C, H]: counts at all half-lives, by slot (scoring.py)
-    probability: Array  # float32[C]: of the mixture, by slot (scoring.py)
-    row: Array  # float32[I, and more to fill a block]: the same of all items in some blocks (scoring.py)
-
-
-class Query(NamedTuple):
-    """Who asks and when; `latest_items` int32[RECENT_EVENTS] are those of the whole log before the clock, or -1."""
-
-    user: int
-    place: int  # number of the user's events before the clock
-    clock: int
-    time: float
-    latest_items: Array
+    popularity: Array  # float32[C, H]: counts at all half-lives, by slot (probabilities.py)
+    probability: Array  # float32[C]: of the mixture, by slot (probabilities.py)
+    row: Array  # float32[I, and more to fill a block]: the same of all items in some blocks (ranking.py)
 
 
 def allocate_buffer(items: int, candidates: int, half_lives: int) -> CandidateBuffer:

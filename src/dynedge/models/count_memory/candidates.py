@@ -13,7 +13,6 @@ import numpy as np
 
 from dynedge.models.count_memory.candidate_buffer import (
     CandidateBuffer,
-    Query,
     add_count,
     factor_at,
     gap_before,
@@ -61,6 +60,7 @@ from dynedge.models.count_memory.nearby_items import (
     read_near,
     sum_near,
 )
+from dynedge.models.count_memory.queries import Query
 from dynedge.ops.prefetch_row import prefetch_row
 from dynedge.utils.array_type import Array
 from dynedge.utils.numba_compile import compiled, compiled_without_counting

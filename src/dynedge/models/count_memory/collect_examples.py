@@ -16,20 +16,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dynedge.models.count_memory.candidate_buffer import QUERY_FEATURES, CandidateBuffer, Query, clear
+from dynedge.models.count_memory.candidate_buffer import QUERY_FEATURES, CandidateBuffer, clear
 from dynedge.models.count_memory.candidates import collect_candidates
 from dynedge.models.count_memory.contexts import CONTEXT_SOURCES, CountSettings
 from dynedge.models.count_memory.event_index import NONE, EventIndex
-from dynedge.models.count_memory.scoring import (
-    FIXED_INPUTS,
-    Events,
-    NetworkWeights,
-    compute_gates,
-    mix_sources,
-    nth_largest,
-    query_of,
-    rescaling_inputs,
-)
+from dynedge.models.count_memory.network_kernels import FIXED_INPUTS, NetworkWeights, compute_gates, rescaling_inputs
+from dynedge.models.count_memory.probabilities import mix_sources, nth_largest
+from dynedge.models.count_memory.queries import Events, Query, query_of
 from dynedge.models.count_memory.window_popularity import WindowPopularity, counts_before, pass_events
 from dynedge.utils.array_type import Array
 from dynedge.utils.numba_compile import compiled

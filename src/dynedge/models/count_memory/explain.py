@@ -1,13 +1,13 @@
 """Explanations of scores: the sources of an item's probability, and the recent item that it is nearest to.
 
-Legend: n items to explain, M sources (see scoring.py).
+Legend: n items to explain, M sources (see network_kernels.py).
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from dynedge.models.count_memory.candidate_buffer import CandidateBuffer, Query, add_rows, clear
+from dynedge.models.count_memory.candidate_buffer import CandidateBuffer, add_rows, clear
 from dynedge.models.count_memory.candidates import collect_candidates
 from dynedge.models.count_memory.contexts import (
     CONTEXT_SOURCES,
@@ -18,7 +18,8 @@ from dynedge.models.count_memory.contexts import (
     CountSettings,
 )
 from dynedge.models.count_memory.event_index import ITEM, LENGTH, NONE, PLACE, START, USER, EventIndex, Popularity
-from dynedge.models.count_memory.scoring import NetworkWeights, compute_gates
+from dynedge.models.count_memory.network_kernels import NetworkWeights, compute_gates
+from dynedge.models.count_memory.queries import Query
 from dynedge.utils.array_type import Array
 from dynedge.utils.numba_compile import compiled
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dynedge.models.count_memory.candidate_buffer import CandidateBuffer, Query, gap_before, likeness_of_gaps
+from dynedge.models.count_memory.candidate_buffer import CandidateBuffer, gap_before, likeness_of_gaps
 from dynedge.models.count_memory.contexts import HABIT_DECAY, HABIT_EVENTS, PROFILE, SESSION, SOURCE, CountSettings
 from dynedge.models.count_memory.event_index import (
     AT,
@@ -23,6 +23,7 @@ from dynedge.models.count_memory.event_index import (
     gap_code,
 )
 from dynedge.models.count_memory.event_index import USER as OF_USER
+from dynedge.models.count_memory.queries import Query
 from dynedge.ops.prefetch_row import prefetch_row
 from dynedge.ops.vector_math import log
 from dynedge.utils.array_type import Array

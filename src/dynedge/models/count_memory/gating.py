@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from dynedge.models.count_memory.candidate_buffer import QUERY_FEATURES
 from dynedge.models.count_memory.collect_examples import Examples
 from dynedge.models.count_memory.contexts import CONTEXT_SOURCES
-from dynedge.models.count_memory.scoring import FIXED_INPUTS, SEEN_INPUT, NetworkWeights
+from dynedge.models.count_memory.network_kernels import FIXED_INPUTS, SEEN_INPUT, NetworkWeights
 from dynedge.utils.array_type import Array
 
 LR_SCALE = 5.0  # factor of the learning rate: a few hundred weights that decide everything, against the recurrence's

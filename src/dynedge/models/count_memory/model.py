@@ -22,7 +22,7 @@ from dynedge.data.log import EventLog
 from dynedge.data.windows import MirroredWindow, Window
 from dynedge.models.base import LogShape, Loss, Model, State, Step, loggable
 from dynedge.models.capabilities import Explainable, Explanation, Growable, RemembersSeen, Undoable
-from dynedge.models.count_memory import event_index, scoring
+from dynedge.models.count_memory import event_index, ranking, scoring
 from dynedge.models.count_memory.append_in_threads import append_in_threads
 from dynedge.models.count_memory.candidate_buffer import CandidateBuffer, allocate_buffer
 from dynedge.models.count_memory.collect_examples import (
@@ -45,7 +45,7 @@ from dynedge.models.count_memory.event_index import (
 from dynedge.models.count_memory.example_cache import ExampleCache, WindowExamples
 from dynedge.models.count_memory.explain import explain_items, shares_by_reason
 from dynedge.models.count_memory.gating import Mixture
-from dynedge.models.count_memory.scoring import Events
+from dynedge.models.count_memory.queries import Events
 from dynedge.models.count_memory.window_popularity import PopularityCounter, WindowPopularity
 from dynedge.models.growable import padded_size
 from dynedge.ops.all_scores.by_block import BLOCK, ItemBlocks, WindowScores, copy_blocks, given_scores
@@ -341,9 +341,9 @@ class CountMemory(Model, Growable, Explainable, Undoable, RemembersSeen):
 
         def work(own: tuple[Popularity, ItemBlocks], at: int, start: int, stop: int, buffer: CandidateBuffer) -> None:
             counts, items = own
-            scoring.advance(counts, self.settings, events, window, items, at, start)
+            ranking.advance(counts, self.settings, events, window, items, at, start)
             parts = events, start, stop, buffer, window, items, factors, out
-            scoring.rank_events(index, counts, self.settings, networks, *parts)
+            ranking.rank_events(index, counts, self.settings, networks, *parts)
 
         self._in_order(work, copy, len(out), _size(popularity) + _size(blocks))
         self._finish(events, state)

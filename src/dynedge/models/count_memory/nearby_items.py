@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from dynedge.models.count_memory.candidate_buffer import NEAR, NEAR_SOURCES, CandidateBuffer, Query, factor_at
+from dynedge.models.count_memory.candidate_buffer import NEAR, NEAR_SOURCES, CandidateBuffer, factor_at
 from dynedge.models.count_memory.config import CONTEXTS
 from dynedge.models.count_memory.contexts import NEAR_DECAY, NEAR_DISTANCE, NEAR_POWER, SESSION, CountSettings
 from dynedge.models.count_memory.event_index import AT, CLOCK, ITEM, NONE, PLACE, START, EventIndex
+from dynedge.models.count_memory.queries import Query
 from dynedge.ops.prefetch_row import prefetch_row
 from dynedge.utils.array_type import Array
 from dynedge.utils.numba_compile import compiled, compiled_without_counting
