@@ -38,6 +38,7 @@ POOL_CAPACITY = 1024  # of a new pool
 SIZES = 40  # of blocks: powers of two
 RESCALE_ABOVE = 1e12  # weight of an event at which all popularity counts are divided by it
 AHEAD = 6  # events between the stages in which an event's rows are fetched
+LISTED_AHEAD = 16  # listed items whose counts are fetched before they are rescaled
 NEGLIGIBLE = 1e-30  # counts below, beside an event of weight 1, become 0
 ITEM, CLOCK, NUMBER = range(3)  # columns of an event in a history; NUMBER: among the item's occurrences
 USER, PLACE, AT, BEFORE, GAP, NEXT, NEXT_AT, NEXT_GAP = range(8)  # columns of an occurrence, see EventIndex
@@ -379,7 +380,10 @@ def count_popularity(popularity: Popularity, growth: Array, item: Array) -> None
                 largest[i // BLOCK, h] = max(largest[i // BLOCK, h], counts[i, h])
             if weight[h] > RESCALE_ABOVE:
                 if len(popularity.listed):
-                    num_listed[h] = _rescale_listed(counts, h, weight[h], popularity.listed[h], num_listed[h])
+                    listed = popularity.listed[h]
+                    if num_listed[h] == NONE:
+                        num_listed[h] = list_counted(counts, h, 0, len(counts), listed, 0)
+                    num_listed[h] = rescale_listed(counts, h, weight[h : h + 1], listed, num_listed[h])
                 else:
                     for x in range(len(counts)):
                         counts[x, h] = rescaled(counts[x, h], weight[h])
@@ -396,16 +400,39 @@ def rescaled(count: float, weight: float) -> np.float32:
     return scaled if scaled >= NEGLIGIBLE else np.float32(0)
 
 
+@compiled(inline="always")
+def rescaled_by(count: np.float32, weights: Array, first: int, last: int) -> np.float32:
+    """Returns a count after the rescalings from `first` to before `last`, by the weights of events."""
+    for r in range(first, last):
+        if count == 0:
+            break
+        count = rescaled(count, weights[r])
+    return count
+
+
 @compiled_without_counting
-def _rescale_listed(counts: Array, h: int, weight: float, listed: Array, size: int) -> int:
-    """Rescales the counts of the `size` listed items, NONE: of all, lists those that are not 0; returns how many."""
-    left = 0
-    for x in range(len(counts) if size == NONE else size):
-        i = x if size == NONE else listed[x]
-        counts[i, h] = rescaled(counts[i, h], weight)
+def list_counted(counts: Array, h: int, start: int, stop: int, listed: Array, size: int) -> int:
+    """Adds those of the items start to stop - 1 whose count is not 0 to the `size` listed ones; returns how many."""
+    for i in range(start, stop):
         if counts[i, h] > 0:
-            listed[left] = i
-            left += 1
+            listed[size] = i
+            size += 1
+    return size
+
+
+@compiled_without_counting
+def rescale_listed(counts: Array, h: int, weights: Array, listed: Array, size: int) -> int:
+    """Rescales the counts of the `size` listed items by all the weights, and lists those that are not 0 after it.
+
+    Returns their number.
+    """
+    left = 0
+    for x in range(size):
+        prefetch_row(counts, listed[min(x + LISTED_AHEAD, size - 1)])
+        i = listed[x]
+        counts[i, h] = rescaled_by(counts[i, h], weights, 0, len(weights))
+        listed[left] = i
+        left += counts[i, h] > 0
     return left
 
 

@@ -19,7 +19,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dynedge.models.count_memory.event_index import NONE, RESCALE_ABOVE, EventIndex, rescaled
+from dynedge.models.count_memory.event_index import (
+    NONE,
+    RESCALE_ABOVE,
+    EventIndex,
+    list_counted,
+    rescale_listed,
+    rescaled_by,
+)
 from dynedge.ops.prefetch_row import prefetch_row
 from dynedge.ops.thread_pool import run_side_by_side
 from dynedge.utils.array_type import Array
@@ -143,16 +150,6 @@ def _weigh_events(
 
 
 @compiled(inline="always")
-def _rescaled_by(count: np.float32, divisors: Array, first: int, last: int) -> np.float32:
-    """Returns a count after the rescalings from `first` to before `last`."""
-    for r in range(first, last):
-        if count == 0:
-            break
-        count = rescaled(count, divisors[r])
-    return count
-
-
-@compiled(inline="always")
 def _owner(item: int, owners: int) -> int:
     """`owners` is a power of two."""
     return (item >> OWNED) & (owners - 1)
@@ -177,7 +174,7 @@ def _count_events(
             for h in range(len(growth)):
                 before = counts[i, h] if p < 0 else after[p, h]
                 first = 0 if p < 0 else window.times_rescaled[p, h]
-                after[k, h] = _rescaled_by(before, divisors[h], first, times[h]) + weight[h]
+                after[k, h] = rescaled_by(before, divisors[h], first, times[h]) + weight[h]
                 window.times_rescaled[k, h] = times[h]
             latest[i] = clock + k
         for h in range(len(growth)):
@@ -195,21 +192,15 @@ def _write_counts(
     for h in range(len(window.rescalings)):
         if window.rescalings[h]:
             if num_listed[h] == NONE:
-                num_listed[h] = _list_counted(counts, h, listed[h], owner, owners)
-            left, size, divisors = 0, num_listed[h], window.divisors[h]
-            for x in range(size):
-                prefetch_row(counts, listed[h, min(x + AHEAD, size - 1)])
-                i = listed[h, x]
-                counts[i, h] = _rescaled_by(counts[i, h], divisors, 0, window.rescalings[h])
-                listed[h, left] = i
-                left += counts[i, h] > 0
-            num_listed[h] = left
+                num_listed[h] = _list_owned(counts, h, listed[h], owner, owners)
+            divisors = window.divisors[h, : window.rescalings[h]]
+            num_listed[h] = rescale_listed(counts, h, divisors, listed[h], num_listed[h])
     for k in range(len(item)):
         i = item[k]
         if _owner(i, owners) == owner and latest[i] == window.clock + k:
             for h in range(len(window.rescalings)):
                 first, last = window.times_rescaled[k, h], window.rescalings[h]
-                count = _rescaled_by(after[k, h], window.divisors[h], first, last)
+                count = rescaled_by(after[k, h], window.divisors[h], first, last)
                 if num_listed[h] != NONE and counts[i, h] == 0 and count > 0:
                     listed[h, num_listed[h]] = i
                     num_listed[h] += 1
@@ -217,14 +208,11 @@ def _write_counts(
 
 
 @compiled_without_counting
-def _list_counted(counts: Array, h: int, listed: Array, owner: int, owners: int) -> int:
+def _list_owned(counts: Array, h: int, listed: Array, owner: int, owners: int) -> int:
     """Lists the owner's items whose count is not 0; returns their number."""
     size = 0
     for start in range(owner << OWNED, len(counts), owners << OWNED):
-        for i in range(start, min(start + (1 << OWNED), len(counts))):
-            if counts[i, h] > 0:
-                listed[size] = i
-                size += 1
+        size = list_counted(counts, h, start, min(start + (1 << OWNED), len(counts)), listed, size)
     return size
 
 
@@ -250,4 +238,4 @@ def counts_before(window: WindowPopularity, m: int, items: Array, latest: Array,
         for h in range(len(times)):
             first = 0 if p < 0 else window.times_rescaled[p, h]
             if first < times[h] and out[j, h] > 0:
-                out[j, h] = _rescaled_by(out[j, h], divisors[h], first, times[h])
+                out[j, h] = rescaled_by(out[j, h], divisors[h], first, times[h])
