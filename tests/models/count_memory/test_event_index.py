@@ -18,10 +18,8 @@ from dynedge.models.count_memory.event_index import (
     NEVER,
     NONE,
     POOL_CAPACITY,
-    RESCALE_ABOVE,
     START,
     append,
-    count_popularity,
     empty,
     first_from,
     mark_seen_items,
@@ -29,6 +27,7 @@ from dynedge.models.count_memory.event_index import (
     save_for_undo,
     view_of,
 )
+from dynedge.models.count_memory.popularity import RESCALE_ABOVE, count_popularity
 
 USERS, ITEMS = 30, 50
 HALF_LIVES = np.array([1e12, 20.0, 0.7])

@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from dynedge.models.count_memory import window_popularity
-from dynedge.models.count_memory.event_index import count_popularity, empty, popularity_of, view_of
+from dynedge.models.count_memory.event_index import empty, popularity_of, view_of
+from dynedge.models.count_memory.popularity import count_popularity
 from dynedge.models.count_memory.window_popularity import PopularityCounter, counts_before, pass_events
 
 HALF_LIVES = np.array([1e12, 20.0, 0.7, 0.3])

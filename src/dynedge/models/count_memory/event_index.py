@@ -4,11 +4,11 @@ A user's events are contiguous (its history), and so are an item's (its occurren
 the place in that user's history, where the events around it are found; the items right before and after it are stored
 in it too, since they are read most. Both kinds of blocks lie in pools that grow when full. A full block doubles: it
 moves to a block of that size that another one has left, or else to the end of its pool. Appending an event costs
-amortised O(1),
-counts nothing and does not depend on how events are grouped, so a state built event by event equals one built in
-windows. Events of a window are appended before any of them is scored: readers skip events from their own clock on.
+amortised O(1), counts nothing and does not depend on how events are grouped, so a state built event by event equals
+one built in windows. Events of a window are appended before any of them is scored: readers skip events from their own
+clock on.
 
-Popularity is counted here too: per item, at several half-lives.
+The popularity of items is part of the state too, and counted apart from the index (popularity.py).
 
 Legend: U users, I items, P and Q capacities of the pools, H half-lives of popularity, n events. A clock is the number
 of events before an event.
@@ -24,9 +24,9 @@ import torch
 
 from dynedge.errors import DataError
 from dynedge.models.base import State
+from dynedge.models.count_memory.popularity import NOT_LISTED, RESCALE_ABOVE, Popularity
 from dynedge.models.growable import doubled_capacity, grown
 from dynedge.models.state_checks import at_least, check_names, check_tensor
-from dynedge.ops.all_scores.by_block import BLOCK
 from dynedge.ops.prefetch_row import prefetch_row
 from dynedge.utils.array_type import Array
 from dynedge.utils.numba_compile import compiled, compiled_without_counting
@@ -36,10 +36,7 @@ FIRST_CAPACITY = 2  # of a block
 RECENT_EVENTS = 128  # latest events of the whole log whose items are at hand
 POOL_CAPACITY = 1024  # of a new pool
 SIZES = 40  # of blocks: powers of two
-RESCALE_ABOVE = 1e12  # weight of an event at which all popularity counts are divided by it
 AHEAD = 6  # events between the stages in which an event's rows are fetched
-LISTED_AHEAD = 16  # listed items whose counts are fetched before they are rescaled
-NEGLIGIBLE = 1e-30  # counts below, beside an event of weight 1, become 0
 ITEM, CLOCK, NUMBER = range(3)  # columns of an event in a history; NUMBER: among the item's occurrences
 USER, PLACE, AT, BEFORE, GAP, NEXT, NEXT_AT, NEXT_GAP = range(8)  # columns of an occurrence, see EventIndex
 GAP_STEPS, LONGEST_GAP = 64, 1e18  # of a gap's code: steps for twice the time; in seconds
@@ -66,34 +63,11 @@ class EventIndex(NamedTuple):
     event_weight: Array  # float64[H]: of the next event in `popularity`
 
 
-class Popularity(NamedTuple):
-    """The popularity of an index, or a thread's own copy of it."""
-
-    counts: Array  # float32[I, H]
-    total: Array  # float64[H]
-    event_weight: Array  # float64[H]
-    largest: Array  # float32[blocks, H]: of the counts of each BLOCK of items; no rows in the index's own popularity
-    listed: Array  # int32[H, I]: items whose count is not 0, from the first rescaling on; no rows: not listed
-    num_listed: Array  # int64[H]: number of them; NONE before the first rescaling
-
-
 def popularity_of(index: EventIndex) -> Popularity:
     """Returns the index's own popularity, not a copy; items are not listed."""
     half_lives = len(index.event_weight)
     own = index.popularity, index.popularity_total, index.event_weight, index.popularity[:0]
-    return Popularity(*own, np.empty((0, 0), np.int32), np.full(half_lives, NONE))
-
-
-@compiled
-def copy_popularity(popularity: Popularity) -> Popularity:
-    """Returns a copy that has the largest count of each block."""
-    counts, items = popularity.counts.copy(), len(popularity.counts)
-    largest = np.zeros(((items + BLOCK - 1) // BLOCK, counts.shape[1]), np.float32)
-    for i in range(items):
-        for h in range(counts.shape[1]):
-            largest[i // BLOCK, h] = max(largest[i // BLOCK, h], counts[i, h])
-    listed, num_listed = np.empty((counts.shape[1], items), np.int32), np.full(counts.shape[1], NONE)
-    return Popularity(counts, popularity.total.copy(), popularity.event_weight.copy(), largest, listed, num_listed)
+    return Popularity(*own, np.empty((0, 0), np.int32), np.full(half_lives, NOT_LISTED))
 
 
 def empty(users: int, items: int, half_lives: int) -> State:
@@ -356,84 +330,6 @@ def append_events(index: EventIndex, user: Array, item: Array, time: Array, plac
         items[i, LENGTH] += 1
         index.clock[0] += 1
     return len(user)
-
-
-@compiled_without_counting
-def count_popularity(popularity: Popularity, growth: Array, item: Array) -> None:
-    """Counts events in the popularity of their items; `growth` float64[H] is that of an event's weight.
-
-    Counts of a short half-life are 0 for most items. Where items are listed, the first rescaling reads all of them,
-    and later ones only those whose count is not 0.
-    """
-    counts, largest, weight = popularity.counts, popularity.largest, popularity.event_weight
-    num_listed = popularity.num_listed
-    for k in range(len(item)):
-        i = item[k]
-        for h in range(len(growth)):
-            weight[h] *= growth[h]
-            if num_listed[h] != NONE and counts[i, h] == 0:
-                popularity.listed[h, num_listed[h]] = i
-                num_listed[h] += 1
-            counts[i, h] += weight[h]
-            popularity.total[h] += weight[h]
-            if len(largest):
-                largest[i // BLOCK, h] = max(largest[i // BLOCK, h], counts[i, h])
-            if weight[h] > RESCALE_ABOVE:
-                if len(popularity.listed):
-                    listed = popularity.listed[h]
-                    if num_listed[h] == NONE:
-                        num_listed[h] = list_counted(counts, h, 0, len(counts), listed, 0)
-                    num_listed[h] = rescale_listed(counts, h, weight[h : h + 1], listed, num_listed[h])
-                else:
-                    for x in range(len(counts)):
-                        counts[x, h] = rescaled(counts[x, h], weight[h])
-                for x in range(len(largest)):
-                    largest[x, h] /= weight[h]
-                popularity.total[h] /= weight[h]
-                weight[h] = 1.0
-
-
-@compiled(inline="always")
-def rescaled(count: float, weight: float) -> np.float32:
-    """Returns a count divided by the weight of an event; 0 if that is negligible."""
-    scaled = np.float32(count / weight)
-    return scaled if scaled >= NEGLIGIBLE else np.float32(0)
-
-
-@compiled(inline="always")
-def rescaled_by(count: np.float32, weights: Array, first: int, last: int) -> np.float32:
-    """Returns a count after the rescalings from `first` to before `last`, by the weights of events."""
-    for r in range(first, last):
-        if count == 0:
-            break
-        count = rescaled(count, weights[r])
-    return count
-
-
-@compiled_without_counting
-def list_counted(counts: Array, h: int, start: int, stop: int, listed: Array, size: int) -> int:
-    """Adds those of the items start to stop - 1 whose count is not 0 to the `size` listed ones; returns how many."""
-    for i in range(start, stop):
-        if counts[i, h] > 0:
-            listed[size] = i
-            size += 1
-    return size
-
-
-@compiled_without_counting
-def rescale_listed(counts: Array, h: int, weights: Array, listed: Array, size: int) -> int:
-    """Rescales the counts of the `size` listed items by all the weights, and lists those that are not 0 after it.
-
-    Returns their number.
-    """
-    left = 0
-    for x in range(size):
-        prefetch_row(counts, listed[min(x + LISTED_AHEAD, size - 1)])
-        i = listed[x]
-        counts[i, h] = rescaled_by(counts[i, h], weights, 0, len(weights))
-        listed[left] = i
-        left += counts[i, h] > 0
-    return left
 
 
 @compiled_without_counting

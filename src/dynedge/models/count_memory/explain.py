@@ -17,8 +17,9 @@ from dynedge.models.count_memory.contexts import (
     SOURCE,
     CountSettings,
 )
-from dynedge.models.count_memory.event_index import ITEM, LENGTH, NONE, PLACE, START, USER, EventIndex, Popularity
+from dynedge.models.count_memory.event_index import ITEM, LENGTH, NONE, PLACE, START, USER, EventIndex
 from dynedge.models.count_memory.network_kernels import NetworkWeights, compute_gates
+from dynedge.models.count_memory.popularity import Popularity
 from dynedge.models.count_memory.queries import Query
 from dynedge.utils.array_type import Array
 from dynedge.utils.numba_compile import compiled

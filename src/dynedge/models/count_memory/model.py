@@ -33,18 +33,11 @@ from dynedge.models.count_memory.collect_examples import (
 )
 from dynedge.models.count_memory.config import MemoryConfig
 from dynedge.models.count_memory.contexts import CONTEXT_SOURCES, count_settings, max_candidates
-from dynedge.models.count_memory.event_index import (
-    LENGTH,
-    RECENT_EVENTS,
-    EventIndex,
-    Popularity,
-    copy_popularity,
-    count_popularity,
-    popularity_of,
-)
+from dynedge.models.count_memory.event_index import LENGTH, RECENT_EVENTS, EventIndex, popularity_of
 from dynedge.models.count_memory.example_cache import ExampleCache, WindowExamples
 from dynedge.models.count_memory.explain import explain_items, shares_by_reason
 from dynedge.models.count_memory.gating import Mixture
+from dynedge.models.count_memory.popularity import Popularity, copy_popularity, count_popularity
 from dynedge.models.count_memory.queries import Events
 from dynedge.models.count_memory.window_popularity import PopularityCounter, WindowPopularity
 from dynedge.models.growable import padded_size

@@ -14,8 +14,9 @@ import numpy as np
 from dynedge.models.count_memory.candidate_buffer import NEAR, NEAR_SOURCES, CandidateBuffer
 from dynedge.models.count_memory.candidates import collect_candidates
 from dynedge.models.count_memory.contexts import CONTEXT_SOURCES, CountSettings
-from dynedge.models.count_memory.event_index import EventIndex, Popularity
+from dynedge.models.count_memory.event_index import EventIndex
 from dynedge.models.count_memory.network_kernels import VECTORISED, NetworkWeights, compute_gates, rescale
+from dynedge.models.count_memory.popularity import Popularity
 from dynedge.models.count_memory.queries import Query
 from dynedge.ops.prefetch_row import prefetch_row
 from dynedge.utils.array_type import Array

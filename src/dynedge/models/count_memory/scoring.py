@@ -12,8 +12,9 @@ import numpy as np
 
 from dynedge.models.count_memory.candidate_buffer import CandidateBuffer, clear
 from dynedge.models.count_memory.contexts import CountSettings
-from dynedge.models.count_memory.event_index import NONE, EventIndex, Popularity, count_popularity
+from dynedge.models.count_memory.event_index import NONE, EventIndex
 from dynedge.models.count_memory.network_kernels import NetworkWeights
+from dynedge.models.count_memory.popularity import Popularity, count_popularity
 from dynedge.models.count_memory.probabilities import (
     global_probability,
     mix_and_rescale,

@@ -19,10 +19,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dynedge.models.count_memory.event_index import (
-    NONE,
+from dynedge.models.count_memory.event_index import NONE, EventIndex
+from dynedge.models.count_memory.popularity import (
+    NOT_LISTED,
     RESCALE_ABOVE,
-    EventIndex,
     list_counted,
     rescale_listed,
     rescaled_by,
@@ -107,7 +107,9 @@ class PopularityCounter:
         runs = -(-items >> OWNED)  # of items that have the same owner
         owned = -(-runs // owners) << OWNED
         self._latest = [np.full(items, NONE, np.int32)]
-        self._listed = [(np.empty((half_lives, owned), np.int32), np.full(half_lives, NONE)) for _ in range(owners)]
+        self._listed = [
+            (np.empty((half_lives, owned), np.int32), np.full(half_lives, NOT_LISTED)) for _ in range(owners)
+        ]
 
     def _run(self, events: int, work: Callable[[int, int], None]) -> None:
         """Calls work(owner, owners) for all of them, in threads if there are many events."""
@@ -191,7 +193,7 @@ def _write_counts(
     counts, after, latest = window.counts, window.after, window.latest
     for h in range(len(window.rescalings)):
         if window.rescalings[h]:
-            if num_listed[h] == NONE:
+            if num_listed[h] == NOT_LISTED:
                 num_listed[h] = _list_owned(counts, h, listed[h], owner, owners)
             divisors = window.divisors[h, : window.rescalings[h]]
             num_listed[h] = rescale_listed(counts, h, divisors, listed[h], num_listed[h])
@@ -201,7 +203,7 @@ def _write_counts(
             for h in range(len(window.rescalings)):
                 first, last = window.times_rescaled[k, h], window.rescalings[h]
                 count = rescaled_by(after[k, h], window.divisors[h], first, last)
-                if num_listed[h] != NONE and counts[i, h] == 0 and count > 0:
+                if num_listed[h] != NOT_LISTED and counts[i, h] == 0 and count > 0:
                     listed[h, num_listed[h]] = i
                     num_listed[h] += 1
                 counts[i, h] = count
