@@ -54,6 +54,7 @@ def fork(processes):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     os.environ.update(WORLD_SIZE=str(processes), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    os.environ.update(TORCHELASTIC_USE_AGENT_STORE="True", TORCHELASTIC_RESTART_COUNT="0")
     children = []
     for rank in range(processes):
         os.environ["RANK"] = str(rank)
@@ -61,6 +62,9 @@ def fork(processes):
         if not child:
             return
         children.append(child)
+    # As torchrun's agent does: a store of process 0 would end with its command, and might take along a key that a
+    # faster process has set for the next one.
+    store = torch.distributed.TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)  # noqa: F841
     sys.exit(any(os.waitpid(child, 0)[1] for child in children))
 
 
