@@ -6,7 +6,7 @@
 
 --logs is a folder of prepared logs (dynedge prepare). `tune` runs the same hyperparameter search (dynedge tune) for
 `edge` and each baseline on each log, or on a log of its --last events before the test events: the cheapest models
-first, or those of --models in their order. Its trials are kept in --searches, so that a search that took too long
+first, or those of --models in their order. It writes each finished trial to --searches, so that an interrupted search
 continues where it stopped, also on another machine. After each search it writes the best settings so far to
 --settings, with the number of trials and epochs that they were chosen by. `run` trains each model with each seed
 and ranks the test events among all items and among 499 sampled ones, --jobs runs at a time. `table` calls `dynedge
@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import subprocess
 import sys
 import time
@@ -57,7 +56,6 @@ HEAD = ("model", "seeds", "MRR", "difference to best", "Recall@10", "s/epoch", "
 CommandChain = tuple[Path, list[list[Any]]]  # working folder, and arguments of `dynedge` commands to run in order
 SETTINGS = Path(__file__).with_name("baselines.toml")
 SEARCHES = Path(__file__).with_name("searches")
-KEPT = "search.json", "trials.jsonl"  # files of a search that are kept in --searches
 
 
 def main() -> None:
@@ -78,47 +76,35 @@ def main() -> None:
     parser.add_argument("--last", type=int, default=0, help="Maximum number of events to tune on; 0: all.")
     parser.add_argument("--jobs", type=int, default=1, help="Number of runs at the same time.")
     args = parser.parse_args()
-    args.logs, args.runs = args.logs.absolute(), args.runs.absolute()
+    args.logs, args.runs, args.searches = args.logs.absolute(), args.runs.absolute(), args.searches.absolute()
     args.runs.mkdir(parents=True, exist_ok=True)
     {"tune": tune, "run": run, "table": print_tables}[args.command](args)
 
 
 def tune(args: argparse.Namespace) -> None:
-    folder, lock = args.runs / "searches", Lock()
+    lock = Lock()
 
     def search(pair: tuple[str, str]) -> None:
         log, model = pair
-        kept, out = args.searches / log / model, folder / log / model
-        _copy(KEPT, kept, out)
-        command = ["tune", _tuning_log(args, log), "--model", model, "--out", out]
+        command = ["tune", _tuning_log(args, log), "--model", model, "--out", args.searches / log / model]
         command += ["--trials", args.trials, "--epochs", args.epochs, "--set", "=".join(PRECISION)]
         command += [] if args.minutes is None else ["--minutes", args.minutes]
-        _run_chain((folder, [command]), began)
-        _copy(KEPT, out, kept)
+        _run_chain((args.runs, [command]), began)
         with lock:
             _store_settings(args, *pair)
 
     for log in args.names.split(","):
-        (folder / log).mkdir(parents=True, exist_ok=True)
+        (args.searches / log).mkdir(parents=True, exist_ok=True)
         _tuning_log(args, log)
     began = time.monotonic()
     with ThreadPoolExecutor(args.jobs) as pool:
         list(pool.map(search, [pair for pair in _log_model_pairs(args) if pair[1] in TUNED]))
 
 
-def _copy(names: Iterable[str], source: Path, target: Path) -> None:
-    """Copies those files that the source has and the target lacks, or has in an older version."""
-    for name in names:
-        old, new = source / name, target / name
-        if old.exists() and (not new.exists() or new.stat().st_size < old.stat().st_size):
-            target.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(old, new)
-
-
 def _store_settings(args: argparse.Namespace, log: str, model: str) -> None:
     """Writes the best settings of a search's finished trials, if there are any, to the file of settings."""
     try:
-        trials = (args.runs / "searches" / log / model / "trials.jsonl").read_text().splitlines()
+        trials = (args.searches / log / model / "trials.jsonl").read_text().splitlines()
     except FileNotFoundError:
         return
     best = max(map(json.loads, trials), key=lambda trial: trial["valid_mrr"] or 0.0)
@@ -144,7 +130,7 @@ def _tuning_log(args: argparse.Namespace, log: str) -> Path:
     stop = source.split.bounds(len(source))[1]
     if not args.last or stop <= args.last:
         return Path(args.logs / log)
-    out = Path(args.runs / "searches" / f"{log}-last-{args.last}")
+    out = Path(args.runs / f"{log}-last-{args.last}")
     if not out.exists():
         columns = {"user": source.user, "item": source.item, "timestamp": source.time}
         rows = {name: column[stop - args.last : stop] for name, column in columns.items()}
