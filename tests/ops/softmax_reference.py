@@ -21,6 +21,7 @@ def reference_softmax(
     negative_weight: float = 1.0,
     decay: Tensor | None = None,
     listed: ListedScores | None = None,
+    q: float = 0.0,
 ) -> Tensor:
     inputs = LossInputs(query, arena, outside, id_embeddings, item, row, decay)
-    return reference.sampled_softmax(inputs, columns, bonus, math.log(negative_weight), listed)
+    return reference.sampled_softmax(inputs, columns, bonus, math.log(negative_weight), listed, q)

@@ -140,12 +140,45 @@ def test_candidates_can_be_weighted():
     torch.testing.assert_close(weighted(sampled_softmax, 2.0)[0], expected.detach())
 
 
+@pytest.mark.parametrize("q", [0.1, 1.0])
+@pytest.mark.parametrize("name", ["sampled, ids", "full", "many chunks"])
+def test_generalized_cross_entropy(name, q):
+    tensors, columns, true = make(**CASES[name])
+    bonus = make_bonus(len(true[0]), columns.count) if name == "full" else None
+    listed = ListedScores(*(torch.randn(len(true[0]), dtype=torch.float64, requires_grad=True) for _ in range(2)))
+
+    def run(compute):
+        loss = compute(*tensors, *([None] * (4 - len(tensors))), columns, *true, bonus, 2.5, listed=listed, q=q)
+        inputs = [*tensors, *listed, *([] if bonus is None else [bonus.value])]
+        return loss.detach(), *(grad.to_dense() for grad in torch.autograd.grad(0.3 * loss, inputs))
+
+    for got, right in zip(run(sampled_softmax), run(reference_softmax), strict=True):
+        torch.testing.assert_close(got, right, rtol=1e-10, atol=1e-10)
+
+
+def test_a_generalized_cross_entropy_of_one_event():
+    """(1 − p^q) / q, with the gradient of −log p times p^q; as −log p where q is tiny."""
+    tensors, columns, true = make(negatives=5, n=1)
+    nll, *gradients_of_nll = gradients(sampled_softmax, tensors, columns, true)
+    p = torch.exp(-nll)
+
+    def run(q):
+        return gradients(lambda *arguments: sampled_softmax(*arguments, q=q), tensors, columns, true)
+
+    loss, *grads = run(0.3)
+    torch.testing.assert_close(loss, (1 - p**0.3) / 0.3)
+    for got, right in zip(grads, gradients_of_nll, strict=True):
+        torch.testing.assert_close(got, p**0.3 * right)
+    torch.testing.assert_close(run(1e-9)[0], nll)
+
+
+@pytest.mark.parametrize("q", [0.0, 0.5])
 @pytest.mark.parametrize("name", ["sampled, ids", "full"])
-def test_gradcheck(name):
+def test_gradcheck(name, q):
     tensors, columns, true = make(**{**CASES[name], "n": 12, "items": 5, "d": 2})
 
     def run(*tensors):
-        return sampled_softmax(*tensors, *([None] * (4 - len(tensors))), columns, *true)
+        return sampled_softmax(*tensors, *([None] * (4 - len(tensors))), columns, *true, q=q)
 
     tensors_used = [tensor for tensor in tensors if tensor.numel()]
     assert len(tensors_used) == len(tensors)

@@ -113,7 +113,8 @@ def test_loss_and_gradients(
 @pytest.mark.parametrize("items", [20, 150], ids=["one block", "split"])
 @pytest.mark.parametrize("bfloat16", [False, True], ids=["float32", "bfloat16"])
 def test_bonuses_are_added_and_get_their_gradient(bfloat16: bool, items: int) -> None:
-    """Of true items, of items updated inside a chunk, and of other items; some events have none."""
+    """Of true items, of items updated inside a chunk, and of other items; some events have none. By generalized
+    cross-entropy."""
     n, d = 200, 8
     torch.manual_seed(0)
     columns, candidates, item, row, item_row_after, rows = window(n, items, items, 0.2)
@@ -125,7 +126,7 @@ def test_bonuses_are_added_and_get_their_gradient(bfloat16: bool, items: int) ->
 
     def gradients(operator: Any, kind: torch.dtype, *rest: Any) -> list[Tensor]:
         tensors = [tensor.to(DEVICE, kind).requires_grad_() for tensor in inputs]
-        loss = operator(*tensors[:3], None, *rest, ScoreBonus(start, event, bonus_item, tensors[3]))
+        loss = operator(*tensors[:3], None, *rest, ScoreBonus(start, event, bonus_item, tensors[3]), q=0.1)
         return [part.double().cpu() for part in (loss.detach(), *torch.autograd.grad(0.5 * loss, tensors))]
 
     expected = gradients(reference_softmax, torch.float64, columns, item, row)
@@ -137,8 +138,9 @@ def test_bonuses_are_added_and_get_their_gradient(bfloat16: bool, items: int) ->
 
 @pytest.mark.parametrize(("count", "items"), [(10, 300), (150, 150)], ids=["sampled", "split"])
 @pytest.mark.parametrize("bfloat16", [False, True], ids=["float32", "bfloat16"])
-def test_candidates_of_single_events(bfloat16: bool, count: int, items: int) -> None:
-    """Some events have none; they are not weighted as the sampled ones are."""
+@pytest.mark.parametrize("q", [0.0, 0.1])
+def test_candidates_of_single_events(q: float, bfloat16: bool, count: int, items: int) -> None:
+    """Some events have none; they are not weighted as the sampled ones are. Also by generalized cross-entropy."""
     n, d = 140, 8
     torch.manual_seed(0)
     columns, candidates, item, row, item_row_after, rows = window(n, count, items, 0.2)
@@ -148,13 +150,13 @@ def test_candidates_of_single_events(bfloat16: bool, count: int, items: int) -> 
 
     def gradients(operator: Any, kind: torch.dtype, *rest: Any) -> list[Tensor]:
         tensors = [tensor.to(DEVICE, kind).requires_grad_() for tensor in inputs]
-        loss = operator(*tensors[:3], None, *rest, None, 7.5, listed=ListedScores(*tensors[3:]))
+        loss = operator(*tensors[:3], None, *rest, None, 7.5, listed=ListedScores(*tensors[3:]), q=q)
         return [part.double().cpu() for part in (loss.detach(), *torch.autograd.grad(0.5 * loss, tensors))]
 
-    def by_triton(query: Tensor, arena: Tensor, outside: Tensor, *rest: Any, listed: ListedScores) -> Tensor:
+    def by_triton(query: Tensor, arena: Tensor, outside: Tensor, *rest: Any, **options: Any) -> Tensor:
         if not candidates.all_items:
             outside = outside[(candidates.rows - rows).clamp_min(0).flatten()]
-        return sampled_softmax(query, arena, outside, *rest, listed=listed)
+        return sampled_softmax(query, arena, outside, *rest, **options)
 
     chunk, place = (torch.arange(size, device=DEVICE) for size in candidates.rows.shape)
     own = rows + (chunk * count)[:, None] + place

@@ -42,6 +42,13 @@ class RecurrenceConfig:
     negatives: int = option(512, "Number of negative samples, shared by a chunk of events.", least=1)
     negatives_per_event: bool = option(False, "Negative samples drawn for every event instead of every chunk.")
     sampling_correction: bool = option(True, "Negative samples weighted so that the loss estimates the full softmax.")
+    generalized_cross_entropy: float = option(
+        0.1,
+        "Exponent q of the loss (1 − p^q) / q, in which events with a small probability p count less; "
+        "0: cross-entropy.",
+        least=0,
+        most=1,
+    )
     full_softmax_up_to: int = option(4096, "Largest number of items for a softmax over all items.", least=0)
     item_id: bool = option(True, "Item id embeddings as features of an event and of the last item.")
     categories: bool = option(True, "Item category embeddings as features of an event and of the last item.")
@@ -121,6 +128,7 @@ PAPER_SMALL = RecurrenceConfig(
     negatives=10,
     negatives_per_event=True,
     sampling_correction=False,
+    generalized_cross_entropy=0.0,
     full_softmax_up_to=0,
     time_gaps=False,
     candidate_id_up_to=0,

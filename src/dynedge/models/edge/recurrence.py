@@ -587,7 +587,7 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
         return len(batch.window) <= CAPTURED_EVENTS and batch.uses_triton and self._window_cache.holds(batch)
 
     def window_loss(self, batch: WindowIndex, forward: Forward, state: State, step: Step) -> Tensor:
-        """The sum over the window's events of −log softmax, over all items or over sampled ones."""
+        """The sum of the events' generalized cross-entropies, over all items or over sampled ones."""
         negatives = self.sample_negatives(batch, step) if step.negatives is None else step.negatives
         arena, decay = self._scored(batch, forward.arena, state), self._decay(len(batch.window), state)
         bonus, listed = None, None
@@ -601,12 +601,14 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
             place = torch.where(rows >= 0, rows, batch.rows + self.arange(negatives.numel()).view_as(rows))
             outside = self.item_vectors(negatives.flatten(), state)
             inputs = LossInputs(forward.query, arena, outside, self.candidate_ids, *true, decay)
-            return own_negatives_softmax(inputs, negatives, place, math.log(self._negative_weight), listed)
+            weight, q = math.log(self._negative_weight), self.config.generalized_cross_entropy
+            return own_negatives_softmax(inputs, negatives, place, weight, listed, q)
         share = self._sharing(num_chunks(len(batch.window)))
         candidates = candidates_of_chunks(batch, negatives, self.shape.items, share)
         outside = self.item_vectors(candidates.outside, state)
         scored = forward.query, arena, outside, self.candidate_ids, candidates
-        return sampled_softmax(*scored, *true, bonus, self._negative_weight, batch.after, decay, listed)
+        q = self.config.generalized_cross_entropy
+        return sampled_softmax(*scored, *true, bonus, self._negative_weight, batch.after, decay, listed, q)
 
     def _listed_scores(
         self,

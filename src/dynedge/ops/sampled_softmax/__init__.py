@@ -8,6 +8,8 @@ A column is a candidate's state during some of the chunk's events: event k reads
 is a row of the pool [arena | outside] and, with ID embeddings, next to it the item's embedding, plus the item's bias.
 The loss of an event is −log softmax of its true item's score, among that score and those of the candidates it reads
 that are other items. With all items as candidates, in order, this is the full softmax; then scores may have a bonus.
+With q > 0 it is the generalized cross-entropy (1 − p^q) / q of that probability p: the gradient is p^q times that of
+−log p, so that events whose true item is out of reach count less.
 With `listed`, an event has candidates of its own besides those of its chunk, which `negative_weight` does not weight.
 With `decay` [n, r] the last r of a row's d columns decay (ops/decaying_columns.py); their gradient has no meaning.
 """
@@ -55,6 +57,7 @@ def sampled_softmax(
     item_row_after: Tensor | None = None,
     decay: Tensor | None = None,
     listed: ListedScores | None = None,
+    q: float = 0.0,
 ) -> Tensor:
     """Sum of the events' losses, a scalar; `item` and `row` int64[n] are the true items and their rows of the arena.
 
@@ -71,8 +74,8 @@ def sampled_softmax(
         assert item_row_after is not None
         tensors = query, arena, outside, id_embeddings
         return triton_sampled_softmax(
-            *tensors, candidates, item, row, item_row_after, bonus, negative_weight, decay, listed
+            *tensors, candidates, item, row, item_row_after, bonus, negative_weight, decay, listed, q
         )
     compute = BY_DEVICE.get(query.device.type, reference.sampled_softmax)
     inputs = LossInputs(query, arena, outside, id_embeddings, item, row, decay)
-    return compute(inputs, candidates, bonus, math.log(negative_weight), listed)
+    return compute(inputs, candidates, bonus, math.log(negative_weight), listed, q)

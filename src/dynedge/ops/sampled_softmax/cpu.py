@@ -28,6 +28,7 @@ def sampled_softmax(
     bonus: ScoreBonus | None,
     log_weight: float,
     listed: ListedScores | None = None,
+    q: float = 0.0,
 ) -> Tensor:
     """As in the package; `log_weight` is subtracted from the scores of the true items and of the listed ones."""
     query, arena, outside, id_embeddings, item, row, decay = inputs
@@ -36,7 +37,7 @@ def sampled_softmax(
     if listed is None:
         listed = ListedScores(query.new_zeros(len(query)), query.new_full((len(query),), -torch.inf))
     tensors = query, arena, outside, id_embeddings, value, listed.true, listed.others
-    loss: Tensor = _SampledSoftmax.apply(*tensors, columns, item, row, bonus, log_weight, shift)  # type: ignore[no-untyped-call]
+    loss: Tensor = _SampledSoftmax.apply(*tensors, columns, item, row, bonus, log_weight, q, shift)  # type: ignore[no-untyped-call]
     return loss
 
 
@@ -56,6 +57,7 @@ class _SampledSoftmax(torch.autograd.Function):
         row: Tensor,
         bonus: ScoreBonus | None,
         log_weight: float,
+        q: float,
         shift: Tensor,
     ) -> Tensor:
         rows, id_rows, embeddings = _read_embeddings(id_embeddings, columns, item)
@@ -63,7 +65,7 @@ class _SampledSoftmax(torch.autograd.Function):
         bonuses = _bonus_arrays(bonus, value, query)
         listed = _array(listed_true - log_weight), _array(listed_others - log_weight)
         backward = any(ctx.needs_input_grad)
-        loss, grads = _compute(tables, columns, item, row, id_rows, bonuses, _array(shift), listed, backward)
+        loss, grads = _compute(tables, columns, item, row, id_rows, bonuses, _array(shift), listed, q, backward)
         ctx.grads = [torch.from_numpy(grad) for grad in grads]
         if id_embeddings is not None and rows is not None and grads:
             ctx.grads[3] = torch.sparse_coo_tensor(
@@ -76,7 +78,7 @@ class _SampledSoftmax(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         needed = ctx.needs_input_grad[:7]
         grads = (own * grad if need else None for own, need in zip(ctx.grads, needed, strict=True))
-        return *grads, None, None, None, None, None, None
+        return *grads, *[None] * 7
 
 
 def _bonus_arrays(bonus: ScoreBonus | None, value: Tensor | None, query: Tensor) -> tuple[Array, Array, Array]:
@@ -108,6 +110,7 @@ def _compute(
     bonuses: tuple[Array, Array, Array],
     shift: Array,
     listed: tuple[Array, Array],
+    q: float,
     backward: bool,
 ) -> tuple[float, list[Array]]:
     """(total loss, gradients of query, arena, outside, rows of id_embeddings, bonuses and both listed scores, or []
@@ -132,7 +135,7 @@ def _compute(
         work = (last - first) * CHUNK * (1 + padded // 64)
         results = loss, true_grad, others_grad, query_grad, column_grads, bias_grads, bonus_grads
         run_in_parts(
-            *(cpu_kernels.compute_chunks, work, first, last, backward, *listed, query, arena, outside, embeddings),
+            *(cpu_kernels.compute_chunks, work, first, last, backward, q, *listed, query, arena, outside, embeddings),
             *(*indices, id_rows[0], *true, columns.count, *bonuses, shift, *results),
         )
         if backward:

@@ -26,6 +26,7 @@ def compute_chunks(
     first: int,
     last: int,
     backward: bool,
+    q: float,
     true_offset: Array,
     others: Array,
     query: Array,
@@ -91,7 +92,7 @@ def compute_chunks(
             if last_bonus > first_bonus:
                 score += _add_bonus(block[i], bonus, *where)
             loss[k], true_grad[k], others_grad[k] = _softmax(
-                block[i], partial, score, others[k], k, true_item[k], column_item[c], since[c], until[c]
+                *(block[i], partial, score, others[k], q, k, true_item[k], column_item[c], since[c], until[c]),
             )
             if backward and last_bonus > first_bonus:
                 _bonus_gradients(block[i], true_grad[k], bonus_grads, *where)
@@ -216,6 +217,7 @@ def _softmax(
     partial: Array,
     true_score: float,
     other_score: float,
+    q: float,
     k: int,
     true_item: int,
     column_item: Array,
@@ -239,10 +241,13 @@ def _softmax(
     true_exp = exp(kind(true_score) - highest)
     other_exp = exp(kind(other_score) - highest)
     total = _sum(scores, partial) + true_exp + other_exp
-    scale = kind(1 / total)
+    loss, weight = math.log(total) + (highest - true_score), 1.0
+    if q > 0:
+        loss, weight = -math.expm1(-q * loss) / q, math.exp(-q * loss)
+    scale = kind(weight / total)
     for a in range(len(scores)):
         scores[a] *= scale
-    return math.log(total) + (highest - true_score), true_exp / total - 1, other_exp / total
+    return loss, weight * (true_exp / total - 1), weight * other_exp / total
 
 
 @compiled

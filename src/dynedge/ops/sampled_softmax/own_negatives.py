@@ -12,10 +12,16 @@ from torch.nn import functional as F
 from dynedge.ops.decaying_columns import as_powers
 from dynedge.ops.gather_linear import gather_rows
 from dynedge.ops.sampled_softmax.inputs import ListedScores, LossInputs
+from dynedge.ops.sampled_softmax.reference import cross_entropy_of_first
 
 
 def own_negatives_softmax(
-    inputs: LossInputs, negatives: Tensor, place: Tensor, log_weight: float, listed: ListedScores | None = None
+    inputs: LossInputs,
+    negatives: Tensor,
+    place: Tensor,
+    log_weight: float,
+    listed: ListedScores | None = None,
+    q: float = 0.0,
 ) -> Tensor:
     """Sum of the events' losses; `place` int64[n, C]: rows of the `negatives` int64[n, C] in [arena | outside].
 
@@ -36,4 +42,4 @@ def own_negatives_softmax(
     logits = torch.cat([logits[:, :1], logits[:, 1:].masked_fill(is_true, -torch.inf) + log_weight], 1)
     if listed is not None:
         logits = torch.cat([logits[:, :1] + listed.true[:, None], logits[:, 1:], listed.others[:, None]], 1)
-    return F.cross_entropy(logits, torch.zeros_like(item, dtype=torch.int64), reduction="sum")
+    return cross_entropy_of_first(logits, q)

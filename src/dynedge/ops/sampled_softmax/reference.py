@@ -19,6 +19,7 @@ def sampled_softmax(
     bonus: ScoreBonus | None,
     log_weight: float,
     listed: ListedScores | None = None,
+    q: float = 0.0,
 ) -> Tensor:
     """As in the package; `log_weight` is added to the candidates' scores."""
     query, arena, outside, id_embeddings, item, row, decay = inputs
@@ -38,7 +39,15 @@ def sampled_softmax(
     logits = torch.cat([positive[:, None], negative.masked_fill(is_true, -torch.inf) + log_weight], 1)
     if listed is not None:
         logits = torch.cat([logits[:, :1] + listed.true[:, None], logits[:, 1:], listed.others[:, None]], 1)
-    return F.cross_entropy(logits, torch.zeros_like(item), reduction="sum")
+    return cross_entropy_of_first(logits, q)
+
+
+def cross_entropy_of_first(logits: Tensor, q: float) -> Tensor:
+    """Sum of the losses of events whose true items have the scores in the first column."""
+    true = torch.zeros(len(logits), dtype=torch.int64, device=logits.device)
+    if q == 0:
+        return F.cross_entropy(logits, true, reduction="sum")
+    return (-torch.expm1(-q * F.cross_entropy(logits, true, reduction="none")) / q).sum()
 
 
 def scores(

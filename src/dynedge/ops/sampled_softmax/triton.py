@@ -37,6 +37,7 @@ def sampled_softmax(
     negative_weight: float = 1.0,
     decay: Tensor | None = None,
     listed: ListedScores | None = None,
+    q: float = 0.0,
 ) -> Tensor:
     """As in the package, for `candidates`; item_row_after int[n]: row of event k's item after the event, or −1.
 
@@ -49,7 +50,7 @@ def sampled_softmax(
     query, shift = relative_to_chunks(query, arena, decay, CHUNK)
     tensors = query, arena, outside, id_embeddings, bonus_table, *(listed or (None, None))
     loss: Tensor = _SampledSoftmax.apply(  # type: ignore[no-untyped-call]
-        *tensors, candidates, item, row, item_row_after, math.log(negative_weight), shift
+        *tensors, candidates, item, row, item_row_after, math.log(negative_weight), q, shift
     )
     return loss
 
@@ -70,6 +71,7 @@ class _SampledSoftmax(torch.autograd.Function):
         row: Tensor,
         item_row_after: Tensor,
         log_weight: float,
+        q: float,
         shift: Tensor,
     ) -> Tensor:
         n, (rows, d), (chunks, count) = len(query), arena.shape, candidates.rows.shape
@@ -112,6 +114,7 @@ class _SampledSoftmax(torch.autograd.Function):
                     count,
                     rows,
                     log_weight,
+                    q,
                 ),
                 d=d,
                 DECAYING=shift.shape[1],
@@ -146,7 +149,7 @@ class _SampledSoftmax(torch.autograd.Function):
         id_grad = None if num_ids is None else grads.of_ids(id_grads, item, num_ids)
         bonus_grad = bonus_grad.mul_(grad) if ctx.needs_input_grad[4] else None
         of_listed = (listed_grad * grad).unbind() if ctx.needs_input_grad[5] else (None, None)
-        return query_grad * grad.to(query_grad.dtype), *pool_grads, id_grad, bonus_grad, *of_listed, *[None] * 6
+        return query_grad * grad.to(query_grad.dtype), *pool_grads, id_grad, bonus_grad, *of_listed, *[None] * 7
 
 
 class _Gradients:

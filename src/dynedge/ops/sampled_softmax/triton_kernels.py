@@ -177,7 +177,7 @@ def _add_exponentials(highest, total, scores):
     return new_highest, total * tl.exp(highest - new_highest) + tl.sum(tl.exp(scores - new_highest[:, None]), 1)
 
 
-@triton.jit(do_not_specialize=["n", "count", "first_outside", "log_weight"])
+@triton.jit(do_not_specialize=["n", "count", "first_outside", "log_weight", "power"])
 def compute_chunks(
     query,
     arena,
@@ -204,6 +204,7 @@ def compute_chunks(
     count,
     first_outside,
     log_weight,
+    power,
     d: tl.constexpr,
     DECAYING: tl.constexpr,
     PASSES: tl.constexpr,
@@ -226,6 +227,7 @@ def compute_chunks(
     and nothing is written. id_grads [.., d + 1]: the same of ID embeddings and biases. sums [S, 2,
     P · BQ]: maximum and sum of exponentials, from the first pass to the second. ALL_ITEMS: candidate c is item c, and
     there may be bonuses, bonus [n, C], with a gradient. log_weight is subtracted from the true items' scores.
+    power is the q of the generalized cross-entropy, 0 for that of the package's −log softmax.
     listed [2, n] and its gradient: what is added to the true item's score, and one more score.
     shifts [m, DECAYING]: what is subtracted from the decaying columns of a chunk's rows.
 
@@ -304,32 +306,35 @@ def compute_chunks(
             new_highest = tl.maximum(highest, split_highest)
             total = total * tl.exp(highest - new_highest) + split_total * tl.exp(split_highest - new_highest)
             highest = new_highest
-    log_sum = highest + tl.log(total)
-
-    true_grad = tl.where(valid_event & is_first, tl.exp(true_score - log_sum) - 1, 0.0)[:, None]
+    loss = highest + tl.log(total) - true_score
+    log_scale = highest + tl.log(total) + power * loss  # exponentials relative to it have the weight p^q
+    weight = tl.exp(-power * loss)
+    of_true = tl.exp(true_score - log_scale) - weight
+    true_grad = tl.where(valid_event & is_first, of_true, 0.0)[:, None]
     grad_q = true_grad * _load_states(arena + row * d, valid_event, shift, col, d, DECAYING)
     grad_q_id = grad_q
     if HAS_IDS:
         grad_q_id = true_grad * tl.load(true_id_address, mask=mask, other=0.0)
     if is_first:
-        tl.store(losses + program, tl.sum(tl.where(valid_event, log_sum - true_score, 0.0), 0))
+        loss = tl.where(power > 0, (1 - weight) / tl.maximum(power, 1e-6), loss)
+        tl.store(losses + program, tl.sum(tl.where(valid_event, loss, 0.0), 0))
         tl.store(state_grads + k[:, None] * d + col, true_grad * tl.load(q_address, mask=mask, other=0.0), mask=mask)
         if HAS_IDS:
             q_id_full = tl.load(q_address + d, mask=mask, other=0.0)
             tl.store(id_grads + k[:, None] * (d + 1) + col, true_grad * q_id_full, mask=mask)
             tl.store(id_grads + k[:, None] * (d + 1) + d, true_grad, mask=valid_event[:, None])
         if HAS_BONUS:
-            tl.store(bonus_grad + k * count + true, tl.exp(true_score - log_sum) - 1, mask=valid_event)
+            tl.store(bonus_grad + k * count + true, of_true, mask=valid_event)
         if HAS_LISTED:
-            tl.store(listed_grad + k, tl.exp(true_score - log_sum) - 1, mask=valid_event)
-            tl.store(listed_grad + n + k, tl.exp(other_score - log_sum), mask=valid_event)
+            tl.store(listed_grad + k, of_true, mask=valid_event)
+            tl.store(listed_grad + n + k, tl.exp(other_score - log_scale), mask=valid_event)
     for low in range(start, stop, BA):
         valid, item, until, state, vector, scores = _initial_scores(
             *(q, q_id, k, true, valid_event, arena, outside, id_embeddings, bonus, items, rows),
             *(first_update, chunk, low, count, first_outside, shift, col, d, DECAYING, BA),
             *(HAS_IDS, HAS_BONUS, DTYPE, PRECISION),
         )
-        probability = tl.exp(scores - log_sum[:, None])
+        probability = tl.exp(scores - log_scale[:, None])
         if HAS_BONUS:
             tl.store(bonus_grad + k[:, None] * count + item[None, :], probability, mask=scores > float("-inf"))
         grad_q += _dot(probability, state, DTYPE, PRECISION)
@@ -353,7 +358,7 @@ def compute_chunks(
             *(q, q_id, k, true, valid_event, arena, outside, id_embeddings, bonus, e, e_item, e_row),
             *(multiplicity, count, first_outside, shift, col, d, DECAYING, HAS_IDS, HAS_BONUS, DTYPE, PRECISION),
         )
-        probability = tl.exp(scores - log_sum[:, None])
+        probability = tl.exp(scores - log_scale[:, None])
         if HAS_BONUS:
             tl.store(bonus_grad + k[:, None] * count + e_item[None, :], probability, mask=scores > float("-inf"))
         grad_q += _dot(probability, state, DTYPE, PRECISION)
