@@ -160,6 +160,14 @@ def reference_run(model, log, events):
 
 
 def reference_loss(model, log):
-    """The mean of -log softmax over all items, one event at a time."""
+    """The mean loss over all items, one event at a time."""
     scores, _ = reference_run(model, log, range(len(log)))
-    return torch.nn.functional.cross_entropy(scores, torch.from_numpy(log.item).long())
+    return torch.stack(
+        [loss_of_event(model, score, item) for score, item in zip(scores, log.item, strict=True)]
+    ).mean()
+
+
+def loss_of_event(model, scores, true):
+    """The generalized cross-entropy (1 - p^q) / q of candidate number `true`; the cross-entropy for q = 0."""
+    q, loss = model.config.generalized_cross_entropy, torch.logsumexp(scores, 0) - scores[true]
+    return (1 - torch.exp(-q * loss)) / q if q else loss
