@@ -21,7 +21,7 @@ from dynedge.models.base import State
 from dynedge.models.edge import repeat_bonus, successors
 from dynedge.models.edge.repeat_bonus import RepeatLists
 from dynedge.models.growable import grown
-from dynedge.ops.bucket_values import bucket_values
+from dynedge.ops.list_values import list_values
 from dynedge.ops.sampled_softmax import ScoreBonus
 from dynedge.plan.schedule import NO_ROW, Schedule
 from dynedge.utils.array_type import Array
@@ -43,8 +43,7 @@ class ScoreLists(NamedTuple):
 
     def values(self, values: Tensor, gates: Tensor) -> Tensor:
         """[L]: the score offsets, given the learned value of each bucket, times 1 + the event's gates [n, 2]."""
-        of_buckets = bucket_values(values, self.bucket)
-        return (of_buckets * (1 + gates.to(values.dtype).index_select(0, self.event))).sum(1)
+        return list_values(values, gates, self.start, self.event, self.bucket)
 
     def bonus(self, values: Tensor, gates: Tensor) -> ScoreBonus:
         return ScoreBonus(self.start, self.event, self.item, self.values(values, gates))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from dynedge.ops.gather_matmul import ALLOW_FMA
+from dynedge.ops.gather_matmul import ALLOW_FMA, add_outer
 from dynedge.ops.thread_pool import part_of_range, run_in_parts
 from dynedge.utils.array_type import Array
 from dynedge.utils.numba_compile import compiled
@@ -40,7 +40,7 @@ class _EmbeddingBag(torch.autograd.Function):
         table_grad, weight_grad = np.zeros_like(table), np.empty_like(weight)
         work = len(item) // ENTRIES_PER_ROW
         run_in_parts(_weight_grads, work, *arrays, _array(grad), weight_grad)
-        run_in_parts(_table_grads, work, weight, start, item, _array(grad), table_grad)
+        run_in_parts(_table_grads, work, weight, *_by_item(weight, start, item, len(table)), _array(grad), table_grad)
         return torch.from_numpy(table_grad), torch.from_numpy(weight_grad), None, None
 
 
@@ -51,11 +51,24 @@ def _array(tensor: Tensor) -> Array:
 @compiled(fastmath=ALLOW_FMA)
 def _sum_rows(part: int, parts: int, table: Array, weight: Array, start: Array, item: Array, out: Array) -> None:
     first, last = part_of_range(0, len(out), part, parts)
+    weights, entries, items = weight.reshape(-1, 1), np.empty(len(table), np.int64), np.empty(len(table), np.int64)
     for k in range(first, last):
+        count = _select(weight, start[k], start[k + 1], item, entries, items)
         out[k] = 0
-        for e in range(start[k], start[k + 1]):
-            if weight[e] != 0:  # dropout leaves out half of the entries
-                add_row(out[k], weight[e], table[item[e]])
+        add_outer(out, k, k + 1, weights, -k, entries[:count], table, items[:count])
+
+
+@compiled
+def _select(weight: Array, first: int, last: int, item: Array, entries: Array, items: Array) -> int:
+    """Writes the entries that have a weight, and their items; returns their number.
+
+    Dropout leaves out a random half of the entries, which a branch could not predict.
+    """
+    count = 0
+    for e in range(first, last):
+        entries[count], items[count] = e, item[e]
+        count += weight[e] != 0
+    return count
 
 
 @compiled(fastmath=ALLOW_FMA)
@@ -78,11 +91,30 @@ def _weight_grads(
             out[e] = total
 
 
-@compiled(fastmath=ALLOW_FMA)
-def _table_grads(part: int, parts: int, weight: Array, start: Array, item: Array, grad: Array, out: Array) -> None:
-    """Each part adds to columns of its own, in the order of the entries: the same sums for any number of parts."""
-    first, last = part_of_range(0, out.shape[1], part, parts)
-    for k in range(len(grad)):
+@compiled
+def _by_item(weight: Array, start: Array, item: Array, items: int) -> tuple[Array, Array, Array]:
+    """Entries that have a weight, by item, and their events: item i has the places first[i] to first[i + 1] − 2.
+
+    Place first[i + 1] − 1 is written by entries that have no weight: see `_select`.
+    """
+    first = np.zeros(items + 1, np.int64)
+    for e in range(len(item)):
+        first[item[e] + 1] += weight[e] != 0
+    first[1:] = (first[1:] + 1).cumsum()
+    entries, events, place = np.empty(first[items], np.int64), np.empty(first[items], np.int64), first.copy()
+    for k in range(len(start) - 1):
         for e in range(start[k], start[k + 1]):
-            if weight[e] != 0:
-                add_row(out[item[e], first:last], weight[e], grad[k, first:last])
+            at = place[item[e]]
+            entries[at], events[at] = e, k
+            place[item[e]] += weight[e] != 0
+    return first, entries, events
+
+
+@compiled(fastmath=ALLOW_FMA)
+def _table_grads(
+    part: int, parts: int, weight: Array, first: Array, entries: Array, events: Array, grad: Array, out: Array
+) -> None:
+    weights = weight.reshape(-1, 1)
+    for i in range(len(out) * part // parts, len(out) * (part + 1) // parts):
+        own = slice(first[i], first[i + 1] - 1)
+        add_outer(out, i, i + 1, weights, -i, entries[own], grad, events[own])
