@@ -127,8 +127,8 @@ def print_speed(result: dict[str, Any], first: dict[str, Any]) -> None:
         f"{result['world']:<3} {result['rate']:9,.0f}   {efficiency:10.2f}   {shares}   "
         f"{sent:13.2f}  {predicted:9.2f}   {epoch:8.1f}"
     )
-    for name, values in result["by_process"].items():
-        print(f"    {name} by process: {' '.join(f'{one:.2f}' for one in values)}", flush=True)
+    for name, values in result["details"].items():
+        print(f"    {name}: {' '.join(f'{one:.2f}' for one in values)}", flush=True)
 
 
 def launch(args: argparse.Namespace, world: int) -> dict[str, Any]:
@@ -144,15 +144,21 @@ def launch(args: argparse.Namespace, world: int) -> dict[str, Any]:
 
 
 class TimedStep(SegmentedStep):
-    """Measures the phases of every step; waiting for the slowest process is apart from the exchange itself."""
+    """Measures the phases of every step, and the CPU seconds of each segment's window.
+
+    Waiting for the slowest process is apart from the exchange itself.
+    """
 
     seconds: list[list[float]] = []  # noqa: RUF012
     sent: list[int] = []  # noqa: RUF012
+    by_segment: list[list[float]] = []  # noqa: RUF012
 
     def run(self, batches: list[Any], states: list[State], positions: list[Step | None]) -> tuple[Loss, Tensor]:
         arrived, sent = time.perf_counter(), self.group.bytes_sent
         self._wait()  # for the batches of all processes
         start = time.perf_counter()
+        self.by_segment.append([0.0] * len(positions))
+        self._trained = (k for k, position in enumerate(positions) if position is not None)
         result = super().run(batches, states, positions)
         total, (wait, exchange) = time.perf_counter() - start, self._spent
         compute = self._before_sum - start - self._fetching
@@ -165,6 +171,12 @@ class TimedStep(SegmentedStep):
         start = time.perf_counter()
         super()._fetch_rows(batches, states)
         self._fetching = time.perf_counter() - start
+
+    def _loss(self, batch: Any, state: State, position: Step) -> Loss:
+        start = time.thread_time()
+        loss = super()._loss(batch, state, position)
+        self.by_segment[-1][next(self._trained)] = time.thread_time() - start
+        return loss
 
     def _sum(self, losses: list[Loss | None], gradients: list[dict[str, Tensor]]) -> Tensor:
         self._before_sum = time.perf_counter()
@@ -246,7 +258,9 @@ def train_timed(args: argparse.Namespace) -> None:
         fastest = min(range(1, args.epochs), key=lambda epoch: TimedSegments.epochs[epoch][0])
         fastest = group.gather_json(fastest)[0]
         seconds, cpu, borders = TimedSegments.epochs[fastest]
-        phases = torch.tensor(TimedStep.seconds[fastest * steps : (fastest + 1) * steps]).sum(0).tolist()
+        of_epoch = slice(fastest * steps, (fastest + 1) * steps)
+        phases = torch.tensor(TimedStep.seconds[of_epoch]).sum(0).tolist()
+        by_segment = group.all_gather(torch.tensor(TimedStep.by_segment[of_epoch]).sum(0))
         times = [seconds - sum(phases), *phases, borders]
         by_process = group.all_gather(torch.tensor([*times, cpu], dtype=torch.float64))
         phases = by_process[:, :-1].mean(0)
@@ -258,12 +272,13 @@ def train_timed(args: argparse.Namespace) -> None:
             "window_events": events // args.windows,
             "steps": steps,
             "rate": events / float(phases.sum()),
-            "step_bytes": mean(TimedStep.sent[fastest * steps : (fastest + 1) * steps]),
+            "step_bytes": mean(TimedStep.sent[of_epoch]),
             "predicted": step_bytes(size, own, group.size),
             "epoch_bytes": logger.sent[fastest + 1] - logger.sent[fastest],
-            "by_process": {
-                "seconds of compute": by_process[:, PHASES.index("compute")].tolist(),
-                "CPU seconds of the steps and their batches": by_process[:, -1].tolist(),
+            "details": {
+                "seconds of compute by process": by_process[:, PHASES.index("compute")].tolist(),
+                "CPU seconds of the steps and their batches by process": by_process[:, -1].tolist(),
+                "CPU seconds of compute by segment": by_segment.flatten().tolist(),
             },
             **dict(zip(PHASES, (phases / phases.sum()).tolist(), strict=True)),
         }
