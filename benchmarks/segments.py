@@ -5,7 +5,11 @@
     python benchmarks/segments.py table                      # predictions for up to 1,024 GPUs
 
 `speed` trains `edge` for --epochs epochs on a log like ml-25m, one thread per process, and reports the fastest epoch
-after the first. The traffic that was counted stands beside the prediction of plan/scaling.py. `accuracy` trains for
+after the first, validation left out. With --cores process r runs on the r-th of these cores alone, also the threads
+that prepare its batches; without, one process has those of the whole machine. Shares of the epoch are means over the
+processes: batches (preparing them, as far as a step waits for it), compute, wait (for the slowest process), exchange,
+optimizer, borders (rows and states, exchanged after the last step). The traffic that was counted stands beside the
+prediction of plan/scaling.py. `accuracy` trains for
 the same number of epochs by each setting SxF@R: S segments, windows times F (x8 with 8 segments: as many steps as one
 segment has), learning rates times R; one thread per run, --jobs runs at once. The first setting is the one that the
 others are compared with.
@@ -21,7 +25,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -42,9 +48,11 @@ from dynedge.runs.run_config import build_model, recipe_config, resolve_config
 from dynedge.training import loop
 from dynedge.training.logging import TrainingLogger
 from dynedge.training.segmented_step import SegmentedStep
+from dynedge.training.segments import Segments
 from dynedge.utils.process_group import ProcessGroup, process_group
+from dynedge.utils.tensor_io import Tensors
 
-PHASES = "compute", "wait", "exchange", "optimizer"
+PHASES = "batches", "compute", "wait", "exchange", "optimizer", "borders"
 
 
 def main() -> None:
@@ -56,6 +64,7 @@ def main() -> None:
     speed.add_argument("--segments", type=int, default=8)
     speed.add_argument("--world", default="1,2,4,8", help="Numbers of processes, separated by commas.")
     speed.add_argument("--epochs", type=int, default=3)
+    speed.add_argument("--cores", type=parse_cores, help="Cores of the processes, one each: 0-7 or 0,2,4.")
     speed.add_argument("--on", type=Path, help="A log to train on, instead of a synthetic one.")
     accuracy = commands.add_parser("accuracy")
     accuracy.add_argument("logs", type=Path, nargs="+")
@@ -75,20 +84,29 @@ def main() -> None:
 # ---- speed
 
 
+def parse_cores(text: str) -> list[int]:
+    """The numbers in a list of numbers and ranges, such as 0-3,8."""
+    parts = [[int(end) for end in part.split("-")] for part in text.split(",")]
+    return [core for part in parts for core in range(part[0], part[-1] + 1)]
+
+
 def measure_speed(args: argparse.Namespace) -> None:
     if "RANK" in os.environ:
         train_timed(args)
         return
-    print(f"{describe_machine()}; torch {torch.__version__}, gloo, one thread per process, edge, d = 64, float32")
+    worlds = [int(world) for world in args.world.split(",")]
+    if args.cores and len(args.cores) < max(worlds):
+        sys.exit(f"--cores has {len(args.cores)} cores for {max(worlds)} processes")
+    threads = "one core per process" if args.cores else "one thread per process"
+    print(f"{describe_machine()}; torch {torch.__version__}, gloo, {threads}, edge, d = 64, float32")
     with tempfile.TemporaryDirectory(prefix="segments-") as folder:
         if args.on is None:
             args.on = Path(folder) / "log"
             synthesize("ml-25m-like", args.on, events=int(args.events), quiet=True)
-        worlds = map(int, args.world.split(","))
-        first = launch(args, next(worlds))
+        first = launch(args, worlds[0])
         print_head(first, args.segments)
         print_speed(first, first)
-        for world in worlds:
+        for world in worlds[1:]:
             print_speed(launch(args, world), first)
 
 
@@ -109,8 +127,8 @@ def print_speed(result: dict[str, Any], first: dict[str, Any]) -> None:
         f"{result['world']:<3} {result['rate']:9,.0f}   {efficiency:10.2f}   {shares}   "
         f"{sent:13.2f}  {predicted:9.2f}   {epoch:8.1f}"
     )
-    seconds = " ".join(f"{one:.2f}" for one in result["compute_seconds"])
-    print(f"    seconds of compute by process: {seconds}", flush=True)
+    for name, values in result["details"].items():
+        print(f"    {name}: {' '.join(f'{one:.2f}' for one in values)}", flush=True)
 
 
 def launch(args: argparse.Namespace, world: int) -> dict[str, Any]:
@@ -118,6 +136,7 @@ def launch(args: argparse.Namespace, world: int) -> dict[str, Any]:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}", __file__]
     command += ["speed", "--on", str(args.on), "--windows", str(args.windows), "--segments", str(args.segments)]
     command += ["--epochs", str(args.epochs)]
+    command += ["--cores", ",".join(map(str, args.cores))] if args.cores else []
     environment = os.environ | {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -125,18 +144,25 @@ def launch(args: argparse.Namespace, world: int) -> dict[str, Any]:
 
 
 class TimedStep(SegmentedStep):
-    """Measures the phases of every step; waiting for the slowest process is apart from the exchange itself."""
+    """Measures the phases of every step, and the CPU seconds of each segment's window.
+
+    Waiting for the slowest process is apart from the exchange itself.
+    """
 
     seconds: list[list[float]] = []  # noqa: RUF012
     sent: list[int] = []  # noqa: RUF012
+    by_segment: list[list[float]] = []  # noqa: RUF012
 
     def run(self, batches: list[Any], states: list[State], positions: list[Step | None]) -> tuple[Loss, Tensor]:
-        start, sent = time.perf_counter(), self.group.bytes_sent
-        self._spent = [0.0, 0.0]
+        arrived, sent = time.perf_counter(), self.group.bytes_sent
+        self._wait()  # for the batches of all processes
+        start = time.perf_counter()
+        self.by_segment.append([0.0] * len(positions))
+        self._trained = (k for k, position in enumerate(positions) if position is not None)
         result = super().run(batches, states, positions)
         total, (wait, exchange) = time.perf_counter() - start, self._spent
         compute = self._before_sum - start - self._fetching
-        exchange += self._fetching
+        exchange, wait, total = exchange + self._fetching, wait + start - arrived, total + start - arrived
         self.seconds.append([compute, wait, exchange, total - compute - wait - exchange])
         self.sent.append(self.group.bytes_sent - sent)
         return result
@@ -146,14 +172,53 @@ class TimedStep(SegmentedStep):
         super()._fetch_rows(batches, states)
         self._fetching = time.perf_counter() - start
 
+    def _loss(self, batch: Any, state: State, position: Step) -> Loss:
+        start = time.thread_time()
+        loss = super()._loss(batch, state, position)
+        self.by_segment[-1][next(self._trained)] = time.thread_time() - start
+        return loss
+
     def _sum(self, losses: list[Loss | None], gradients: list[dict[str, Tensor]]) -> Tensor:
         self._before_sum = time.perf_counter()
-        if self.group.size > 1:
-            torch.distributed.barrier()
+        self._wait()
         waited = time.perf_counter()
         numbers = super()._sum(losses, gradients)
         self._spent = [waited - self._before_sum, time.perf_counter() - waited]
         return numbers
+
+    def _wait(self) -> None:
+        if self.group.size > 1:
+            torch.distributed.barrier()
+
+
+class TimedSegments(Segments):
+    """Measures each epoch: seconds and CPU seconds until the last step has ended, and seconds of what follows."""
+
+    epochs: list[list[float]] = []  # noqa: RUF012
+
+    def batches(self, first: int) -> Iterator[list[Any]]:
+        self.epochs.append([-time.perf_counter(), -time.process_time(), 0.0])
+        yield from super().batches(first)
+
+    def share_rows(self, *others: Tensors) -> None:
+        self.epochs[-1][0] += time.perf_counter()
+        self.epochs[-1][1] += time.process_time()
+        with self._at_border():
+            super().share_rows(*others)
+
+    def end_state(self) -> State:
+        with self._at_border():
+            return super().end_state()
+
+    def next_epoch(self) -> None:
+        with self._at_border():
+            super().next_epoch()
+
+    @contextmanager
+    def _at_border(self) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self.epochs[-1][2] += time.perf_counter() - start
 
 
 class EpochLogger(TrainingLogger):
@@ -169,6 +234,8 @@ class EpochLogger(TrainingLogger):
 
 def train_timed(args: argparse.Namespace) -> None:
     torch.set_num_threads(1)
+    if args.cores:
+        os.sched_setaffinity(0, {args.cores[int(os.environ["RANK"])]})
     settings = {
         "training.segments": args.segments,
         "training.epochs": args.epochs,
@@ -184,14 +251,19 @@ def train_timed(args: argparse.Namespace) -> None:
             config = set_key(config, key, value)
         config = resolve_config(config, log)
         model = build_model(config, log)
-        loop.SegmentedStep = TimedStep  # type: ignore[misc]
+        loop.SegmentedStep, loop.Segments = TimedStep, TimedSegments  # type: ignore[misc]
         logger = EpochLogger(group)
         history = loop.fit(model, log, config.training, logger=logger, group=group).history
         steps = len(TimedStep.seconds) // args.epochs
-        fastest = min(range(1, args.epochs), key=lambda epoch: history[epoch]["seconds"])
-        phases = torch.tensor(TimedStep.seconds[fastest * steps : (fastest + 1) * steps]).sum(0)
-        by_process = group.all_gather(phases)
-        phases = by_process.mean(0) / history[fastest]["seconds"]
+        fastest = min(range(1, args.epochs), key=lambda epoch: TimedSegments.epochs[epoch][0])
+        fastest = group.gather_json(fastest)[0]
+        seconds, cpu, borders = TimedSegments.epochs[fastest]
+        of_epoch = slice(fastest * steps, (fastest + 1) * steps)
+        phases = torch.tensor(TimedStep.seconds[of_epoch]).sum(0).tolist()
+        by_segment = group.all_gather(torch.tensor(TimedStep.by_segment[of_epoch]).sum(0))
+        times = [seconds - sum(phases), *phases, borders]
+        by_process = group.all_gather(torch.tensor([*times, cpu], dtype=torch.float64))
+        phases = by_process[:, :-1].mean(0)
         size = model_size(model.recurrence.plan, config.model.recurrence)  # type: ignore[union-attr]
         own, events = args.segments // group.size, history[fastest]["events"]
         result = {
@@ -199,12 +271,16 @@ def train_timed(args: argparse.Namespace) -> None:
             "events": events,
             "window_events": events // args.windows,
             "steps": steps,
-            "rate": events / history[fastest]["seconds"],
-            "step_bytes": mean(TimedStep.sent[fastest * steps : (fastest + 1) * steps]),
+            "rate": events / float(phases.sum()),
+            "step_bytes": mean(TimedStep.sent[of_epoch]),
             "predicted": step_bytes(size, own, group.size),
             "epoch_bytes": logger.sent[fastest + 1] - logger.sent[fastest],
-            "compute_seconds": by_process[:, 0].tolist(),
-            **dict(zip(PHASES, phases.tolist(), strict=True)),
+            "details": {
+                "seconds of compute by process": by_process[:, PHASES.index("compute")].tolist(),
+                "CPU seconds of the steps and their batches by process": by_process[:, -1].tolist(),
+                "CPU seconds of compute by segment": by_segment.flatten().tolist(),
+            },
+            **dict(zip(PHASES, (phases / phases.sum()).tolist(), strict=True)),
         }
         if group.is_first:
             print(json.dumps(result), flush=True)

@@ -35,6 +35,7 @@ from dynedge.ops import (
     decayed_counts,
     gather_linear,
     list_log_sum,
+    list_values,
     read_states,
     rows_before,
     squared_gap,
@@ -134,6 +135,7 @@ def main() -> None:
     ):
         module = import_module(f"{package.__name__}.triton")
         getattr(package, table)["cpu"] = getattr(module, function)
+    list_values.BY_DEVICE.clear()  # as on a GPU
     item_ranks.count(torch.zeros(5, 500), torch.zeros(5, dtype=torch.int64))
     log = make_log()
     for name, config in CONFIGS.items():

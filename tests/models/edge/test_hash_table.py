@@ -75,7 +75,7 @@ def test_undo_restores_every_tensor():
 
 def test_undo_of_repeat_lists_also_where_the_table_grows():
     log = make_log(events=2600, users=60, items=3000)
-    state, device = repeat_bonus.empty_lists(), torch.device("cpu")
+    state = repeat_bonus.empty_lists()
     capacity, grown = len(state["user_items.entries"]), 0
     for k in range(len(log)):
         window, before = Window(log, range(k, k + 1)), state.clone()
@@ -85,11 +85,11 @@ def test_undo_of_repeat_lists_also_where_the_table_grows():
         repeat_bonus.count_events(window, state)
         undo()
         assert all(torch.equal(state[name], tensor) for name, tensor in reserved.items()), k
-        repeat_bonus.lists_before_events(window, state, device)
+        repeat_bonus.lists_before_events(window, state)
     assert grown
     assert len(state["user_items.entries"]) > capacity
     plain = repeat_bonus.empty_lists()
     repeat_bonus.count_events(Window(log, range(len(log))), plain)
     users, times = torch.arange(log.num_users), torch.full((log.num_users,), 1e4, dtype=torch.float64)
-    lists = [repeat_bonus.lists_now(users, times, one, device) for one in (state, plain)]
+    lists = [repeat_bonus.lists_now(users, times, one) for one in (state, plain)]
     assert all(torch.equal(one, other) for one, other in zip(*lists, strict=True))

@@ -22,11 +22,11 @@ from dynedge.ops import (
     embedding_bag,
     gather_linear,
     list_log_sum,
+    list_values,
     read_states,
     rows_before,
     squared_gap,
 )
-from dynedge.ops.embedding_bag import reference
 from dynedge.training.optimizer import Adam
 
 pytestmark = pytest.mark.slow
@@ -128,7 +128,8 @@ def test_losses_gradients_and_states_equal_those_on_the_cpu(name: str, monkeypat
     ):
         triton = __import__(f"{package.__name__}.triton", fromlist=[function])
         monkeypatch.setitem(getattr(package, table), "cpu", getattr(triton, function))
-    monkeypatch.setitem(embedding_bag.BY_DEVICE, "cpu", reference.embedding_bag)  # as on a GPU
+    for package, function in ((embedding_bag, "embedding_bag"), (list_values, "list_values")):  # as on a GPU
+        monkeypatch.setitem(package.BY_DEVICE, "cpu", getattr(package.reference, function))
     result = train_two_windows(make_model(name, log), log, True)
     assert result[0] == pytest.approx(expected[0], rel=1e-4)
     for tensors, expected_tensors in zip(result[1:], expected[1:], strict=True):

@@ -1,5 +1,8 @@
 """Score lists: drawn entries and their weights, candidates found in lists; lists do not depend on the windows."""
 
+import itertools
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -67,6 +70,19 @@ def test_lists_are_the_users_items_and_those_that_followed_the_last_one():
             followers.setdefault(last[user], []).append(item)
         seen.setdefault(user, []).append(item)
         last[user] = item
+
+
+def test_buckets_are_logarithmic():
+    """Against the formulas, of which the kernels read tables."""
+    seconds = [0.0, 0.5, 8.9, 9.0, 99.5, 12345.0, 999_998.0, 999_999.0, 1e9]
+    for age, count, time in itertools.product([0, 1, 2, 9, 79, 159, 160, 161, 5000], [1, 3, 4, 9], seconds):
+        ages = min(int(1.5 * math.log2(age + 1)), 11), min(1 + int(math.log10(1 + time)), 7) if time else 0
+        assert repeat_bonus._bucket(age, count, time) == (ages[0] * 4 + min(count, 4) - 1) * 8 + ages[1]
+    cases = itertools.product(range(4), [0, 1, 6, 7, 127], [1, 2, 3, 16, 17, 128], [1, 7, 128])
+    for kind, age, times, length in cases:
+        octave, fullness = min(int(math.log2(age + 1)), 7), min(int(math.log2(length)), 7)
+        often = min(math.ceil(math.log2(times)), 5)
+        assert successors._bucket(kind, age, times, length) == ((kind * 8 + octave) * 6 + often) * 8 + fullness
 
 
 @pytest.mark.parametrize("sources", SOURCES)

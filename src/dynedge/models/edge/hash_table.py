@@ -79,7 +79,10 @@ def _is_consistent(table: CountTable, items: int) -> bool:
     """Whether entries are in range, lists of entries end, and the slots are those of these rows and entries."""
     rows, entries = table.used[0], table.used[1]
     for row in range(rows):
-        if table.rows[row, HEAD] >= entries or table.rows[row, CLOCK] > MAX_CLOCK:
+        head = table.rows[row, HEAD]
+        if head >= entries or table.rows[row, CLOCK] > MAX_CLOCK:
+            return False
+        if head != NONE and table.entries[head, ROW] != row:
             return False
     for entry in range(entries):
         of_item = table.entries[entry]
@@ -91,6 +94,12 @@ def _is_consistent(table: CountTable, items: int) -> bool:
         if not 0 <= of_item[ENTRY_CLOCK] <= table.rows[row, CLOCK]:
             return False
         if following != NONE and table.entries[following, ROW] != row:
+            return False
+    for row in range(rows):
+        length, entry = 0, table.rows[row, HEAD]
+        while entry != NONE:
+            length, entry = length + 1, table.entries[entry, NEXT]
+        if length != table.rows[row, LENGTH]:
             return False
     row_slots, entry_slots = np.full_like(table.row_slots, NONE), np.full_like(table.entry_slots, NONE)
     for row in range(rows):

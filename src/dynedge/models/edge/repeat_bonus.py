@@ -26,6 +26,7 @@ from dynedge.models.edge.hash_table import (
     ENTRY_CLOCK,
     HEAD,
     ITEM,
+    LENGTH,
     NEXT,
     NONE,
     CountTable,
@@ -35,7 +36,6 @@ from dynedge.models.edge.hash_table import (
 from dynedge.models.edge.undo import restore_rows, save_rows
 from dynedge.ops.embedding_bag.cpu import add_row
 from dynedge.ops.gather_matmul import ALLOW_FMA
-from dynedge.ops.sampled_softmax import ScoreBonus
 from dynedge.utils.array_type import Array
 from dynedge.utils.numba_compile import compiled
 
@@ -46,19 +46,18 @@ EVENT_AGES, COUNTS, TIME_AGES = (
     8,
 )  # steps of 2/3 octave in the user's events; 1 to 4 or more; decades of seconds
 BUCKETS = EVENT_AGES * COUNTS * TIME_AGES
+EVENT_AGE = np.minimum(1.5 * np.log2(np.arange(1, 163)), EVENT_AGES - 1).astype(
+    np.int32
+)  # by events ago; then the same
+DECADES = 10.0 ** np.arange(1, TIME_AGES - 1)  # where the time ages from 2 on start
 
 
 class RepeatLists(NamedTuple):
     """The items that the user of each event has interacted with; event k has start[k] to start[k + 1] - 1."""
 
     start: Tensor  # int64[n + 1]
-    event: Tensor  # int64[L]
-    item: Tensor  # int64[L]
-    bucket: Tensor  # int64[L]
-
-    def bonus(self, values: Tensor) -> ScoreBonus:
-        """Returns the score offsets, given the learned value of each bucket."""
-        return ScoreBonus(self.start, self.event, self.item, values[self.bucket])
+    item: Tensor  # int32[L]
+    bucket: Tensor  # int32[L]
 
 
 def empty_lists() -> State:
@@ -71,15 +70,15 @@ def check(state: State, users: int, items: int) -> None:
     hash_table.check(state, TABLE, users, items)
 
 
-def lists_before_events(window: Window, state: State, device: torch.device) -> RepeatLists:
+def lists_before_events(window: Window, state: State) -> RepeatLists:
     """Returns the lists as they are before each event of the window, and counts its events in the state."""
     hash_table.reserve(state, TABLE, len(window))
-    return _lists(window.user, window.item, window.time, state, device)
+    return _lists(window.user, window.item, window.time, state)
 
 
-def lists_now(users: Tensor, times: Tensor, state: State, device: torch.device) -> RepeatLists:
+def lists_now(users: Tensor, times: Tensor, state: State) -> RepeatLists:
     """Returns the current lists of these users; the state stays as it is."""
-    return _lists(users.int().cpu().numpy(), np.zeros(0, np.int32), times.double().cpu().numpy(), state, device)
+    return _lists(users.int().cpu().numpy(), np.zeros(0, np.int32), times.double().cpu().numpy(), state)
 
 
 def count_events(window: Window, state: State) -> None:
@@ -96,10 +95,9 @@ def save_for_undo(window: Window, state: State) -> Callable[[], None]:
     return lambda: restore_rows(table, saved)
 
 
-def _lists(user: Array, item: Array, time: Array, state: State, device: torch.device) -> RepeatLists:
-    start, items, bucket = _list_and_count(hash_table.view_of(state, TABLE), user, item, time)
-    event = np.repeat(np.arange(len(user)), np.diff(start))
-    return RepeatLists(*(torch.from_numpy(part).to(device) for part in (start, event, items, bucket)))
+def _lists(user: Array, item: Array, time: Array, state: State) -> RepeatLists:
+    lists = _list_and_count(hash_table.view_of(state, TABLE), user, item, time)
+    return RepeatLists(*map(torch.from_numpy, lists))
 
 
 @compiled
@@ -112,25 +110,31 @@ def _count_events(table: CountTable, user: Array, item: Array, time: Array) -> N
 def _list_and_count(table: CountTable, user: Array, item: Array, time: Array) -> tuple[Array, Array, Array]:
     """Returns (start, item, bucket) of RepeatLists; counts the events too, unless `item` is empty."""
     start = np.zeros(len(user) + 1, np.int64)
-    items, bucket, size = np.empty(1024, np.int64), np.empty(1024, np.int64), 0
+    items, bucket, size = np.empty(1024, np.int32), np.empty(1024, np.int32), 0
     for k in range(len(user)):
         row = find_row(table, user[k])
-        entry = table.rows[row, HEAD] if row != NONE else NONE
-        while entry != NONE:
-            if size == len(items):
-                items = np.concatenate((items, np.empty_like(items)))
-                bucket = np.concatenate((bucket, np.empty_like(bucket)))
-            of_item = table.entries[entry]
-            age = table.rows[row, CLOCK] - of_item[ENTRY_CLOCK]
-            count = of_item[COUNT]
-            items[size] = of_item[ITEM]
-            bucket[size] = _bucket(age, count, time[k] - table.entry_times[entry])
-            size += 1
-            entry = of_item[NEXT]
+        length = table.rows[row, LENGTH] if row != NONE else 0
+        while size + length > len(items):
+            items = np.concatenate((items, np.empty_like(items)))
+            bucket = np.concatenate((bucket, np.empty_like(bucket)))
+        if length:
+            _list_row(table, row, time[k], items[size:], bucket[size:])
+        size += length
         start[k + 1] = size
         if len(item):
             add_count(table, user[k], item[k], time[k])
-    return start, items[:size].copy(), bucket[:size].copy()
+    return start, items[:size], bucket[:size]
+
+
+@compiled
+def _list_row(table: CountTable, row: int, time: float, items: Array, bucket: Array) -> None:
+    """Writes the items of a row and their buckets."""
+    entries, times, clock = table.entries, table.entry_times, table.rows[row, CLOCK]
+    entry, size = table.rows[row, HEAD], 0
+    while entry != NONE:
+        items[size] = entries[entry, ITEM]
+        bucket[size] = _bucket(clock - entries[entry, ENTRY_CLOCK], entries[entry, COUNT], time - times[entry])
+        entry, size = entries[entry, NEXT], size + 1
 
 
 @compiled
@@ -159,6 +163,7 @@ def add_profile(table: CountTable, user: int, time: float, weights: Array, vecto
 
 @compiled
 def _bucket(age: int, count: int, seconds: float) -> int:
-    event_age = min(int(1.5 * np.log2(age + 1.0)), EVENT_AGES - 1)
-    time_age = 0 if seconds <= 0 else min(1 + int(np.log10(1.0 + seconds)), TIME_AGES - 1)
+    event_age, time_age = EVENT_AGE[min(age, len(EVENT_AGE) - 1)], int(seconds > 0)
+    for decade in DECADES:
+        time_age += 1.0 + seconds >= decade
     return (event_age * COUNTS + min(count, COUNTS) - 1) * TIME_AGES + time_age

@@ -21,7 +21,7 @@ from dynedge.models.base import State
 from dynedge.models.edge import repeat_bonus, successors
 from dynedge.models.edge.repeat_bonus import RepeatLists
 from dynedge.models.growable import grown
-from dynedge.ops.bucket_values import bucket_values
+from dynedge.ops.list_values import list_values
 from dynedge.ops.sampled_softmax import ScoreBonus
 from dynedge.plan.schedule import NO_ROW, Schedule
 from dynedge.utils.array_type import Array
@@ -31,7 +31,6 @@ FIRST_SUCCESSOR = repeat_bonus.BUCKETS
 GATES = 2  # one for each source
 NONE = FIRST_SUCCESSOR + successors.BUCKETS  # bucket of an item that a source does not list
 LISTED = 64  # listed items that an event has as candidates, where negatives are sampled
-CPU = torch.device("cpu")
 
 
 class ScoreLists(NamedTuple):
@@ -44,8 +43,7 @@ class ScoreLists(NamedTuple):
 
     def values(self, values: Tensor, gates: Tensor) -> Tensor:
         """[L]: the score offsets, given the learned value of each bucket, times 1 + the event's gates [n, 2]."""
-        of_buckets = bucket_values(values, self.bucket)
-        return (of_buckets * (1 + gates.to(values.dtype).index_select(0, self.event))).sum(1)
+        return list_values(values, gates, self.start, self.event, self.bucket)
 
     def bonus(self, values: Tensor, gates: Tensor) -> ScoreBonus:
         return ScoreBonus(self.start, self.event, self.item, self.values(values, gates))
@@ -131,15 +129,15 @@ class ListSources:
     def before_events(self, window: Window, state: State) -> ScoreLists:
         """The lists as they are before each event of the window, on the host; counts its events in the state."""
         n = len(window)
-        repeats = repeat_bonus.lists_before_events(window, state, CPU) if self.repeats else _no_lists(n)
-        following = successors.lists_before_events(window, state, CPU) if self.successors else _no_lists(n)
+        repeats = repeat_bonus.lists_before_events(window, state) if self.repeats else _no_lists(n)
+        following = successors.lists_before_events(window, state) if self.successors else _no_lists(n)
         return _merged(repeats, following)
 
     def now(self, users: Tensor, times: Tensor, state: State) -> ScoreLists:
         """The current lists of these users, on the host; the state stays as it is."""
         n = len(users)
-        repeats = repeat_bonus.lists_now(users, times, state, CPU) if self.repeats else _no_lists(n)
-        following = successors.lists_now(users, state, CPU) if self.successors else _no_lists(n)
+        repeats = repeat_bonus.lists_now(users, times, state) if self.repeats else _no_lists(n)
+        following = successors.lists_now(users, state) if self.successors else _no_lists(n)
         return _merged(repeats, following)
 
     def count_events(self, window: Window, state: State) -> None:
@@ -162,16 +160,12 @@ class ListSources:
 
 
 def _no_lists(events: int) -> RepeatLists:
-    empty = torch.zeros(0, dtype=torch.int64)
-    return RepeatLists(torch.zeros(events + 1, dtype=torch.int64), empty, empty, empty)
+    empty = torch.zeros(0, dtype=torch.int32)
+    return RepeatLists(torch.zeros(events + 1, dtype=torch.int64), empty, empty)
 
 
 def _merged(repeats: RepeatLists, following: RepeatLists) -> ScoreLists:
-    arrays = [part.numpy() for lists in (repeats, following) for part in (lists.start, lists.item, lists.bucket)]
-    num_items = 1 + int(torch.cat([repeats.item, following.item, torch.zeros(1, dtype=torch.int64)]).max())
-    start, item, bucket = _merge(*arrays, num_items)
-    event = np.repeat(np.arange(len(start) - 1), np.diff(start))
-    return ScoreLists(*(torch.from_numpy(part) for part in (start, event, item, bucket)))
+    return ScoreLists(*map(torch.from_numpy, _merge(*(part.numpy() for part in (*repeats, *following)))))
 
 
 @compiled
@@ -223,23 +217,31 @@ def _thin(start: Array, item: Array, true: Array, first: int, most: int) -> tupl
 
 @compiled
 def _merge(
-    start: Array, item: Array, bucket: Array, start_2: Array, item_2: Array, bucket_2: Array, num_items: int
-) -> tuple[Array, Array, Array]:
-    """(start, item, bucket) of ScoreLists."""
-    merged_start = np.zeros(len(start), np.int64)
-    items = np.empty(len(item) + len(item_2), np.int64)
-    buckets = np.full((len(items), 2), NONE, np.int64)
-    place, size = np.full(num_items, -1, np.int64), 0
+    start: Array, item: Array, bucket: Array, start_2: Array, item_2: Array, bucket_2: Array
+) -> tuple[Array, Array, Array, Array]:
+    """(start, event, item, bucket) of ScoreLists."""
+    merged_start, most = np.zeros(len(start), np.int64), len(item) + len(item_2)
+    events, items, buckets = np.empty(most, np.int64), np.empty(most, np.int64), np.empty((most, 2), np.int64)
+    place, size = np.full(1 + max(_largest(item), _largest(item_2)), -1, np.int64), 0
     for k in range(len(start) - 1):
         first = size
         for j in range(start[k], start[k + 1]):
-            items[size], buckets[size, 0], place[item[j]] = item[j], bucket[j], size
+            items[size], buckets[size, 0], buckets[size, 1], place[item[j]] = item[j], bucket[j], NONE, size
             size += 1
         for j in range(start_2[k], start_2[k + 1]):
             at = place[item_2[j]]
             if at < first:
-                at, items[size] = size, item_2[j]
+                at, items[size], buckets[size, 0] = size, item_2[j], NONE
                 size += 1
             buckets[at, 1] = FIRST_SUCCESSOR + bucket_2[j]
+        events[first:size] = k
         merged_start[k + 1] = size
-    return merged_start, items[:size].copy(), buckets[:size].copy()
+    return merged_start, events[:size], items[:size], buckets[:size]
+
+
+@compiled
+def _largest(numbers: Array) -> int:
+    largest = 0
+    for number in numbers:
+        largest = max(largest, number)
+    return largest

@@ -32,6 +32,7 @@ AGES, COUNTS, LENGTHS = 8, 6, 8  # octaves of the position; 1, 2, 3–4, … 17 
 KINDS = 4  # 1: the user's own next item; 2: after the same two items
 BUCKETS = KINDS * AGES * COUNTS * LENGTHS
 ITEM, USER, BEFORE = 0, 1, 2  # columns of a ring buffer: the next item, its user, and the item before the two
+OCTAVE = np.log2(np.arange(2 * LENGTH).clip(1)).astype(np.int32)  # ⌊log2⌋ of numbers from 1 on
 
 
 def empty_lists(users: int, items: int) -> State:
@@ -69,14 +70,14 @@ def start_values(items: int) -> Tensor:
     return torch.log1p(items * share / 20).float()
 
 
-def lists_before_events(window: Window, state: State, device: torch.device) -> RepeatLists:
+def lists_before_events(window: Window, state: State) -> RepeatLists:
     """The lists as they are before each event of the window; counts its events in the state."""
-    return _lists(window.user, window.item, state, device)
+    return _lists(window.user, window.item, state)
 
 
-def lists_now(users: Tensor, state: State, device: torch.device) -> RepeatLists:
+def lists_now(users: Tensor, state: State) -> RepeatLists:
     """The current lists of these users; the state stays as it is."""
-    return _lists(users.int().cpu().numpy(), np.zeros(0, np.int32), state, device)
+    return _lists(users.int().cpu().numpy(), np.zeros(0, np.int32), state)
 
 
 def count_events(window: Window, state: State) -> None:
@@ -102,10 +103,8 @@ def _arrays(state: State) -> tuple[Array, Array, Array]:
     return state[ITEMS].numpy(), state[COUNT].numpy(), state[LAST].numpy()
 
 
-def _lists(user: Array, item: Array, state: State, device: torch.device) -> RepeatLists:
-    start, items, bucket = _list_and_count(*_arrays(state), user, item)
-    event = np.repeat(np.arange(len(user)), np.diff(start))
-    return RepeatLists(*(torch.from_numpy(part).to(device) for part in (start, event, items, bucket)))
+def _lists(user: Array, item: Array, state: State) -> RepeatLists:
+    return RepeatLists(*map(torch.from_numpy, _list_and_count(*_arrays(state), user, item)))
 
 
 @compiled
@@ -128,7 +127,7 @@ def _append(ring: Array, count: Array, last: Array, user: int, item: int) -> Non
 def _list_and_count(ring: Array, count: Array, last: Array, user: Array, item: Array) -> tuple[Array, Array, Array]:
     """(start, item, bucket) of RepeatLists; counts the events too, unless `item` is empty."""
     start = np.zeros(len(user) + 1, np.int64)
-    items, bucket, size = np.empty(1024, np.int64), np.empty(1024, np.int64), 0
+    items, bucket, size = np.empty(1024, np.int32), np.empty(1024, np.int32), 0
     place = np.full(len(ring), NONE, np.int64)  # of an item in the list
     times, age, kind = np.zeros(LENGTH, np.int64), np.zeros(LENGTH, np.int64), np.zeros(LENGTH, np.int64)
     for k in range(len(user)):
@@ -139,22 +138,23 @@ def _list_and_count(ring: Array, count: Array, last: Array, user: Array, item: A
                 bucket = np.concatenate((bucket, np.empty_like(bucket)))
             length = min(count[before], LENGTH)
             for j in range(length):
-                entry = ring[before, (count[before] - 1 - j) % LENGTH]
-                following = entry[ITEM]
+                entry = (count[before] - 1 - j) % LENGTH
+                following = ring[before, entry, ITEM]
                 if place[following] == NONE:
                     place[following], items[size] = size - first, following
                     times[size - first], age[size - first], kind[size - first] = 0, j, 0
                     size += 1
                 at = place[following]
                 times[at] += 1
-                kind[at] |= (entry[USER] == user[k]) | (2 * (second != NONE and entry[BEFORE] == second))
+                after_both = second != NONE and ring[before, entry, BEFORE] == second
+                kind[at] |= (ring[before, entry, USER] == user[k]) | (2 * after_both)
             for j in range(first, size):
                 bucket[j] = _bucket(kind[j - first], age[j - first], times[j - first], length)
                 place[items[j]] = NONE
         start[k + 1] = size
         if len(item):
             _append(ring, count, last, user[k], item[k])
-    return start, items[:size].copy(), bucket[:size].copy()
+    return start, items[:size], bucket[:size]
 
 
 @compiled
@@ -182,6 +182,6 @@ def add_bonus(
 
 @compiled
 def _bucket(kind: int, age: int, times: int, length: int) -> int:
-    octave, fullness = min(int(np.log2(age + 1.0)), AGES - 1), min(int(np.log2(length)), LENGTHS - 1)
-    often = min(int(np.ceil(np.log2(times))), COUNTS - 1)
+    octave, fullness = min(OCTAVE[age + 1], AGES - 1), min(OCTAVE[length], LENGTHS - 1)
+    often = min(OCTAVE[2 * times - 1], COUNTS - 1)
     return ((kind * AGES + octave) * COUNTS + often) * LENGTHS + fullness

@@ -20,7 +20,6 @@ from dynedge.models.edge.config import RecurrenceConfig
 from dynedge.models.edge.repeat_bonus import BUCKETS
 from dynedge.models.edge.score_lists import ScoreLists
 from dynedge.models.growable import grown
-from dynedge.ops.bucket_values import bucket_values
 from dynedge.ops.embedding_bag import embedding_bag
 
 
@@ -44,6 +43,9 @@ class UserProfile(nn.Module):
 
     def forward(self, lists: ScoreLists) -> Tensor:
         """[n, d]"""
-        bucket = lists.bucket[:, 0].clamp(max=BUCKETS)  # where only the successors list an item: of value 0
-        weight = F.dropout(bucket_values(self.weight, bucket), self.dropout, self.training)
-        return embedding_bag(self.items, weight, lists.start, lists.event, lists.item)
+        dropping = self.training and self.dropout > 0
+        noise = F.dropout(self.items.new_ones(len(lists.item)), self.dropout) if dropping else None
+        bucket = lists.bucket[
+            :, 0
+        ]  # beyond those of the weights, and so of value 0, where only successors are listed
+        return embedding_bag(self.items, self.weight, bucket, noise, lists.start, lists.event, lists.item)
