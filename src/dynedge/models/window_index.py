@@ -53,6 +53,8 @@ class WindowIndex:
     begin: Tensor  # [B]: the users whose last item is in the state
     last_place: Tensor  # [n]: position of the user's last item in `items`, or M + position of the user in `begin`
     place: Tensor  # [W]: 2 · position of the event's features (`item_place` if by item, else the event) + side
+    own_place: tuple[Tensor, Tensor]  # [W]: 2 · event + side if the level kernels have inputs of each event, in the
+    # order of the written rows and with all users' rows before all items'
     past: tuple[Tensor, Tensor]  # [n]: previous event of the same user and item in the window; below 0: none
     last: tuple[LastEvents, LastEvents]
     lists: ScoreLists | ListedCandidates | None  # for training: the items whose scores get a bonus
@@ -91,6 +93,7 @@ def index_window(
     like: Tensor,
     *,
     by_item: bool = False,
+    own_inputs: bool = False,
     triton: bool = False,
     with_past: bool = True,
     number: int = -1,
@@ -100,14 +103,20 @@ def index_window(
     """Indexes a window for computing on the device of `like`.
 
     `past` int32[n, 2]: the previous event of the same user and of the same item, active or not; below 0: none.
-    `by_item`: an event's features are those of its item alone, so that they are computed once per item.
+    `by_item`: an event's features are those of its item alone, so that they are computed once per item, but for
+    `own_inputs`: a few numbers of each event and side, which Triton's kernels add by themselves.
     `triton`: for the Triton kernels, where they run on that device; else for plain torch. These keep users, times
     and previous events only `with_past`, for models that read them: they are a quarter of a window's bytes.
     """
     triton = triton and uses_triton(like)
-    arrays = _arrays(window, schedule, past, by_item)
+    arrays = _arrays(window, schedule, past, by_item and (triton or not own_inputs))
+    arrays |= dict.fromkeys(("own_place_0", "own_place_1"), arrays["place"][:0])
     if triton:
         arrays |= device_arrays(schedule)
+        if by_item and own_inputs:
+            own_place = _feature_places(arrays["item_place"], schedule.event, schedule.blocks, False)
+            sides = [own_place[own_place % 2 == side] for side in (0, 1)]
+            arrays |= {"own_place_0": own_place, "own_place_1": np.concatenate(sides)}
         if not with_past:
             arrays |= {name: arrays[name][:0] for name in ("user", "time", "past_0", "past_1")}
     tensors = to_device(arrays, like.device, packed=triton)
@@ -128,6 +137,7 @@ def index_window(
         reads=pair("reads"),
         exits=pair("exits"),
         past=pair("past"),
+        own_place=pair("own_place"),
         last=(LastEvents(entities[0], times[0], items[0]), LastEvents(entities[1], times[1], items[1])),
         lists=lists,
         **tensors,

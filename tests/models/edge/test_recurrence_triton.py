@@ -52,6 +52,15 @@ CONFIGS = {
     "edge": {"depth": 4},
     "edge, no ids": {"depth": 4, "candidate_id_up_to": 0},
     "edge, sampled": {"full_softmax_up_to": 0, "negatives": 6, "active_items": 12, "depth": 5},
+    "edge, no event features": {"event_features": False, "active_items": 12, "depth": 3},
+    "edge, sampled, no event features": {
+        "event_features": False,
+        "full_softmax_up_to": 0,
+        "candidate_id_up_to": 0,
+        "negatives": 6,
+        "active_users": 12,
+        "depth": 5,
+    },
     "edge, shared": {"candidate_id_up_to": 0, "full_softmax_up_to": 0, "negatives": 6, "windows": 1},
 }
 

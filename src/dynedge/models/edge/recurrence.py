@@ -332,7 +332,8 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
             schedule,
             past,
             self.xi,
-            by_item=self.event is None and self.users is None and not self.config.time_gaps,
+            by_item=self.event is None and self.users is None,
+            own_inputs=self.config.time_gaps,
             with_past=self.users is not None or self.config.time_gaps or self.config.copy_path,
             triton=True,
             number=number,
@@ -437,9 +438,9 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
         if self.event is not None:
             features = index.features.to(self.xi)
             own.append((gather_linear([(features, None)], self.event.weight, self.event.bias), None))
-        by_item = not own and not gaps
+        by_item = not own and (not gaps or len(index.own_place[0]) > 0)
         shared = [(of_window.to(self.xi), place) if by_item else (items, index.item_place), *own]
-        arena = self.gru(self._roots(index, phi, state), shared, gaps, index.schedule, index.place)
+        arena = self.gru(self._roots(index, phi, state), shared, gaps, index.schedule, index.place, index.own_place)
         return Evolved(arena, phi, items, users, gaps)
 
     def forward_window(self, index: WindowIndex, state: State) -> Forward:
