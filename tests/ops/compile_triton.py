@@ -38,6 +38,7 @@ from dynedge.ops import (
     read_states,
     rows_before,
     squared_gap,
+    time_gaps,
 )
 from dynedge.ops.item_ranks import triton as item_ranks
 from dynedge.training.optimizer import Adam
@@ -123,6 +124,7 @@ def main() -> None:
         (bucket_values, "BY_DEVICE", "bucket_values"),
         (rows_before, "BY_DEVICE", "rows_before"),
         (squared_gap, "BY_DEVICE", "squared_gap"),
+        (time_gaps, "BY_DEVICE", "time_gaps"),
         (candidate_scores, "BY_DEVICE", "candidate_scores"),
         (decayed_counts, "BY_DEVICE", "decayed_counts"),
         (list_log_sum, "BY_DEVICE", "list_log_sum"),

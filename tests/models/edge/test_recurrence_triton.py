@@ -25,6 +25,7 @@ from dynedge.ops import (
     read_states,
     rows_before,
     squared_gap,
+    time_gaps,
 )
 from dynedge.ops.embedding_bag import reference
 from dynedge.training.optimizer import Adam
@@ -127,6 +128,7 @@ def test_losses_gradients_and_states_equal_those_on_the_cpu(name: str, monkeypat
         (bucket_values, "BY_DEVICE", "bucket_values"),
         (rows_before, "BY_DEVICE", "rows_before"),
         (squared_gap, "BY_DEVICE", "squared_gap"),
+        (time_gaps, "BY_DEVICE", "time_gaps"),
         (decayed_counts, "BY_DEVICE", "decayed_counts"),
         (list_log_sum, "BY_DEVICE", "list_log_sum"),
         (adam, "ROWS_BY_DEVICE", "row_step"),

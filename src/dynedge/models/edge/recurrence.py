@@ -26,7 +26,7 @@ from dynedge.errors import UsageError
 from dynedge.models.base import LogShape, Loss, State, Step, Tensors, check_finite, loggable, seeded
 from dynedge.models.candidate_states import candidates_of_chunks, num_chunks, rows_before
 from dynedge.models.capabilities import GraphCapturable, Growable, Searchable, TrainsSegments, Undoable
-from dynedge.models.coevolving_base import ENTITY_TENSORS, CoevolvingModel, time_gap_features
+from dynedge.models.coevolving_base import ENTITY_TENSORS, CoevolvingModel
 from dynedge.models.dynamic_base import Forward
 from dynedge.models.edge import popularity
 from dynedge.models.edge.config import RecurrenceConfig
@@ -60,6 +60,7 @@ from dynedge.ops.list_log_sum import ListedRows, list_log_sum
 from dynedge.ops.read_states import EntityTable, read_states
 from dynedge.ops.sampled_softmax import ListedScores, LossInputs, ScoreBonus, sampled_softmax
 from dynedge.ops.sampled_softmax.own_negatives import own_negatives_softmax
+from dynedge.ops.time_gaps import time_gap_features, time_gaps
 from dynedge.plan.levels import NO_DNODES
 from dynedge.plan.links import Linker
 from dynedge.plan.plan_cache import PlanConfig
@@ -432,7 +433,7 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
         items = items.to(self.xi)
         gaps = []
         if self.config.time_gaps:
-            gaps = [self._gaps(index.time, previous) for previous in self.previous_times(index, state)]
+            gaps = time_gaps(index.time, self.entity_times(index, state), self.xi)
         users = [] if self.users is None else [self.users(index.user).to(self.xi)]
         own: list[GatherPart] = [(part, None) for part in users]
         if self.event is not None:
