@@ -102,6 +102,7 @@ CONFIGS = {
     "recurrence": RecurrenceConfig(windows=2, depth=20),
     "recurrence, candidates split": RecurrenceConfig(windows=20),
     "recurrence, sampled": RecurrenceConfig(windows=2, full_softmax_up_to=0, negatives=64),
+    "recurrence, no event features": RecurrenceConfig(windows=2, event_features=False),
     "recurrence, no ids": RecurrenceConfig(windows=2, candidate_id_up_to=0),
     "recurrence, no ids, sampled": RecurrenceConfig(
         windows=2, candidate_id_up_to=0, full_softmax_up_to=0, negatives=64
@@ -116,6 +117,7 @@ def main() -> None:
         module.uses_triton = lambda tensor: True
     for package, table, function in (
         (read_states, "BY_DEVICE", "read_states"),
+        (read_states, "REPLACE_BY_DEVICE", "replace_rows"),
         (read_states, "STORE_BY_DEVICE", "store_states"),
         (gather_linear, "LINEAR_BY_DEVICE", "gather_linear"),
         (gather_linear, "ROWS_BY_DEVICE", "gather_rows"),

@@ -54,13 +54,13 @@ class RandomWindow:
             scale * torch.randn(2, 3 * d, d),
             0.5 * torch.randn(2, 3 * d),
         ]
+        self.levels = triton.Levels.of(self.schedule, DEVICE)
+        self.grad = torch.randn(self.schedule.rows, d)
+        self.grad[::3] = 0  # rows that no loss reads
         self.values, self.value_rows, self.value_weights = None, torch.randint(2 * n + 1, (written,)).int(), []
         if numbers:
             self.values = torch.randn(2 * n + 1, numbers)
             self.value_weights = [scale * torch.randn(2, 3 * d, numbers)]
-        self.levels = triton.Levels.of(self.schedule, DEVICE)
-        self.grad = torch.randn(self.schedule.rows, d)
-        self.grad[::3] = 0  # rows that no loss reads
 
     def side(self) -> np.ndarray:
         """int[W]: of each written row."""

@@ -121,6 +121,7 @@ def test_losses_gradients_and_states_equal_those_on_the_cpu(name: str, monkeypat
         monkeypatch.setattr(module, "uses_triton", lambda tensor: True)
     for package, table, function in (
         (read_states, "BY_DEVICE", "read_states"),
+        (read_states, "REPLACE_BY_DEVICE", "replace_rows"),
         (read_states, "STORE_BY_DEVICE", "store_states"),
         (gather_linear, "LINEAR_BY_DEVICE", "gather_linear"),
         (gather_linear, "ROWS_BY_DEVICE", "gather_rows"),

@@ -57,7 +57,7 @@ from dynedge.ops.decaying_columns import as_powers
 from dynedge.ops.dispatch import uses_triton
 from dynedge.ops.gather_linear import GatherPart, gather_linear, rows_of, table_and_parts
 from dynedge.ops.list_log_sum import ListedRows, list_log_sum
-from dynedge.ops.read_states import EntityTable, read_states
+from dynedge.ops.read_states import EntityTable, read_states, replace_rows
 from dynedge.ops.sampled_softmax import ListedScores, LossInputs, ScoreBonus, sampled_softmax
 from dynedge.ops.sampled_softmax.own_negatives import own_negatives_softmax
 from dynedge.ops.time_gaps import time_gap_features, time_gaps
@@ -448,18 +448,20 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
         """`extra` holds the gates of the events' lists; then φ of the window's d-nodes and the part that reads the
         states which φ should equal, if there are any."""
         arena, phi, items, users, gaps = self._evolve(index, state)
-        last_items = self.last_items(index, state) if self.config.copy_path else None
         copied = [] if phi is None else [index.targets]
-        if last_items is not None:
-            copied.append(rows_before(index, last_items.clamp_min(0)[:, None], self.arange(len(last_items)))[:, 0])
+        last_items, rows = None, None
+        if self.config.copy_path:
+            last_items = self.last_items(index, state)
+            rows = rows_before(index, last_items[:, None], self.arange(len(last_items)))[:, 0]
         distinct = not len(index.roots[2])  # only ψ is read by several events
         arena, (own, *parts) = table_and_parts(
-            arena, index.reads[0], copied, distinct=distinct, triton=index.uses_triton
+            arena, index.reads[0], copied, distinct=distinct, triton=index.uses_triton, last=rows
         )
         inputs = [own, (items, index.last_place), *((one, None) for one in users + gaps[:1])]
         last = None
-        if last_items is not None:
-            last = self._last_item_vectors(last_items, copied[-1], rows_of(parts[-1]), state)
+        if last_items is not None and rows is not None:
+            in_window, *parts = parts
+            last = self._last_item_vectors(last_items, rows, rows_of(in_window), state)
         query, gates = self._split(self.head.of_rows(inputs if last is None else [*inputs, (last, None)]), last)
         query = self._with_profile(query, index.lists)
         return Forward(query, arena, (gates,) if phi is None else (gates, phi, parts[0]))
@@ -488,8 +490,8 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
 
         `item` int64[n], −1: none; `in_window` [n, d] are their states where the window has touched them (rows ≥ 0).
         """
-        outside = self.entity_states(1, item.clamp_min(0), state)
-        return self._with_ids(torch.where((rows >= 0)[:, None], in_window, outside), item)
+        outside = torch.where(rows >= 0, -1, item)
+        return self._with_ids(replace_rows(in_window, self.entity_table(1, state), outside), item)
 
     def _with_ids(self, states: Tensor, item: Tensor) -> Tensor:
         """States of items followed by their id embeddings; 0 for item −1."""
