@@ -38,7 +38,7 @@ from torch.profiler import ProfilerActivity, profile
 from dynedge.data.log import EventLog, read_log
 from dynedge.data.synthetic import synthesize
 from dynedge.evaluation.metrics import mean
-from dynedge.evaluation.protocol import rank_events
+from dynedge.evaluation.protocol import GPU_CHUNK, chunks, rank_events
 from dynedge.models.base import Model, State, Step
 from dynedge.models.edge.config import PAPER_LARGE, EdgeConfig, RecurrenceConfig
 from dynedge.models.edge.model import Edge
@@ -57,6 +57,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "lastfm-like n* = inf K = 0": ("lastfm-like", {**NO_ACTIVE, "dnodes": None}),
     "billion (200, 100) K = 160": ("billion", {}),
 }
+RANKED = 4 * GPU_CHUNK  # test events whose ranking is profiled
 PHASES = "forward and loss", "backward", "optimizer"
 
 # `edge-paper` is the setting of paper_setting.py, `edge-paper-large` has negatives per event.
@@ -99,7 +100,10 @@ def main() -> None:
     parser.add_argument("--recipe", choices=RECIPES, default="edge-paper", help="Model.")
     parser.add_argument("--peers", action="store_true", help="Comparison with PyG's TGN and JODIE.")
     parser.add_argument(
-        "--kernels", type=int, default=0, help="Number of kernels to list, by GPU time in the middle window's step."
+        "--kernels",
+        type=int,
+        default=0,
+        help="Number of kernels to list, by GPU time in the middle window's step and in ranking.",
     )
     parser.add_argument(
         "--csv", type=Path, default=None, help="CSV file to append a row per case to, for gpu_plot.py."
@@ -180,6 +184,11 @@ def run(name: str, log: EventLog, settings: dict[str, Any], args: argparse.Names
         for repeat in ("first", "second"):  # the first compiles
             count, seconds = trainer.evaluate(protocol, args.evaluate_events)
             print(f"  {protocol}, {repeat}: {count:,} test events ranked in {seconds:.2f} s", flush=True)
+        prepared = trainer.prepare(protocol, args.evaluate_events)
+        print(f"  {protocol}: chunks and negatives alone {prepared:.2f} s", flush=True)
+        if args.kernels:
+            print(f"  ranking {RANKED:,} events:")
+            print_kernels(lambda protocol=protocol: trainer.evaluate(protocol, RANKED), args.kernels)
     if args.csv:
         row = {"sweep": args.sweep, "log": name, "training": best.events, "dim": config.dim, "dnodes": config.dnodes}
         row |= {"seconds": best.seconds, "floor": floor, "levels": best.levels, "rows": best.rows}
@@ -286,6 +295,15 @@ class Trainer:
         with autocast(self.config):
             rank_events(self.model.eval(), self.log, events, self.model.start(), protocol=protocol)
         return len(events), time.perf_counter() - began
+
+    def prepare(self, protocol: str, max_events: int | None) -> float:
+        """Returns the seconds that preparing the chunks of the test events takes, without ranking them."""
+        events = self.log.split.ranges(len(self.log))["test"][:max_events]
+        began = time.perf_counter()
+        for _ in chunks(self.model, self.log, events, protocol):
+            pass
+        torch.cuda.synchronize()
+        return time.perf_counter() - began
 
     def _profile(self, batch: Any, state: Any, step: Step) -> dict[str, float]:
         def forward() -> Any:

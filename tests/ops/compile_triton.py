@@ -39,6 +39,7 @@ from dynedge.ops import (
     read_states,
     rows_before,
     squared_gap,
+    time_gaps,
 )
 from dynedge.ops.item_ranks import triton as item_ranks
 from dynedge.training.optimizer import Adam
@@ -102,6 +103,7 @@ CONFIGS = {
     "recurrence": RecurrenceConfig(windows=2, depth=20),
     "recurrence, candidates split": RecurrenceConfig(windows=20),
     "recurrence, sampled": RecurrenceConfig(windows=2, full_softmax_up_to=0, negatives=64),
+    "recurrence, no event features": RecurrenceConfig(windows=2, event_features=False),
     "recurrence, no ids": RecurrenceConfig(windows=2, candidate_id_up_to=0),
     "recurrence, no ids, sampled": RecurrenceConfig(
         windows=2, candidate_id_up_to=0, full_softmax_up_to=0, negatives=64
@@ -116,6 +118,7 @@ def main() -> None:
         module.uses_triton = lambda tensor: True
     for package, table, function in (
         (read_states, "BY_DEVICE", "read_states"),
+        (read_states, "REPLACE_BY_DEVICE", "replace_rows"),
         (read_states, "STORE_BY_DEVICE", "store_states"),
         (gather_linear, "LINEAR_BY_DEVICE", "gather_linear"),
         (gather_linear, "ROWS_BY_DEVICE", "gather_rows"),
@@ -124,6 +127,7 @@ def main() -> None:
         (bucket_values, "BY_DEVICE", "bucket_values"),
         (rows_before, "BY_DEVICE", "rows_before"),
         (squared_gap, "BY_DEVICE", "squared_gap"),
+        (time_gaps, "BY_DEVICE", "time_gaps"),
         (candidate_scores, "BY_DEVICE", "candidate_scores"),
         (decayed_counts, "BY_DEVICE", "decayed_counts"),
         (list_log_sum, "BY_DEVICE", "list_log_sum"),

@@ -99,24 +99,32 @@ def test_embed(n: int, first: int, tables: int, d: int, used: str) -> None:
 @pytest.mark.parametrize("base", [True, False])
 @pytest.mark.parametrize("d", [7, 64, 100])
 def test_table_and_parts(distinct: bool, base: bool, d: int) -> None:
-    """The table, its rows for a product and copied ones, one of them without a gradient; −1 gives some row."""
+    """The table, its rows for products and copied ones, one of them without a gradient.
+
+    −1 gives some row, or zeros among the last rows for a product, whose gradient is ignored.
+    """
     torch.manual_seed(0)
     x, read = torch.randn(50, d), torch.randperm(50)[:40] if distinct else torch.randint(20, (90,))
     copied = [torch.randint(50, (30,)), torch.tensor([3, -1, 9]), torch.randperm(50)[:5]]
     upstream = [torch.randn(50, d), torch.randn(len(read), d), *(torch.randn(len(index), d) for index in copied)]
     upstream[3][1] = 0
+    last, of_last = torch.randint(-1, 20, (45,)), torch.randn(45, d)
     expected = torch.zeros(50, d).index_add(0, read, upstream[1])
     for index, values in zip(copied[:2], upstream[2:4], strict=True):
         expected.index_add_(0, index.clamp_min(0), values)
+    expected.index_add_(0, last[last >= 0], of_last[last >= 0])
     table = x.to(DEVICE).requires_grad_()
-    whole, rows, *others = triton.table_and_rows(
-        table, read.to(DEVICE), distinct, *(index.to(DEVICE) for index in copied)
+    whole, rows, last_rows, *others = triton.table_and_rows(
+        table, read.to(DEVICE), distinct, last.to(DEVICE), *(index.to(DEVICE) for index in copied)
     )
+    assert torch.equal(last_rows.detach().cpu(), torch.where((last >= 0)[:, None], x[last], 0.0))
+    assert torch.equal(triton.rows_or_zeros(x.to(DEVICE), last.to(DEVICE)).cpu(), last_rows.detach().cpu())
     assert torch.equal(whole.detach().cpu(), x) and torch.equal(rows.detach().cpu(), x[read])
     assert all(
         torch.equal(part.detach().cpu(), x[index.clamp_min(0)]) for part, index in zip(others, copied, strict=True)
     )
-    pairs = list(zip([rows, *others[:2]], upstream[1:4], strict=True)) + [(whole, upstream[0])] * base
+    pairs = list(zip([rows, last_rows, *others[:2]], [upstream[1], of_last, *upstream[2:4]], strict=True))
+    pairs += [(whole, upstream[0])] * base
     (got,) = torch.autograd.grad([out for out, _ in pairs], table, [grad.to(DEVICE) for _, grad in pairs])
     torch.testing.assert_close(got.cpu(), expected + base * upstream[0], rtol=1e-5, atol=1e-5)
 

@@ -34,7 +34,9 @@ class RandomWindow:
         limit: dict[str, Any] | None = None,
         d: int = 16,
         seed: int = 0,
+        numbers: int = 0,
     ) -> None:
+        """`numbers`: of each event and side besides the rows of pre."""
         rng = np.random.default_rng(seed)
         user, item = (rng.integers(0, most, n).astype(np.int32) for most in (users, items))
         masks = [rng.random(most) < share for most, share in zip((users, items), active, strict=True)]
@@ -55,24 +57,42 @@ class RandomWindow:
         self.levels = triton.Levels.of(self.schedule, DEVICE)
         self.grad = torch.randn(self.schedule.rows, d)
         self.grad[::3] = 0  # rows that no loss reads
+        self.values, self.value_rows, self.value_weights = None, torch.randint(2 * n + 1, (written,)).int(), []
+        if numbers:
+            self.values = torch.randn(2 * n + 1, numbers)
+            self.value_weights = [scale * torch.randn(2, 3 * d, numbers)]
+
+    def side(self) -> np.ndarray:
+        """int[W]: of each written row."""
+        blocks = self.schedule.blocks
+        return np.repeat(np.arange(len(blocks) - 1) % 2, np.diff(blocks))
 
     def reference(self) -> list[Tensor]:
         """The arena and the gradient of each input, in float64."""
-        inputs = [tensor.double().requires_grad_() for tensor in self.inputs]
-        roots, pre, *weights = inputs
-        written = reference.level_gru(roots, pre[self.source.long()], *weights, self.schedule)
+        inputs = [tensor.double().requires_grad_() for tensor in (*self.inputs, *self.value_weights)]
+        (roots, pre, *weights), more = inputs[:5], inputs[5:]
+        added = pre[self.source.long()]
+        if self.values is not None:
+            of_rows = more[0][torch.from_numpy(self.side())]
+            added = added + (of_rows @ self.values.double()[self.value_rows.long()][:, :, None])[:, :, 0]
+        written = reference.level_gru(roots, added, *weights, self.schedule)
         arena = torch.cat([roots, written])
         return [arena.detach(), *torch.autograd.grad(arena, inputs, self.grad.double(), materialize_grads=True)]
 
     def run(self, bfloat16: bool = False) -> list[Tensor]:
-        inputs = [tensor.to(DEVICE).requires_grad_() for tensor in self.inputs]
+        inputs = [tensor.to(DEVICE).requires_grad_() for tensor in (*self.inputs, *self.value_weights)]
+        more = None
+        if self.values is not None:
+            by_side = self.value_rows[torch.from_numpy(np.argsort(self.side(), kind="stable"))]
+            rows = (rows.to(DEVICE) for rows in (self.value_rows, by_side))
+            more = triton.EventInputs(self.values.to(DEVICE), *rows, inputs[5])
         with torch.autocast(DEVICE, torch.bfloat16) if bfloat16 else nullcontext():
-            arena = triton.level_gru(*inputs[:2], self.source.to(DEVICE), *inputs[2:], self.levels)
+            arena = triton.level_gru(*inputs[:2], self.source.to(DEVICE), *inputs[2:5], self.levels, more)
         grads = torch.autograd.grad(arena, inputs, self.grad.to(DEVICE))
         return [tensor.cpu() for tensor in (arena.detach(), *grads)]
 
     def check(self, bfloat16: bool = False) -> None:
-        names = "arena", "roots", "pre", "w_own", "w_other", "b_own"
+        names = "arena", "roots", "pre", "w_own", "w_other", "b_own", *["value_weights"] * len(self.value_weights)
         for name, got, right in zip(names, self.run(bfloat16), self.reference(), strict=True):
             bound = (BFLOAT16 if bfloat16 else FLOAT32) * float(right.abs().max()) if right.numel() else 0
             torch.testing.assert_close(got.double(), right, rtol=0, atol=bound, msg=lambda m, name=name: name + m)
@@ -92,6 +112,8 @@ WINDOWS: dict[str, dict[str, Any]] = {
     "d = 7": {"d": 7, "n": 20, "active": (0.3, 0.3), "limit": {"max_dnodes": 5}},
     "d = 64": {"d": 64, "n": 20, "limit": {"max_dnodes": 5}},
     "d = 65": {"d": 65, "n": 8, "users": 3, "items": 3, "active": (0.3, 0.3)},
+    "numbers of events": {"n": 30, "active": (0.4, 0.4), "d": 24, "numbers": 2},
+    "d = 65, numbers of events": {"n": 10, "d": 65, "numbers": 3},
     "d = 160": {"d": 160, "n": 6, "users": 3, "items": 3, "active": (0.3, 0.0)},
 }
 
@@ -102,7 +124,7 @@ def test_states_and_gradients(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
     RandomWindow(**WINDOWS[name]).check()
 
 
-@pytest.mark.parametrize("name", ["active and d-nodes", "one event", "one long chain", "d = 7"])
+@pytest.mark.parametrize("name", ["active and d-nodes", "one event", "one long chain", "d = 7", "numbers of events"])
 @pytest.mark.parametrize("rows", [16, 4])
 def test_narrow_levels_are_computed_by_one_program(name: str, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also next to levels that are too wide for it."""

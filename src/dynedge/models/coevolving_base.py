@@ -24,6 +24,7 @@ from dynedge.models.ring_buffer import SIDES
 from dynedge.models.state_checks import check_names, check_tensor
 from dynedge.models.window_index import WindowIndex
 from dynedge.ops.read_states import EntityTable, StoredStates, read_states, store_states
+from dynedge.ops.time_gaps import EntityTimes, previous_times
 from dynedge.utils.array_type import Array
 
 ENTITY_TENSORS = *(f"{name}{part}" for name in SIDES for part in ("", "_moved", "_time")), "last_item"
@@ -108,19 +109,14 @@ class CoevolvingModel(DynamicModel, HasStates):
 
     def previous_times(self, index: WindowIndex, state: State) -> list[Tensor]:
         """For users and for items, float64[n]: the time of the entity's previous event, or NEVER."""
-        times = []
-        for name, entity, past in zip(SIDES, (index.user, index.item), index.past, strict=True):
-            in_window = index.time[past.clamp_min(0)]
-            times.append(torch.where(past >= 0, in_window, state[f"{name}_time"][entity]))
-        return times
+        return [previous_times(index.time, *side) for side in self.entity_times(index, state)]
+
+    def entity_times(self, index: WindowIndex, state: State) -> list[EntityTimes]:
+        """The times of users' and of items' previous events."""
+        entities = index.user, index.item
+        return [EntityTimes(entities[k], index.past[k], state[f"{name}_time"]) for k, name in enumerate(SIDES)]
 
     def last_items(self, index: WindowIndex, state: State) -> Tensor:
         """int64[n]: the item of the user's previous event, or −1."""
         past = index.past[0]
         return torch.where(past >= 0, index.item[past.clamp_min(0)], state["last_item"][index.user])
-
-
-def time_gap_features(time: Tensor, previous: Tensor, scale: float = 1.0) -> Tensor:
-    """[n, 2]: the logarithm of the time since the previous event, and whether there was one."""
-    exists = previous >= 0
-    return torch.stack([torch.log1p((time - previous).clamp_min(0)) / scale * exists, exists], 1)

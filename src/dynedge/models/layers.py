@@ -6,7 +6,7 @@ Legend: n events, d width of a state, R rows of a window's arena.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -17,6 +17,9 @@ from dynedge.models.entity_rows import Rows
 from dynedge.models.state_checks import check_range
 from dynedge.ops.gather_linear import GatherPart, embed, gather_linear
 from dynedge.ops.level_gru import gru_arena
+
+if TYPE_CHECKING:
+    from dynedge.ops.level_gru.triton import EventInputs
 from dynedge.utils.array_type import Array
 
 
@@ -113,23 +116,42 @@ class CoupledGRU(nn.Module):
         self.bias, self.own_bias = uniform(2, 3 * dim), uniform(2, 3 * dim)
 
     def forward(
-        self, roots: Tensor, shared: Sequence[GatherPart], own: Sequence[Tensor], schedule: Any, place: Tensor
+        self,
+        roots: Tensor,
+        shared: Sequence[GatherPart],
+        own: Sequence[Tensor],
+        schedule: Any,
+        place: Tensor,
+        own_place: tuple[Tensor, Tensor],
     ) -> Tensor:
         """The arena of a window [R, d]: the rows that no event writes (`roots`), then the written states.
 
         `shared` are the features of both sides, and `own`, if not empty, those of each side, [n, ..]. The features of
-        written row r are row `place[r]` // 2. `schedule` is as in `level_gru`.
+        written row r are row `place[r]` // 2. `schedule` is as in `level_gru`. With `own_place`, as in WindowIndex,
+        the level kernels add those of each side.
         """
-        if own:
+        feature: Tensor = self.feature
+        more = None
+        if own and len(own_place[0]):
+            feature, more = self._own_inputs(own, own_place)
+        if own and more is None:
             sides = [
                 gather_linear([*shared, (features, None)], self.feature[side], self.bias[side])
                 for side, features in enumerate(own)
             ]
             products = torch.stack(sides, 1).flatten(0, 1)
         else:
-            products = gather_linear(shared, self.feature.flatten(0, 1), self.bias.flatten())
+            products = gather_linear(shared, feature.flatten(0, 1), self.bias.flatten())
             products = products.view(-1, self.own.shape[1])
-        return gru_arena(roots, products, place, self.own, self.other, self.own_bias, schedule)
+        return gru_arena(roots, products, place, self.own, self.other, self.own_bias, schedule, more)
+
+    def _own_inputs(self, own: Sequence[Tensor], own_place: tuple[Tensor, Tensor]) -> tuple[Tensor, EventInputs]:
+        """(the weights of shared features, the features of each side with theirs)."""
+        from dynedge.ops.level_gru.triton import EventInputs
+
+        width = own[0].shape[1]
+        shared, weights = torch.split_with_sizes(self.feature, [self.feature.shape[2] - width, width], 2)
+        return shared, EventInputs(torch.stack(list(own), 1).flatten(0, 1), *own_place, weights)
 
 
 class Head(nn.Sequential):

@@ -53,6 +53,8 @@ class WindowIndex:
     begin: Tensor  # [B]: the users whose last item is in the state
     last_place: Tensor  # [n]: position of the user's last item in `items`, or M + position of the user in `begin`
     place: Tensor  # [W]: 2 · position of the event's features (`item_place` if by item, else the event) + side
+    own_place: tuple[Tensor, Tensor]  # [W]: 2 · event + side if the level kernels have inputs of each event, in the
+    # order of the written rows and with all users' rows before all items'
     past: tuple[Tensor, Tensor]  # [n]: previous event of the same user and item in the window; below 0: none
     last: tuple[LastEvents, LastEvents]
     lists: ScoreLists | ListedCandidates | None  # for training: the items whose scores get a bonus
@@ -91,6 +93,7 @@ def index_window(
     like: Tensor,
     *,
     by_item: bool = False,
+    own_inputs: bool = False,
     triton: bool = False,
     with_past: bool = True,
     number: int = -1,
@@ -100,14 +103,20 @@ def index_window(
     """Indexes a window for computing on the device of `like`.
 
     `past` int32[n, 2]: the previous event of the same user and of the same item, active or not; below 0: none.
-    `by_item`: an event's features are those of its item alone, so that they are computed once per item.
+    `by_item`: an event's features are those of its item alone, so that they are computed once per item, but for
+    `own_inputs`: a few numbers of each event and side, which Triton's kernels add by themselves.
     `triton`: for the Triton kernels, where they run on that device; else for plain torch. These keep users, times
     and previous events only `with_past`, for models that read them: they are a quarter of a window's bytes.
     """
     triton = triton and uses_triton(like)
-    arrays = _arrays(window, schedule, past, by_item)
+    arrays = _arrays(window, schedule, past, by_item and (triton or not own_inputs))
+    arrays |= dict.fromkeys(("own_place_0", "own_place_1"), arrays["place"][:0])
     if triton:
         arrays |= device_arrays(schedule)
+        if by_item and own_inputs:
+            own_place = _feature_places(arrays["item_place"], schedule.event, schedule.blocks, False)
+            sides = [own_place[own_place % 2 == side] for side in (0, 1)]
+            arrays |= {"own_place_0": own_place, "own_place_1": np.concatenate(sides)}
         if not with_past:
             arrays |= {name: arrays[name][:0] for name in ("user", "time", "past_0", "past_1")}
     tensors = to_device(arrays, like.device, packed=triton)
@@ -128,6 +137,7 @@ def index_window(
         reads=pair("reads"),
         exits=pair("exits"),
         past=pair("past"),
+        own_place=pair("own_place"),
         last=(LastEvents(entities[0], times[0], items[0]), LastEvents(entities[1], times[1], items[1])),
         lists=lists,
         **tensors,
@@ -136,17 +146,14 @@ def index_window(
 
 def _arrays(window: Window, schedule: Schedule, past: Array, by_item: bool) -> dict[str, Array]:
     """All arrays but the schedule's, on the host; pairs under two names."""
-    indices = _indices(
-        window.user,
-        window.item,
-        past,
-        schedule.entry_items,
-        schedule.psi_items,
-        schedule.event,
-        schedule.blocks,
-        by_item,
+    items, *places = _merged(schedule.entry_items, schedule.psi_items)
+    first_psi_item = schedule.first_psi + len(schedule.psi_users)
+    item_place = _item_places(
+        past[:, 1], schedule.read_rows[:, 1], *places, len(schedule.entry_users), schedule.first_psi, first_psi_item
     )
-    items, item_place, begin, last_place, place, *ends = indices
+    begin, last_place = _last_places(window.user, past[:, 0], item_place, len(items))
+    place = _feature_places(item_place, schedule.event, schedule.blocks, by_item)
+    ends = _ends(past[:, 0]), _ends(past[:, 1])
     users = len(schedule.entry_users)
     after = np.full(len(window), NO_ROW, np.int32)
     after[schedule.item_events] = schedule.item_rows
@@ -178,35 +185,65 @@ def _arrays(window: Window, schedule: Schedule, past: Array, by_item: bool) -> d
 
 
 @compiled
-def _indices(
-    user: Array,
-    item: Array,
-    past: Array,
-    entry_items: Array,
-    psi_items: Array,
-    event: Array,
-    blocks: Array,
-    by_item: bool,
-) -> tuple[Array, ...]:
-    """items, item_place, begin, last_place, place as in WindowIndex; then the last events of users and of items."""
-    n = len(user)
-    items = np.sort(np.concatenate((entry_items, psi_items))).astype(np.int64)
-    item_place, last_place, begin = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.int64)
-    begun = 0
-    for k in range(n):
-        before = past[k, 1]
-        item_place[k] = item_place[before] if before >= 0 else np.searchsorted(items, item[k])
-        before = past[k, 0]
-        if before >= 0:
-            last_place[k] = item_place[before]
+def _merged(some: Array, others: Array) -> tuple[Array, Array, Array]:
+    """int64: two sorted arrays without common numbers as one, and where the numbers of each are in it."""
+    merged = np.empty(len(some) + len(others), np.int64)
+    place, other_place = np.empty(len(some), np.int64), np.empty(len(others), np.int64)
+    i = j = 0
+    while i < len(some) or j < len(others):
+        if j == len(others) or (i < len(some) and some[i] < others[j]):
+            merged[i + j], place[i] = some[i], i + j
+            i += 1
         else:
-            last_place[k], begin[begun] = len(items) + begun, user[k]
+            merged[i + j], other_place[j] = others[j], i + j
+            j += 1
+    return merged, place, other_place
+
+
+@compiled
+def _item_places(
+    before: Array,
+    row: Array,
+    entry_place: Array,
+    psi_place: Array,
+    first_entry_item: int,
+    first_psi: int,
+    first_psi_item: int,
+) -> Array:
+    """item_place as in WindowIndex. An item's first event in the window reads the item's root row."""
+    places = np.empty(len(before), np.int64)
+    for k in range(len(before)):
+        if before[k] >= 0:
+            places[k] = places[before[k]]
+        elif row[k] < first_psi:
+            places[k] = entry_place[row[k] - first_entry_item]
+        else:
+            places[k] = psi_place[row[k] - first_psi_item]
+    return places
+
+
+@compiled
+def _last_places(user: Array, before: Array, item_place: Array, num_items: int) -> tuple[Array, Array]:
+    """begin and last_place as in WindowIndex."""
+    begin, last_place = np.empty(len(user), np.int64), np.empty(len(user), np.int64)
+    begun = 0
+    for k in range(len(user)):
+        if before[k] >= 0:
+            last_place[k] = item_place[before[k]]
+        else:
+            last_place[k], begin[begun] = num_items + begun, user[k]
             begun += 1
+    return begin[:begun], last_place
+
+
+@compiled
+def _feature_places(item_place: Array, event: Array, blocks: Array, by_item: bool) -> Array:
+    """place as in WindowIndex."""
     place = np.empty(len(event), np.int64)
     for block in range(len(blocks) - 1):
         for w in range(blocks[block] - blocks[0], blocks[block + 1] - blocks[0]):
             place[w] = 2 * (item_place[event[w]] if by_item else event[w]) + block % 2
-    return items, item_place, begin[:begun], last_place, place, _ends(past[:, 0]), _ends(past[:, 1])
+    return place
 
 
 @compiled

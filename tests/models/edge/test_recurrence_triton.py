@@ -26,6 +26,7 @@ from dynedge.ops import (
     read_states,
     rows_before,
     squared_gap,
+    time_gaps,
 )
 from dynedge.training.optimizer import Adam
 
@@ -52,6 +53,15 @@ CONFIGS = {
     "edge": {"depth": 4},
     "edge, no ids": {"depth": 4, "candidate_id_up_to": 0},
     "edge, sampled": {"full_softmax_up_to": 0, "negatives": 6, "active_items": 12, "depth": 5},
+    "edge, no event features": {"event_features": False, "active_items": 12, "depth": 3},
+    "edge, sampled, no event features": {
+        "event_features": False,
+        "full_softmax_up_to": 0,
+        "candidate_id_up_to": 0,
+        "negatives": 6,
+        "active_users": 12,
+        "depth": 5,
+    },
     "edge, shared": {"candidate_id_up_to": 0, "full_softmax_up_to": 0, "negatives": 6, "windows": 1},
 }
 
@@ -111,6 +121,7 @@ def test_losses_gradients_and_states_equal_those_on_the_cpu(name: str, monkeypat
         monkeypatch.setattr(module, "uses_triton", lambda tensor: True)
     for package, table, function in (
         (read_states, "BY_DEVICE", "read_states"),
+        (read_states, "REPLACE_BY_DEVICE", "replace_rows"),
         (read_states, "STORE_BY_DEVICE", "store_states"),
         (gather_linear, "LINEAR_BY_DEVICE", "gather_linear"),
         (gather_linear, "ROWS_BY_DEVICE", "gather_rows"),
@@ -118,6 +129,7 @@ def test_losses_gradients_and_states_equal_those_on_the_cpu(name: str, monkeypat
         (bucket_values, "BY_DEVICE", "bucket_values"),
         (rows_before, "BY_DEVICE", "rows_before"),
         (squared_gap, "BY_DEVICE", "squared_gap"),
+        (time_gaps, "BY_DEVICE", "time_gaps"),
         (decayed_counts, "BY_DEVICE", "decayed_counts"),
         (list_log_sum, "BY_DEVICE", "list_log_sum"),
         (adam, "ROWS_BY_DEVICE", "row_step"),

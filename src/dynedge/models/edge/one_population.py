@@ -23,7 +23,7 @@ from dynedge.data.log import EventLog
 from dynedge.data.windows import Window
 from dynedge.models.base import LogShape, Loss, Model, State, Step, check_finite, loggable
 from dynedge.models.capabilities import HasStates
-from dynedge.models.coevolving_base import NEVER, time_gap_features
+from dynedge.models.coevolving_base import NEVER
 from dynedge.models.edge.config import OnePopulationConfig
 from dynedge.models.entity_rows import Rows
 from dynedge.models.layers import Head
@@ -32,6 +32,7 @@ from dynedge.ops.gather_linear import gather_linear, gather_rows
 from dynedge.ops.level_gru import level_gru
 from dynedge.ops.sampled_softmax import LossInputs
 from dynedge.ops.sampled_softmax.own_negatives import own_negatives_softmax
+from dynedge.ops.time_gaps import time_gap_features
 from dynedge.plan.schedule import NO_ROW, Schedule
 from dynedge.plan.shared_schedule import build_shared_schedule
 from dynedge.utils.array_type import Array

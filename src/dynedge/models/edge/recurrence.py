@@ -26,7 +26,7 @@ from dynedge.errors import UsageError
 from dynedge.models.base import LogShape, Loss, State, Step, Tensors, check_finite, loggable, seeded
 from dynedge.models.candidate_states import candidates_of_chunks, num_chunks, rows_before
 from dynedge.models.capabilities import GraphCapturable, Growable, Searchable, TrainsSegments, Undoable
-from dynedge.models.coevolving_base import ENTITY_TENSORS, CoevolvingModel, time_gap_features
+from dynedge.models.coevolving_base import ENTITY_TENSORS, CoevolvingModel
 from dynedge.models.dynamic_base import Forward
 from dynedge.models.edge import popularity
 from dynedge.models.edge.config import RecurrenceConfig
@@ -57,9 +57,10 @@ from dynedge.ops.decaying_columns import as_powers
 from dynedge.ops.dispatch import uses_triton
 from dynedge.ops.gather_linear import GatherPart, gather_linear, rows_of, table_and_parts
 from dynedge.ops.list_log_sum import ListedRows, list_log_sum
-from dynedge.ops.read_states import EntityTable, read_states
+from dynedge.ops.read_states import EntityTable, read_states, replace_rows
 from dynedge.ops.sampled_softmax import ListedScores, LossInputs, ScoreBonus, sampled_softmax
 from dynedge.ops.sampled_softmax.own_negatives import own_negatives_softmax
+from dynedge.ops.time_gaps import time_gap_features, time_gaps
 from dynedge.plan.levels import NO_DNODES
 from dynedge.plan.links import Linker
 from dynedge.plan.plan_cache import PlanConfig
@@ -332,7 +333,8 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
             schedule,
             past,
             self.xi,
-            by_item=self.event is None and self.users is None and not self.config.time_gaps,
+            by_item=self.event is None and self.users is None,
+            own_inputs=self.config.time_gaps,
             with_past=self.users is not None or self.config.time_gaps or self.config.copy_path,
             triton=True,
             number=number,
@@ -431,33 +433,35 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
         items = items.to(self.xi)
         gaps = []
         if self.config.time_gaps:
-            gaps = [self._gaps(index.time, previous) for previous in self.previous_times(index, state)]
+            gaps = time_gaps(index.time, self.entity_times(index, state), self.xi)
         users = [] if self.users is None else [self.users(index.user).to(self.xi)]
         own: list[GatherPart] = [(part, None) for part in users]
         if self.event is not None:
             features = index.features.to(self.xi)
             own.append((gather_linear([(features, None)], self.event.weight, self.event.bias), None))
-        by_item = not own and not gaps
+        by_item = not own and (not gaps or len(index.own_place[0]) > 0)
         shared = [(of_window.to(self.xi), place) if by_item else (items, index.item_place), *own]
-        arena = self.gru(self._roots(index, phi, state), shared, gaps, index.schedule, index.place)
+        arena = self.gru(self._roots(index, phi, state), shared, gaps, index.schedule, index.place, index.own_place)
         return Evolved(arena, phi, items, users, gaps)
 
     def forward_window(self, index: WindowIndex, state: State) -> Forward:
         """`extra` holds the gates of the events' lists; then φ of the window's d-nodes and the part that reads the
         states which φ should equal, if there are any."""
         arena, phi, items, users, gaps = self._evolve(index, state)
-        last_items = self.last_items(index, state) if self.config.copy_path else None
         copied = [] if phi is None else [index.targets]
-        if last_items is not None:
-            copied.append(rows_before(index, last_items.clamp_min(0)[:, None], self.arange(len(last_items)))[:, 0])
+        last_items, rows = None, None
+        if self.config.copy_path:
+            last_items = self.last_items(index, state)
+            rows = rows_before(index, last_items[:, None], self.arange(len(last_items)))[:, 0]
         distinct = not len(index.roots[2])  # only ψ is read by several events
         arena, (own, *parts) = table_and_parts(
-            arena, index.reads[0], copied, distinct=distinct, triton=index.uses_triton
+            arena, index.reads[0], copied, distinct=distinct, triton=index.uses_triton, last=rows
         )
         inputs = [own, (items, index.last_place), *((one, None) for one in users + gaps[:1])]
         last = None
-        if last_items is not None:
-            last = self._last_item_vectors(last_items, copied[-1], rows_of(parts[-1]), state)
+        if last_items is not None and rows is not None:
+            in_window, *parts = parts
+            last = self._last_item_vectors(last_items, rows, rows_of(in_window), state)
         query, gates = self._split(self.head.of_rows(inputs if last is None else [*inputs, (last, None)]), last)
         query = self._with_profile(query, index.lists)
         return Forward(query, arena, (gates,) if phi is None else (gates, phi, parts[0]))
@@ -486,8 +490,8 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
 
         `item` int64[n], −1: none; `in_window` [n, d] are their states where the window has touched them (rows ≥ 0).
         """
-        outside = self.entity_states(1, item.clamp_min(0), state)
-        return self._with_ids(torch.where((rows >= 0)[:, None], in_window, outside), item)
+        outside = torch.where(rows >= 0, -1, item)
+        return self._with_ids(replace_rows(in_window, self.entity_table(1, state), outside), item)
 
     def _with_ids(self, states: Tensor, item: Tensor) -> Tensor:
         """States of items followed by their id embeddings; 0 for item −1."""

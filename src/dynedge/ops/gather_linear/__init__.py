@@ -65,15 +65,26 @@ def rows_of(part: GatherPart) -> Tensor:
 
 
 def table_and_parts(
-    x: Tensor, read: Tensor, copied: Sequence[Tensor], *, distinct: bool, triton: bool
+    x: Tensor,
+    read: Tensor,
+    copied: Sequence[Tensor],
+    *,
+    distinct: bool,
+    triton: bool,
+    last: Tensor | None = None,
 ) -> tuple[Tensor, list[GatherPart]]:
-    """x for other readers, and parts: its rows `read`, for a product, then those of each of `copied`.
+    """x for other readers, and parts: its rows `read` and then, if given, `last`, for a product, and those of each of
+    `copied`.
 
     Where Triton kernels compute (`triton`), the gradients of all of them are summed in one pass: every reader with a
     gradient of its own would write a whole table, to be read and added again. A negative number in `copied` gives
-    some row, which must have no gradient. `distinct`: no row of `read` occurs twice.
+    some row, which must have no gradient; one in `last` the same or, by Triton, zeros, whose gradient is ignored.
+    `distinct`: no row of `read` occurs twice.
     """
-    if not (triton and torch.is_grad_enabled()):
-        return x, [(x, index) for index in (read, *(index.clamp_min(0) for index in copied))]
-    table, *rows = import_module(TRITON).table_and_rows(x, read, distinct, *copied)
-    return table, [(part, None) for part in rows]
+    if triton and torch.is_grad_enabled():
+        table, *rows = import_module(TRITON).table_and_rows(x, read, distinct, last, *copied)
+        return table, [(part, None) for part in rows]
+    of_last: list[GatherPart] = []
+    if last is not None:
+        of_last = [(import_module(TRITON).rows_or_zeros(x, last), None) if triton else (x, last.clamp_min(0))]
+    return x, [(x, read), *of_last, *((x, index.clamp_min(0)) for index in copied)]

@@ -124,20 +124,30 @@ class _GatherRows(torch.autograd.Function):
         return _gradient(grad.contiguous(), ctx.index, *ctx.table), None
 
 
-def table_and_rows(x: Tensor, read: Tensor, distinct: bool, *copied: Tensor) -> tuple[Tensor, ...]:
-    """(x, x[read] in the precision of a product, x[index] of each of `copied`), as in the package."""
-    out: tuple[Tensor, ...] = _TableAndRows.apply(x, read, distinct, *copied)  # type: ignore[no-untyped-call]
+def table_and_rows(
+    x: Tensor, read: Tensor, distinct: bool, last: Tensor | None, *copied: Tensor
+) -> tuple[Tensor, ...]:
+    """(x, x[read] and x[last] in the precision of a product, x[index] of each of `copied`), as in the package."""
+    out: tuple[Tensor, ...] = _TableAndRows.apply(x, read, distinct, last, *copied)  # type: ignore[no-untyped-call]
     return out
+
+
+def rows_or_zeros(x: Tensor, index: Tensor) -> Tensor:
+    """x[index] in the precision of a product, and zeros for negative numbers; without gradient."""
+    dtype = torch.bfloat16 if torch.is_autocast_enabled(x.device.type) else x.dtype
+    return _concatenate((x,), (index,), 0, dtype)
 
 
 class _TableAndRows(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, read: Tensor, distinct: bool, *copied: Tensor) -> tuple[Tensor, ...]:
+    def forward(
+        ctx: Any, x: Tensor, read: Tensor, distinct: bool, last: Tensor | None, *copied: Tensor
+    ) -> tuple[Tensor, ...]:
         ctx.set_materialize_grads(False)
-        ctx.shape, ctx.indices, ctx.distinct = x.shape, (read, *copied), distinct
-        dtype = torch.bfloat16 if torch.is_autocast_enabled(x.device.type) else x.dtype
-        rows = _concatenate((x,), (read,), 0, dtype)
-        return x.view_as(x), rows, *(x.index_select(0, index.clamp_min(0)) for index in copied)
+        of_last = () if last is None else (last,)
+        ctx.shape, ctx.indices, ctx.distinct = x.shape, (read, *of_last, *copied), distinct
+        rows = (rows_or_zeros(x, index) for index in (read, *of_last))
+        return x.view_as(x), *rows, *(x.index_select(0, index.clamp_min(0)) for index in copied)
 
     @staticmethod
     @once_differentiable
@@ -153,7 +163,7 @@ class _TableAndRows(torch.autograd.Function):
             if values is not None:
                 keys, order = sorted_index(index)
                 segment_sum(values.contiguous(), order, keys, out, add=True)
-        return out, None, None, *[None] * len(copied)
+        return out, *[None] * (len(ctx.needs_input_grad) - 1)
 
 
 def embed(

@@ -24,7 +24,7 @@ from dynedge.plan.schedule import Schedule
 from dynedge.utils.array_type import Array
 
 if TYPE_CHECKING:
-    from dynedge.ops.level_gru.triton import Levels
+    from dynedge.ops.level_gru.triton import EventInputs, Levels
 
 __all__ = ["device_arrays", "device_schedule", "gru_arena", "level_gru"]
 
@@ -78,17 +78,20 @@ def gru_arena(
     w_other: Tensor,
     b_own: Tensor,
     schedule: Schedule | Levels,
+    more: EventInputs | None = None,
 ) -> Tensor:
     """The arena [R, d]: the roots, then the written states, on whatever path `schedule` was placed for.
 
-    products [P, 3d] are rows of pre, of which written state w reads row product_row[w].
+    products [P, 3d] are rows of pre, of which written state w reads row product_row[w]. Only Triton's kernels add
+    `more` to them; elsewhere it is a part of the products.
     """
     if isinstance(schedule, Schedule):
+        assert more is None
         pre = gather_rows(products, product_row)
         return torch.cat([roots, level_gru(roots, pre, w_own, w_other, b_own, schedule)])
     from dynedge.ops.level_gru.triton import level_gru as triton_level_gru
 
-    return triton_level_gru(roots, products, product_row, w_own, w_other, b_own, schedule)
+    return triton_level_gru(roots, products, product_row, w_own, w_other, b_own, schedule, more)
 
 
 def device_arrays(schedule: Schedule) -> dict[str, Array]:

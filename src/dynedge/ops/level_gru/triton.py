@@ -21,7 +21,7 @@ import triton
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from dynedge.ops.column_sum.triton import column_sum
+from dynedge.ops.column_sum.triton import column_sum, weighted_column_sums
 from dynedge.ops.gather_linear.triton import converted
 from dynedge.ops.level_gru import triton_kernels, triton_narrow_levels
 from dynedge.ops.matmul import matmul
@@ -98,6 +98,15 @@ class Levels:
         return cls(**tensors, **level_metadata(schedule))
 
 
+class EventInputs(NamedTuple):
+    """A few numbers of each event and side, which have no gradient, as further inputs of the written rows."""
+
+    values: Tensor  # float32[E, g]
+    rows: Tensor  # int32[W]: the row of `values` that each written row reads
+    rows_by_side: Tensor  # int32[W]: the same where all users' rows come before all items'
+    weights: Tensor  # float32[2, 3d, g]
+
+
 def level_arrays(schedule: Schedule) -> dict[str, Array]:
     """Arrays of the tensors of Levels, int32, on the host."""
     sizes = np.diff(schedule.blocks).reshape(-1, 2)
@@ -137,13 +146,23 @@ def _runs_of_equal(kinds: Array) -> list[tuple[int, int]]:
 
 
 def level_gru(
-    roots: Tensor, pre: Tensor, source: Tensor, w_own: Tensor, w_other: Tensor, b_own: Tensor, levels: Levels
+    roots: Tensor,
+    pre: Tensor,
+    source: Tensor,
+    w_own: Tensor,
+    w_other: Tensor,
+    b_own: Tensor,
+    levels: Levels,
+    more: EventInputs | None = None,
 ) -> Tensor:
-    """The arena float32[R, d]: the roots, then the written states; written row w adds pre[source[w]], pre [P, 3d].
+    """The arena float32[R, d]: the roots, then the written states; written row w adds pre[source[w]], pre [P, 3d],
+    and what `more` gives it.
 
     All rows of the arena have a gradient, so that readers need not distinguish roots from written states.
     """
-    arena: Tensor = _LevelGRU.apply(roots, pre, source, w_own, w_other, b_own, levels)  # type: ignore[no-untyped-call]
+    arena: Tensor = _LevelGRU.apply(  # type: ignore[no-untyped-call]
+        roots, pre, source, w_own, w_other, b_own, levels, *(more or (None,) * len(EventInputs._fields))
+    )
     return arena
 
 
@@ -158,6 +177,10 @@ class _LevelGRU(torch.autograd.Function):
         w_other: Tensor,
         b_own: Tensor,
         levels: Levels,
+        values: Tensor | None,
+        value_rows: Tensor | None,
+        value_rows_by_side: Tensor | None,
+        value_weights: Tensor | None,
     ) -> Tensor:
         dtype = torch.bfloat16 if torch.is_autocast_enabled(roots.device.type) else torch.float32
         d, first, written = roots.shape[1], levels.first_written, len(source)
@@ -169,8 +192,13 @@ class _LevelGRU(torch.autograd.Function):
         weights = own.view_as(w_own), other
         tables = arena, pre.contiguous(), gates, parent_states, *weights, b_own.contiguous()
         lists = levels.parents, source, levels.blocks, levels.offsets
-        _launch("forward", levels.runs, d, dtype, first, *tables, *lists)
+        numbers = 0 if values is None else values.shape[1]
+        more = (arena, source, arena)  # not read
+        if values is not None and value_rows is not None and value_weights is not None:
+            more = values.contiguous(), value_rows, value_weights.mT.contiguous()
+        _launch("forward", levels.runs, d, dtype, first, *tables, *lists, *more, G=numbers)
         ctx.levels, ctx.source, ctx.pre = levels, source, (pre.shape, pre.dtype)
+        ctx.more = values, value_rows_by_side
         ctx.save_for_backward(*weights, gates, parent_states)
         return arena
 
@@ -191,18 +219,24 @@ class _LevelGRU(torch.autograd.Function):
             _pre_gradients(gate_grads, source, levels, *ctx.pre),
         )
         parts = slice(users), slice(users, None)
-        return *grads, None, *_weight_gradients([(gate_grads[part], parent_states[part]) for part in parts], d), None
+        weights = _weight_gradients([(gate_grads[part], parent_states[part]) for part in parts], d)
+        values, value_rows = ctx.more
+        if values is None:
+            bias, of_values = torch.stack([column_sum(gate_grads[part, : 3 * d]) for part in parts]), None
+        else:
+            sums = torch.stack([weighted_column_sums(gate_grads[part], values, value_rows[part]) for part in parts])
+            bias, of_values = sums[:, 0, : 3 * d], sums[:, 1:, d:].mT
+        return *grads, None, *weights, bias.roll(-d, 1), None, None, None, None, of_values
 
 
-def _weight_gradients(sides: list[tuple[Tensor, Tensor]], d: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of w_own, w_other [2, 3d, d] and b_own [2, 3d], from gate_grads and parent_states of each side.
+def _weight_gradients(sides: list[tuple[Tensor, Tensor]], d: int) -> tuple[Tensor, Tensor]:
+    """Gradients of w_own and w_other [2, 3d, d], from gate_grads and parent_states of each side.
 
     Own parents' gates are in the order n, r, z.
     """
     # The part of a product from n to own and the one from h_n to other are not used.
     products = torch.stack([matmul(gates.T, parents) for gates, parents in sides])
-    bias = torch.stack([column_sum(gates[:, : 3 * d]) for gates, _ in sides])
-    return products[:, : 3 * d, :d].roll(-d, 1), products[:, d:, d:], bias.roll(-d, 1)
+    return products[:, : 3 * d, :d].roll(-d, 1), products[:, d:, d:]
 
 
 def _pre_gradients(
@@ -242,14 +276,20 @@ def _tile_width(d: int, dtype: torch.dtype) -> int:
 
 
 def _launch(
-    name: str, runs: list[LevelRun], d: int, dtype: torch.dtype, first_written: int, *tensors: Tensor
+    name: str,
+    runs: list[LevelRun],
+    d: int,
+    dtype: torch.dtype,
+    first_written: int,
+    *tensors: Tensor,
+    **constants: int,
 ) -> None:
     """Launches the kernel of that name for all runs of levels, in order."""
     device = tensors[0].device
     width = _tile_width(d, dtype)
     tiles = triton.cdiv(d, width)
     precision = "tf32x3" if dtype == torch.float32 else "ieee" if device.type == "cuda" else "rounded"
-    shape = {"D": d, "BK": width, "PRECISION": precision}
+    shape = {"D": d, "BK": width, "PRECISION": precision, **constants}
     fits_one_program = tiles == 1 and 12 * width * width * dtype.itemsize <= MAX_SOLO_BYTES
     if device.type != "cuda":
         runs = _one_level_per_launch(runs, fits_one_program, reverse=name == "backward")

@@ -15,6 +15,9 @@ block starts), so that weight gradients are plain products of whole tables:
     parent_grads [W, 2d]   gradient for the own parent | for the other one, in the order of the arena: a row gathers
                            it from its children
 
+A row's projected features are a row of `pre` and, with G > 0, a row of `values` [E, G] times `value_weights`
+[2, G, 3d]: a few numbers of each event, which need no table of 3d numbers for each event this way.
+
 The products of a block are one: [own | other] times a matrix of the four gates, in which the blocks that do not exist
 (h_n has no other parent, n no own one) are zero. Each product of its own would take its own detour through shared
 memory, and these, not the arithmetic, are the time of a level. For the same reason rows of gates are loaded and
@@ -92,15 +95,35 @@ def _load_links(links, row, valid):
 
 
 @triton.jit
-def _load_inputs(parents, source, pre, row, first_written, stop, gate, column, D: tl.constexpr):
-    """Own parents, other parents, and projected features [BM, 4 BK], in the gates' order, of rows below `stop`."""
+def _load_inputs(
+    parents,
+    source,
+    pre,
+    values,
+    value_rows,
+    row,
+    first_written,
+    stop,
+    gate,
+    column,
+    D: tl.constexpr,
+    G: tl.constexpr,
+    BG: tl.constexpr,
+):
+    """Own parents, other parents, projected features [BM, 4 BK], in the gates' order, and rows of `values` [BM, BG],
+    of rows below `stop`."""
     w = row - first_written
     own, other = _load_links(parents, w, row < stop)
     pre_row = tl.load(source + w, mask=row < stop, other=-1).to(tl.int64)[:, None]
     added = tl.load(
         pre + pre_row * 3 * D + (gate - 1) * D + column, mask=(pre_row >= 0) & (gate > 0) & (column < D), other=0.0
     )
-    return own, other, added
+    more = tl.zeros([row.shape[0], BG], tl.float32)
+    if G:
+        value_row = tl.load(value_rows + w, mask=row < stop, other=0).to(tl.int64)[:, None]
+        number = tl.arange(0, BG)[None, :]
+        more = tl.load(values + value_row * G + number, mask=(row < stop)[:, None] & (number < G), other=0.0)
+    return own, other, added, more
 
 
 @triton.jit(do_not_specialize=["first", "last", "first_written"], do_not_specialize_on_alignment=["arrivals"])
@@ -116,6 +139,9 @@ def forward(
     source,
     blocks,
     offsets,
+    values,
+    value_rows,
+    value_weights,
     arrivals,
     first,
     last,
@@ -125,10 +151,13 @@ def forward(
     BK: tl.constexpr,
     PRECISION: tl.constexpr,
     HAS_BARRIER: tl.constexpr,
+    G: tl.constexpr,
 ):
-    """Levels first to last − 1: fills their rows of arena [R, d], gates, parent_states. Row w adds pre[source[w]]."""
+    """Levels first to last − 1: fills their rows of arena [R, d], gates, parent_states. Row w adds pre[source[w]]
+    and, with G > 0, value_weights · values[value_rows[w]]."""
     TILES: tl.constexpr = (D + BK - 1) // BK
     DTYPE: tl.constexpr = gates.dtype.element_ty
+    BG: tl.constexpr = 16
     programs = tl.num_programs(0)
     side = tl.program_id(0) % 2
     first_tile, stride = (tl.program_id(0) // 2) // TILES, (programs // 2) // TILES * BM
@@ -141,9 +170,15 @@ def forward(
     )
     if TILES == 1:
         weights = _load_weights(w_own, w_other, side, gate, column, is_own, inner, D)
+    if G:
+        number = tl.arange(0, BG)[:, None]
+        place = ((side * G + number) * 3 + gate - 1) * D + column
+        of_values = tl.load(value_weights + place, mask=(number < G) & (gate > 0) & (column < D), other=0.0).to(DTYPE)
     row = tl.load(blocks + 2 * first + side) + first_tile * BM + tl.arange(0, BM)
     stop = tl.load(blocks + 2 * first + side + 1)
-    own, other, added = _load_inputs(parents, source, pre, row, first_written, stop, gate, column, D)
+    own, other, added, more = _load_inputs(
+        parents, source, pre, values, value_rows, row, first_written, stop, gate, column, D, G, BG
+    )
     for level in range(first, last):
         block = tl.load(blocks + 2 * level + side)
         stop = tl.load(blocks + 2 * level + side + 1)
@@ -167,6 +202,8 @@ def forward(
                     part = _load_weights(w_own, w_other, side, gate, column, is_own, k + inner, D)
                     out += _dot(_beside(a.to(DTYPE), b.to(DTYPE)), part, PRECISION)
             out += added.to(tl.float32)
+            if G:
+                out += _dot(more, of_values, PRECISION)
             h_and_r, z_and_n = _halves(out)
             h, r = _halves(h_and_r)
             z, n = _halves(z_and_n)
@@ -181,12 +218,16 @@ def forward(
             tl.store(parent_states + gate_row * 2 * D + col, own_state, mask=mask)
             tl.store(parent_states + gate_row * 2 * D + D + col, other_state, mask=mask)
             row = block_row + stride + tl.arange(0, BM)
-            own, other, added = _load_inputs(parents, source, pre, row, first_written, stop, gate, column, D)
+            own, other, added, more = _load_inputs(
+                parents, source, pre, values, value_rows, row, first_written, stop, gate, column, D, G, BG
+            )
         _arrive(arrivals, block + first_tile * BM >= stop, HAS_BARRIER)
         if level + 1 < last:
             row = tl.load(blocks + 2 * level + 2 + side) + first_tile * BM + tl.arange(0, BM)
             stop = tl.load(blocks + 2 * level + 3 + side)
-            own, other, added = _load_inputs(parents, source, pre, row, first_written, stop, gate, column, D)
+            own, other, added, more = _load_inputs(
+                parents, source, pre, values, value_rows, row, first_written, stop, gate, column, D, G, BG
+            )
 
 
 @triton.jit

@@ -72,15 +72,22 @@ def _load_states(arena, own, other, col, D: tl.constexpr):
 
 
 @triton.jit
-def _load_pre(pre, pre_row, col, D: tl.constexpr):
+def _load_pre(pre, pre_row, values, value_row, value_weights, side, col, D: tl.constexpr, G: tl.constexpr):
     """Projected features for r, z and n."""
     address = pre + pre_row.to(tl.int64)[:, None] * 3 * D + col
     mask = (pre_row >= 0)[:, None] & (col < D)
-    return (
-        tl.load(address, mask=mask, other=0.0),
-        tl.load(address + D, mask=mask, other=0.0),
-        tl.load(address + 2 * D, mask=mask, other=0.0),
-    )
+    r = tl.load(address, mask=mask, other=0.0)
+    z = tl.load(address + D, mask=mask, other=0.0)
+    n = tl.load(address + 2 * D, mask=mask, other=0.0)
+    if G:
+        r, z, n = r.to(tl.float32), z.to(tl.float32), n.to(tl.float32)
+        for g in tl.static_range(G):
+            value = tl.load(values + value_row.to(tl.int64) * G + g, mask=pre_row >= 0, other=0.0)[:, None]
+            weight = value_weights + (side[:, None] * G + g) * 3 * D + col
+            r += value * tl.load(weight, mask=mask, other=0.0)
+            z += value * tl.load(weight + D, mask=mask, other=0.0)
+            n += value * tl.load(weight + 2 * D, mask=mask, other=0.0)
+    return r, z, n
 
 
 @triton.jit(do_not_specialize=["first", "last", "first_written"])
@@ -96,6 +103,9 @@ def forward(
     source,
     blocks,
     offsets,
+    values,
+    value_rows,
+    value_weights,
     first,
     last,
     first_written,
@@ -103,6 +113,7 @@ def forward(
     BM: tl.constexpr,
     BK: tl.constexpr,
     PRECISION: tl.constexpr,
+    G: tl.constexpr,
 ):
     """As triton_kernels.forward, for levels of at most BM rows per side."""
     side, slot = tl.arange(0, 2 * BM) // BM, tl.arange(0, 2 * BM) % BM
@@ -121,13 +132,18 @@ def forward(
     row = start + slot
     own, other = _load_links(parents, row - first_written, row < stop)
     pre_row = tl.load(source + row - first_written, mask=row < stop, other=-1)
-    add_r, add_z, add_n = _load_pre(pre, pre_row, col, D)
+    value_row = pre_row
+    if G:
+        value_row = tl.load(value_rows + row - first_written, mask=row < stop, other=0)
+    add_r, add_z, add_n = _load_pre(pre, pre_row, values, value_row, value_weights, side, col, D, G)
     own_state, other_state = _load_states(arena, own, other, col, D)
     mask = (own >= 0)[:, None] & (col < D)
     next_start, stop = _level_block(blocks, first + 1, first, last, BM)
     row = next_start + slot
     own, other = _load_links(parents, row - first_written, row < stop)
     pre_row = tl.load(source + row - first_written, mask=row < stop, other=-1)
+    if G:
+        value_row = tl.load(value_rows + row - first_written, mask=row < stop, other=0)
     for level in range(first, last):
         r = add_r.to(tl.float32) + bias_r + _dot_by_side(own_state, own_r, own_r_item, users, PRECISION)
         r += _dot_by_side(other_state, other_r, other_r_item, users, PRECISION)
@@ -143,13 +159,15 @@ def forward(
         stored_own, stored_other, stored_mask = own_state, other_state, mask
         own_state, other_state = _load_states(arena, own, other, col, D)
         mask = (own >= 0)[:, None] & (col < D)
-        add_r, add_z, add_n = _load_pre(pre, pre_row, col, D)
+        add_r, add_z, add_n = _load_pre(pre, pre_row, values, value_row, value_weights, side, col, D, G)
         gate_row = (slot + tl.load(offsets + 2 * level + side)).to(tl.int64)[:, None]
         start = next_start
         next_start, stop = _level_block(blocks, level + 2, first, last, BM)
         row = next_start + slot
         own, other = _load_links(parents, row - first_written, row < stop)
         pre_row = tl.load(source + row - first_written, mask=row < stop, other=-1)
+        if G:
+            value_row = tl.load(value_rows + row - first_written, mask=row < stop, other=0)
         tl.store(parent_states + gate_row * 2 * D + col, stored_own, mask=stored_mask)
         tl.store(parent_states + gate_row * 2 * D + D + col, stored_other, mask=stored_mask)
         _store_gates(gates, gate_row, h, r, z, n, stored_mask, col, D)

@@ -16,7 +16,7 @@ from torch import Tensor
 from dynedge.ops.dispatch import prefer_triton
 from dynedge.ops.read_states import cpu, reference
 
-__all__ = ["EntityTable", "LastEvents", "StoredStates", "read_states", "store_states"]
+__all__ = ["EntityTable", "LastEvents", "StoredStates", "read_states", "replace_rows", "store_states"]
 
 
 class EntityTable(NamedTuple):
@@ -61,6 +61,24 @@ def read_states(groups: Sequence[tuple[EntityTable, Tensor]], extra: Tensor | No
     """
     compute: Callable[..., Tensor] = BY_DEVICE.get(groups[0][0].xi.device.type, reference.read_states)
     return compute(groups, extra)
+
+
+REPLACE_BY_DEVICE: dict[str, Callable[..., Tensor]] = {
+    "cuda": prefer_triton(
+        "dynedge.ops.read_states.triton",
+        "replace_rows",
+        reference.replace_rows,
+        lambda rows, *_: rows,
+    ),
+}
+
+
+def replace_rows(rows: Tensor, table: EntityTable, entities: Tensor) -> Tensor:
+    """rows [q, d] with the vectors of the entities int[q] in the place of those where it is not negative.
+
+    May change `rows`. Differentiable in ξ, ψ and `rows`; the gradient of replaced rows has no meaning.
+    """
+    return REPLACE_BY_DEVICE.get(rows.device.type, reference.replace_rows)(rows, table, entities)
 
 
 STORE_BY_DEVICE: dict[str, Callable[..., None]] = {

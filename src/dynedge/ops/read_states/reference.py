@@ -27,6 +27,10 @@ def _read(entities: Tensor, xi: Tensor, psi: Tensor, psi_row: Tensor, stored: Te
     return torch.where(has_stored[entities, None], stored[entities], fresh)
 
 
+def replace_rows(rows: Tensor, table: EntityTable, entities: Tensor) -> Tensor:
+    return torch.where((entities >= 0)[:, None], _read(entities.clamp_min(0), *table), rows)
+
+
 def store_states(table: StoredStates, entities: Tensor, rows: Tensor, arena: Tensor, last: LastEvents) -> None:
     entities, ended = entities.long(), last.entity.long()
     table.stored.index_copy_(0, entities, arena.index_select(0, rows))

@@ -36,14 +36,7 @@ class _ReadStates(torch.autograd.Function):
         source = torch.empty(sum(sizes), dtype=torch.int64, device=out.device)
         start = 0
         for i, size in enumerate(sizes):
-            xi, psi = learned[2 * i : 2 * i + 2]
-            if size:
-                triton_kernels.fill[(triton.cdiv(size, BLOCK),)](
-                    *(out[start:], source[start:], xi.contiguous(), psi, *groups[i], size),
-                    D=d,
-                    BM=BLOCK,
-                    BK=_width(d),
-                )
+            _fill(out[start:], source[start:], *learned[2 * i : 2 * i + 2], *groups[i])
             start += size
         if extra is not None:
             out[start:] = extra
@@ -65,6 +58,48 @@ class _ReadStates(torch.autograd.Function):
             grads.append(_psi_gradient(group_grad, group_source, shape) if needs_psi and shape[0] and size else None)
             start += size
         return None, grad[start:] if ctx.needs_input_grad[1] else None, *grads
+
+
+def replace_rows(rows: Tensor, table: EntityTable, entities: Tensor) -> Tensor:
+    """As in the package, in place."""
+    xi, psi, *index = table
+    out: Tensor = _ReplaceRows.apply(rows, (*index, entities), xi, psi)  # type: ignore[no-untyped-call]
+    return out
+
+
+class _ReplaceRows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, group: tuple[Tensor, ...], xi: Tensor, psi: Tensor) -> Tensor:
+        ctx.mark_dirty(rows)
+        source = torch.empty(len(rows), dtype=torch.int64, device=rows.device)
+        _fill(rows, source, xi, psi, *group)
+        ctx.save_for_backward(source)
+        ctx.shape = psi.shape
+        return rows
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        (source,), values = ctx.saved_tensors, grad.contiguous()
+        of_xi = _xi_gradient(values, source) if ctx.needs_input_grad[2] else None
+        has_psi = ctx.needs_input_grad[3] and ctx.shape[0] and len(source)
+        return grad, None, of_xi, _psi_gradient(values.float(), source, ctx.shape) if has_psi else None
+
+
+def _fill(
+    rows: Tensor,
+    source: Tensor,
+    xi: Tensor,
+    psi: Tensor,
+    psi_row: Tensor,
+    stored: Tensor,
+    has_stored: Tensor,
+    entities: Tensor,
+) -> None:
+    if len(entities):
+        d, grid = rows.shape[1], (triton.cdiv(len(entities), BLOCK),)
+        tables = xi.contiguous(), psi, psi_row, stored, has_stored
+        triton_kernels.fill[grid](rows, source, *tables, entities, len(entities), D=d, BM=BLOCK, BK=_width(d))
 
 
 def store_states(table: StoredStates, entities: Tensor, rows: Tensor, arena: Tensor, last: LastEvents) -> None:
@@ -95,8 +130,8 @@ def _psi_gradient(rows: Tensor, source: Tensor, shape: torch.Size) -> Tensor:
 def _xi_gradient(rows: Tensor, source: Tensor) -> Tensor:
     size, d = rows.shape
     if not size:
-        return rows.new_zeros(d)
-    partial = rows.new_empty(min(PROGRAMS, triton.cdiv(size, BLOCK)), d)
+        return rows.new_zeros(d, dtype=torch.float32)
+    partial = rows.new_empty((min(PROGRAMS, triton.cdiv(size, BLOCK)), d), dtype=torch.float32)
     triton_kernels.xi_sums[(len(partial),)](rows, source, partial, size, D=d, BM=BLOCK, BK=_width(d))
     return partial.sum(0)
 

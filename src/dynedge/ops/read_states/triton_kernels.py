@@ -21,20 +21,24 @@ def fill(
     BM: tl.constexpr,
     BK: tl.constexpr,
 ):
-    """Fills rows [q, d] and their sources: a row of ψ, −1 for ξ, −2 for a stored state."""
+    """Fills rows [q, d] and their sources: a row of ψ, −1 for ξ, −2 for a stored state.
+
+    Rows of negative entities stay as they are, and their source is −3.
+    """
     i = tl.program_id(0) * BM + tl.arange(0, BM)
-    valid = i < count
-    entity = tl.load(entities + i, mask=valid, other=0).to(tl.int64)
+    entity = tl.load(entities + i, mask=i < count, other=-1).to(tl.int64)
+    valid = entity >= 0
     is_stored = tl.load(has_stored + entity, mask=valid, other=0) != 0
     origin = tl.where(is_stored, -2, tl.maximum(tl.load(psi_row + entity, mask=valid, other=-1), -1))
-    tl.store(source + i, origin, mask=valid)
+    origin = tl.where(valid, origin, -3)
+    tl.store(source + i, origin, mask=i < count)
     for k in tl.static_range(0, D, BK):
         col = k + tl.arange(0, BK)[None, :]
         mask = valid[:, None] & (col < D)
         vector = tl.load(stored + entity[:, None] * D + col, mask=mask & is_stored[:, None], other=0.0)
         vector += tl.load(psi + origin[:, None] * D + col, mask=mask & (origin >= 0)[:, None], other=0.0)
         vector += tl.load(xi + col + tl.zeros([BM, 1], tl.int32), mask=mask & (origin == -1)[:, None], other=0.0)
-        tl.store(rows + i.to(tl.int64)[:, None] * D + col, vector, mask=mask)
+        tl.store(rows + i.to(tl.int64)[:, None] * D + col, vector.to(rows.dtype.element_ty), mask=mask)
 
 
 @triton.jit(do_not_specialize=["count"], do_not_specialize_on_alignment=["grad", "source"])

@@ -20,13 +20,14 @@ import torch
 from torch import Tensor, nn
 
 from dynedge.models.base import LogShape, State
-from dynedge.models.coevolving_base import CoevolvingModel, time_gap_features
+from dynedge.models.coevolving_base import CoevolvingModel
 from dynedge.models.entity_rows import Rows
 from dynedge.models.layers import ItemFeatures
 from dynedge.models.window_index import WindowIndex
 from dynedge.ops.gather_linear import gather_linear
 from dynedge.ops.level_rnn import rnn_arena
 from dynedge.ops.read_states import read_states
+from dynedge.ops.time_gaps import time_gap_features
 from dynedge.utils.array_type import Array
 
 LONG_GAP = 10.0  # log(1 + seconds) of some hours: inputs much above 1 would saturate every tanh
