@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -66,6 +68,9 @@ CONFIGS = {
 }
 
 
+ROW_LR = 1e-2
+
+
 def make_log() -> EventLog:
     """150 events of 20 users and 15 items, with two features each."""
     rng = np.random.default_rng(0)
@@ -84,7 +89,7 @@ def train_two_windows(
     model: Recurrence, log: EventLog, by_triton: bool
 ) -> tuple[list[float], dict[str, Tensor], dict[str, Tensor]]:
     """(losses, gradients of the last window, all parameters after it)."""
-    state, optimizer, losses = model.start(), Adam(model.named_parameters(), 1e-3, 1e-2), []
+    state, optimizer, losses = model.start(), Adam(model.named_parameters(), 0.1 * ROW_LR, ROW_LR), []
     last_lists = model.lists.start(*model.sizes)
     for number, planned in enumerate(model.plan):
         window = Window(log, planned.events)
@@ -148,4 +153,16 @@ def test_losses_gradients_and_states_equal_those_on_the_cpu(name: str, monkeypat
         assert tensors.keys() == expected_tensors.keys()
         for key, right in expected_tensors.items():
             bound = 3e-4 * float(right.double().abs().max()) if right.numel() else 0
-            torch.testing.assert_close(tensors[key], right, rtol=0, atol=bound, msg=lambda m, key=key: f"{key}: {m}")
+            if tensors is result[2] and key in expected[1]:
+                assert torch.all((tensors[key] - right).abs() <= bound + by_adam(expected[1][key])), key
+            else:
+                message = partial("{}: {}".format, key)
+                torch.testing.assert_close(tensors[key], right, rtol=0, atol=bound, msg=message)
+
+
+def by_adam(grad: Tensor) -> Tensor:
+    """By how much two steps of Adam may differ where rounding changes a gradient by 1e-5 of the greatest one.
+
+    Adam divides by the size of a gradient, so that of a tiny one its rounding decides.
+    """
+    return 2 * ROW_LR * (1e-5 * grad.abs().max() / grad.abs().clamp_min(1e-30)).clamp_max(1)
