@@ -62,7 +62,7 @@ from dynedge.ops.sampled_softmax import ListedScores, LossInputs, ScoreBonus, sa
 from dynedge.ops.sampled_softmax.own_negatives import own_negatives_softmax
 from dynedge.ops.time_gaps import time_gap_features, time_gaps
 from dynedge.plan.levels import NO_DNODES
-from dynedge.plan.links import Linker
+from dynedge.plan.links import ACTIVE, Linker
 from dynedge.plan.plan_cache import PlanConfig
 from dynedge.plan.planner import Plan, PlannedWindow
 from dynedge.plan.schedule import Schedule, build_schedule
@@ -319,8 +319,15 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
 
     def _prepare(self, window: Window, lists: ScoreLists | None = None) -> WindowIndex:
         past = self._past(window)
-        links = past if self.config.evolve_active else self._active_linker(window.user, window.item)
+        links = past if self.config.evolve_active else self._links(window, past)
         return self._index(window, build_schedule(window.user, window.item, links, NO_DNODES), past, lists=lists)
+
+    def _links(self, window: Window, past: Array) -> Array:
+        """The previous events that are read: not those of active entities."""
+        links = past.copy()
+        for side, entities in enumerate((window.user, window.item)):
+            links[self._is_active[side][entities], side] = ACTIVE
+        return links
 
     def _index(
         self, window: Window, schedule: Schedule, past: Array, number: int = -1, lists: ScoreLists | None = None
@@ -355,9 +362,10 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
         return Linker(np.zeros(padded_size(self.shape.users), bool), np.zeros(padded_size(self.shape.items), bool))
 
     @cached_property
-    def _active_linker(self) -> Linker:
+    def _is_active(self) -> list[Array]:
+        """bool[users or more], bool[items or more]"""
         masks = [np.asarray(self.psi_row(side).cpu() >= 0) for side in (0, 1)]
-        return Linker(*(np.pad(mask, (0, padded_size(len(mask)) - len(mask))) for mask in masks))
+        return [np.pad(mask, (0, padded_size(len(mask)) - len(mask))) for mask in masks]
 
     # ---- states
 
@@ -410,7 +418,7 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
             state[popularity.EVENT] = grown(state[popularity.EVENT], items, popularity.NO_EVENT)
         if users > len(self._linker.active_user) or items > len(self._linker.active_item):
             del self._linker
-            self.__dict__.pop("_active_linker", None)
+            self.__dict__.pop("_is_active", None)
 
     def _roots(self, index: WindowIndex, phi: Tensor | None, state: State) -> Tensor:
         """The rows of the arena that no event of the window writes."""
