@@ -29,6 +29,7 @@ from dynedge.training.segmented_step import SegmentedStep
 from dynedge.training.segments import Segments
 from dynedge.training.step import TrainingStep
 from dynedge.training.train_state import Record, TrainState
+from dynedge.utils.freed_memory import freed_memory_is_kept
 from dynedge.utils.process_group import ALONE, ProcessGroup
 from dynedge.utils.signals import StoppedBySignal, StopSignal
 from dynedge.utils.tensor_io import Tensors, select_prefix, with_prefixes
@@ -92,7 +93,7 @@ def fit(
         limit = f"training.full_ranking_up_to = {config.full_ranking_up_to}"
         logger.message(f"validation ranks among 9,999 sampled items, since there are {log.num_items:,}; {limit}")
     try:
-        with stop.deferred(), deterministic_algorithms(config.deterministic):
+        with stop.deferred(), deterministic_algorithms(config.deterministic), freed_memory_is_kept():
             while train_state.epoch < config.epochs and not train_state.should_stop_early(config.patience):
                 train_state.optimizer.scale_learning_rate(rate * config.lr_decay**train_state.non_improving_epochs)
                 with threads_for(windows):
