@@ -45,7 +45,5 @@ class UserProfile(nn.Module):
         """[n, d]"""
         dropping = self.training and self.dropout > 0
         noise = F.dropout(self.items.new_ones(len(lists.item)), self.dropout) if dropping else None
-        bucket = lists.bucket[
-            :, 0
-        ]  # beyond those of the weights, and so of value 0, where only successors are listed
+        bucket = lists.bucket[:, 0]  # those of successors alone are beyond the weights: of value 0
         return embedding_bag(self.items, self.weight, bucket, noise, lists.start, lists.event, lists.item)
