@@ -36,7 +36,7 @@ class MemoryConfig:
     rescaling_second: int = option(
         32, "Hidden units of its second layer, where it has a first one; 0: one layer.", least=0
     )
-    training_examples: int = option(80_000, "Number of training events that the networks are fitted to.", least=0)
+    training_examples: int = option(160_000, "Number of training events that the networks are fitted to.", least=0)
 
 
 @dataclass(frozen=True)
@@ -51,5 +51,5 @@ SEARCH = {
     "model.gating_hidden": (0, 16, 32),
     "model.rescaling_hidden": (0, 32, 64),
     "model.occurrences": (128, 512, 2048),
-    "model.training_examples": (12_000, 40_000, 80_000),
+    "model.training_examples": (40_000, 80_000, 160_000),
 }

@@ -148,5 +148,5 @@ SEARCH = {
     "training.row_lr": (3e-3, 1e-2, 3e-2),
     "model.recurrence.windows": (150, 300, 600),
     "model.recurrence.dropout": (0.1, 0.3, 0.5),
-    "model.memory.training_examples": (12_000, 40_000, 80_000),
+    "model.memory.training_examples": (40_000, 80_000, 160_000),
 }
