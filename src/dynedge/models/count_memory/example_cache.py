@@ -20,6 +20,8 @@ from dynedge.models.base import State
 from dynedge.models.count_memory.collect_examples import Examples
 from dynedge.utils.prefetch import prefetch_map
 
+SLICES = 16  # of an array that are shuffled one by one: two copies of a slice are made
+
 
 @dataclass(frozen=True, eq=False)
 class WindowExamples:
@@ -97,6 +99,9 @@ def _shuffle(parts: list[Examples], seed: int) -> None:
     sizes = [len(part.query_features) for part in parts]
     order = torch.randperm(sum(sizes), generator=torch.Generator().manual_seed(seed))
     for columns in zip(*parts, strict=True):
-        shuffled = torch.cat(columns)[order.to(columns[0].device)]
-        for column, part in zip(columns, torch.split(shuffled, sizes), strict=True):
-            column.copy_(part)
+        flat = [column.view(len(column), -1) for column in columns]
+        own_order, step = order.to(flat[0].device), -(-flat[0].shape[1] // SLICES)
+        for low in range(0, flat[0].shape[1], step):
+            slices = [column[:, low : low + step] for column in flat]
+            for column, part in zip(slices, torch.split(torch.cat(slices)[own_order], sizes), strict=True):
+                column.copy_(part)
