@@ -99,7 +99,7 @@ def _shuffle(parts: list[Examples], seed: int) -> None:
     sizes = [len(part.query_features) for part in parts]
     order = torch.randperm(sum(sizes), generator=torch.Generator().manual_seed(seed))
     for columns in zip(*parts, strict=True):
-        flat = [column.view(len(column), -1) for column in columns]
+        flat = [column.flatten(1) for column in columns]  # views
         own_order, step = order.to(flat[0].device), -(-flat[0].shape[1] // SLICES)
         for low in range(0, flat[0].shape[1], step):
             slices = [column[:, low : low + step] for column in flat]
