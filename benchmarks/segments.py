@@ -21,6 +21,7 @@ import argparse
 import itertools
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -192,17 +193,18 @@ class TimedStep(SegmentedStep):
 
 
 class TimedSegments(Segments):
-    """Measures each epoch: seconds and CPU seconds until the last step has ended, and seconds of what follows."""
+    """Measures each epoch: what its steps used (`used`), and seconds of what follows the last one."""
 
-    epochs: list[list[float]] = []  # noqa: RUF012
+    epochs: list[Tensor] = []  # noqa: RUF012
+    borders: list[float] = []  # noqa: RUF012
 
     def batches(self, first: int) -> Iterator[list[Any]]:
-        self.epochs.append([-time.perf_counter(), -time.process_time(), 0.0])
+        self.epochs.append(-used())
+        self.borders.append(0.0)
         yield from super().batches(first)
 
     def share_rows(self, *others: Tensors) -> None:
-        self.epochs[-1][0] += time.perf_counter()
-        self.epochs[-1][1] += time.process_time()
+        self.epochs[-1] += used()
         with self._at_border():
             super().share_rows(*others)
 
@@ -218,7 +220,14 @@ class TimedSegments(Segments):
     def _at_border(self) -> Iterator[None]:
         start = time.perf_counter()
         yield
-        self.epochs[-1][2] += time.perf_counter() - start
+        self.borders[-1] += time.perf_counter() - start
+
+
+def used() -> Tensor:
+    """What this process has used: seconds, CPU seconds, of which for the system, and thousands of page faults."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    values = time.perf_counter(), time.process_time(), usage.ru_stime, usage.ru_minflt / 1000
+    return torch.tensor(values, dtype=torch.float64)
 
 
 class EpochLogger(TrainingLogger):
@@ -257,13 +266,13 @@ def train_timed(args: argparse.Namespace) -> None:
         steps = len(TimedStep.seconds) // args.epochs
         fastest = min(range(1, args.epochs), key=lambda epoch: TimedSegments.epochs[epoch][0])
         fastest = group.gather_json(fastest)[0]
-        seconds, cpu, borders = TimedSegments.epochs[fastest]
+        seconds, *work = TimedSegments.epochs[fastest].tolist()
         of_epoch = slice(fastest * steps, (fastest + 1) * steps)
         phases = torch.tensor(TimedStep.seconds[of_epoch]).sum(0).tolist()
         by_segment = group.all_gather(torch.tensor(TimedStep.by_segment[of_epoch]).sum(0))
-        times = [seconds - sum(phases), *phases, borders]
-        by_process = group.all_gather(torch.tensor([*times, cpu], dtype=torch.float64))
-        phases = by_process[:, :-1].mean(0)
+        times = [seconds - sum(phases), *phases, TimedSegments.borders[fastest]]
+        by_process = group.all_gather(torch.tensor([*times, *work], dtype=torch.float64))
+        phases = by_process[:, : len(times)].mean(0)
         size = model_size(model.recurrence.plan, config.model.recurrence)  # type: ignore[union-attr]
         own, events = args.segments // group.size, history[fastest]["events"]
         result = {
@@ -277,7 +286,9 @@ def train_timed(args: argparse.Namespace) -> None:
             "epoch_bytes": logger.sent[fastest + 1] - logger.sent[fastest],
             "details": {
                 "seconds of compute by process": by_process[:, PHASES.index("compute")].tolist(),
-                "CPU seconds of the steps and their batches by process": by_process[:, -1].tolist(),
+                "CPU seconds of the steps and their batches by process": by_process[:, -3].tolist(),
+                "of which for the system": by_process[:, -2].tolist(),
+                "thousands of page faults by process": by_process[:, -1].tolist(),
                 "CPU seconds of compute by segment": by_segment.flatten().tolist(),
             },
             **dict(zip(PHASES, (phases / phases.sum()).tolist(), strict=True)),

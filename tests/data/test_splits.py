@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dynedge.data.splits import Split
-from dynedge.data.windows import cut_windows
+from dynedge.data.windows import cut_by_work, cut_windows
 from dynedge.errors import UsageError
 
 
@@ -48,6 +48,26 @@ def test_windows_cover_every_event_once_in_order(events, count):
     assert [k for window in windows for k in window] == list(range(events))
     assert all(w.start == events * k // count for k, w in enumerate(windows))
     assert max(map(len, windows)) - min(map(len, windows)) <= 1
+
+
+@given(work=st.lists(st.integers(1, 1000), max_size=300), count=st.integers(1, 40))
+def test_windows_by_work_cover_every_event_once_in_order(work, count):
+    windows = cut_by_work(np.array(work, np.int64), count)
+    assert len(windows) == count
+    assert [k for window in windows for k in window] == list(range(len(work)))
+    if len(work) >= count:
+        assert min(map(len, windows)) >= 1
+
+
+@given(work=st.lists(st.integers(100, 199), min_size=100, max_size=300), count=st.integers(1, 25))
+def test_windows_by_work_differ_by_less_than_two_events(work, count):
+    done = np.cumsum([0, *work])
+    of_windows = [done[window.stop] - done[window.start] for window in cut_by_work(np.array(work), count)]
+    assert max(of_windows) - min(of_windows) <= 2 * max(work)
+
+
+def test_equal_work_gives_windows_of_equal_size():
+    assert cut_by_work(np.full(12, 7), 4) == cut_windows(12, 4)
 
 
 def test_zero_windows_is_a_usage_error():

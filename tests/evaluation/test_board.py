@@ -21,7 +21,7 @@ from dynedge.data.stored_negatives import StoredNegatives, read_negatives, write
 from dynedge.data.windows import Window
 from dynedge.errors import DataError
 from dynedge.evaluation.board import SAMPLED, TGB_SPLIT, Board, same_time_items
-from dynedge.evaluation.negatives import evaluation_negatives
+from dynedge.evaluation.negatives import evaluation_candidates
 from dynedge.evaluation.protocol import rank_events
 
 rows = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 5), st.integers(0, 8)), min_size=1, max_size=30)
@@ -128,10 +128,10 @@ def test_stored_negatives_are_the_candidates(stored):
             true = int(log.item[position])
             own = negatives.of(range(position, position + 1)).tolist()
             if not own:
-                drawn = evaluation_negatives(
+                drawn = evaluation_candidates(
                     range(position, position + 1), torch.tensor([true]), log.num_items, SAMPLED
                 )
-                own = drawn[0].tolist()
+                own = drawn[0, 1:].tolist()
             above = sum(float(scores[k, one]) > float(scores[k, true]) for one in own)
             equal = sum(float(scores[k, one]) == float(scores[k, true]) for one in own)
             assert ranks[k] == 1 + above + equal / 2

@@ -8,11 +8,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynedge.evaluation.negatives import evaluation_negatives
+from dynedge.evaluation.negatives import evaluation_candidates
 
 
 def negatives(events, true, *rest, **more):
-    return evaluation_negatives(events, torch.from_numpy(true.astype(np.int64)), *rest, **more).numpy()
+    candidates = evaluation_candidates(events, torch.from_numpy(true.astype(np.int64)), *rest, **more).numpy()
+    assert np.array_equal(candidates[:, 0], true)
+    return candidates[:, 1:]
 
 
 @given(st.integers(1, 40), st.integers(0, 50), st.data())

@@ -13,7 +13,7 @@ from models.every_model import make_log
 from dynedge.data.log import EventLog
 from dynedge.evaluation import protocol
 from dynedge.evaluation.metrics import METRICS, mean, per_event
-from dynedge.evaluation.negatives import evaluation_negatives
+from dynedge.evaluation.negatives import evaluation_candidates
 from dynedge.evaluation.protocol import PROTOCOLS, rank_events
 
 events = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5)), min_size=1, max_size=40)
@@ -63,7 +63,7 @@ def test_sampled_ranks_equal_brute_force_among_the_same_candidates(rows, chunk):
     ranks = rank_events(model, log, range(len(log)), model.start(), protocol="sampled-499", max_events=chunk)
 
     def sampled(k, item):
-        return [item, *evaluation_negatives(range(k, k + 1), torch.tensor([item]), 700, 499)[0].tolist()]
+        return evaluation_candidates(range(k, k + 1), torch.tensor([item]), 700, 499)[0].tolist()
 
     assert ranks.tolist() == brute(rows, Popular, sampled)
 

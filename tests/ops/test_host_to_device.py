@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from dynedge.ops.host_to_device import copied
+from dynedge.ops.host_to_device import ALIGNMENT, Packing, copied
 
 CPU = torch.device("cpu")
 
@@ -55,3 +56,28 @@ def test_parts_without_tensors_stay_the_same_objects() -> None:
     new = copied(old, CPU)
     assert isinstance(new.pair, Pair) and new.pair.right is None
     assert new.more[2] is old.more[2] and copied(old.more[2], CPU) is old.more[2]
+
+
+def test_packed_arrays_keep_numbers_shapes_and_alignment() -> None:
+    """Whole numbers become int32; empty, strided, two-dimensional and odd-sized arrays, over poisoned memory."""
+    grid = np.arange(14, dtype=np.int64).reshape(7, 2)
+    arrays = {
+        "column": grid[:, 1],
+        "empty": np.zeros(0, np.int64),
+        "times": np.array([0.5, -np.inf, 3.0]),
+        "flags": np.array([True, False, True]),
+        "features": np.arange(15, dtype=np.float32).reshape(5, 3),
+        "no_features": np.zeros((5, 0), np.float32),
+        "grid": grid,
+        "narrow": np.array([-1, 5], np.int32),
+    }
+    packing = Packing(arrays)
+    host = np.full(packing.bytes, 0xA5, np.uint8)
+    packing.fill(host)
+    views = packing.views(torch.from_numpy(host))
+    assert list(map(str, sorted(views))) == sorted(arrays)
+    for name, array in arrays.items():
+        view = views[name]
+        assert np.array_equal(view.numpy(), array) and view.shape == array.shape
+        assert view.dtype == (torch.int32 if array.dtype.kind == "i" else torch.from_numpy(array).dtype)
+        assert not view.numel() or (view.data_ptr() - host.ctypes.data) % ALIGNMENT == 0

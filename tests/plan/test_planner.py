@@ -14,11 +14,13 @@ import pytest
 from dynedge.data.log import EventLog, read_log
 from dynedge.data.log_writer import LogWriter
 from dynedge.data.splits import Split
+from dynedge.data.synthetic import synthesize
 from dynedge.errors import UsageError
 from dynedge.plan import cost_model, plan_cache, planner
 from dynedge.plan.cost_model import H200, PASSES, CostModel, max_depth_within, measure_cpu
 from dynedge.plan.plan_cache import PlanConfig
 from dynedge.plan.planner import DNodeRequest, Plan, PlannedWindow, plan_log
+from dynedge.plan.window_work import EVENT_WORK, event_work
 
 
 def memory_log(events: int = 3000, seed: int = 0) -> EventLog:
@@ -217,6 +219,7 @@ def test_the_cache_key_depends_on_every_option_and_on_the_log(monkeypatch: pytes
         replace(base, max_dnodes=5),
         replace(base, max_depth=5),
         replace(base, parts=5),
+        replace(base, listed=5),
     ]
     assert len(changed) == len(fields(PlanConfig))
     keys = {config.key("log") for config in [base, *changed]} | {base.key("another log")}
@@ -297,6 +300,27 @@ def test_the_cpu_is_measured_once() -> None:
     cost = measure_cpu()
     assert cost.level_us > 0 and cost.row_ns > 0
     assert measure_cpu() is cost
+
+
+def test_the_work_of_an_event_counts_the_items_of_its_user() -> None:
+    user, item = np.array([0, 0, 1, 0, 0, 1, 0]), np.array([3, 3, 3, 5, 2, 3, 9])
+    items_before = np.array([0, 1, 0, 1, 2, 1, 3])
+    assert np.array_equal(event_work(user, item, 10) - EVENT_WORK, items_before)
+    assert np.array_equal(event_work(user, item, 2) - EVENT_WORK, np.minimum(items_before, 2))
+    assert len(event_work(user[:0], item[:0], 2)) == 0
+
+
+def test_windows_of_equal_work_become_shorter_and_are_stored(tmp_path: Path) -> None:
+    log = synthesize("ml-25m-like", tmp_path / "log", events=4000, quiet=True)
+    config = PlanConfig(3000, windows=6, max_dnodes=2, listed=1000)
+    plan, equal = Plan(log, config), Plan(log, replace(config, listed=None))
+    sizes = [len(window) for window in plan.windows]
+    assert (
+        sum(sizes) == 3000 and sizes[0] > 500 > sizes[-1] and [len(window) for window in equal.windows] == [500] * 6
+    )
+    fresh, again = list(plan), Plan(log, config)
+    assert again.from_cache
+    assert_same(fresh, list(again))
 
 
 def test_a_plan_has_a_length_and_can_be_iterated_twice() -> None:

@@ -19,6 +19,18 @@ def cut_windows(events: int, count: int) -> list[range]:
     return [range(events * w // count, events * (w + 1) // count) for w in range(count)]
 
 
+def cut_by_work(work: Array, count: int) -> list[range]:
+    """Splits positions into contiguous windows of about equal work, given that of each position, above 0."""
+    if len(work) < count:
+        return cut_windows(len(work), count)
+    done = np.cumsum(work)
+    stops = np.searchsorted(done, done[-1] * np.arange(1, count + 1) / count) + 1
+    number = np.arange(count)
+    stops = np.maximum.accumulate(stops - number) + number  # at least one position each,
+    stops = np.minimum(stops, len(work) - number[::-1])  # also in those that follow
+    return [range(start, stop) for start, stop in zip([0, *stops[:-1].tolist()], stops.tolist(), strict=True)]
+
+
 @dataclass(frozen=True, eq=False)
 class Window:
     """A contiguous run of a log's events; its columns are copied into memory on first use."""

@@ -18,7 +18,7 @@ from torch import Tensor
 from dynedge.data.log import EventLog
 from dynedge.data.stored_negatives import read_negatives
 from dynedge.data.windows import Window
-from dynedge.evaluation.negatives import evaluation_negatives
+from dynedge.evaluation.negatives import evaluation_candidates
 from dynedge.utils.array_type import Array
 
 TGB = "tgb"
@@ -64,8 +64,8 @@ class Board:
         is_stored = columns <= counts[:, None]
         items[:, 1:][is_stored] = self._stored.of(window.events)
         if len(none):
-            drawn = evaluation_negatives(window.events, torch.from_numpy(true), window.log.num_items, sampled)
-            items[none, 1 : 1 + sampled] = drawn.numpy()[none]
+            drawn = evaluation_candidates(window.events, torch.from_numpy(true), window.log.num_items, sampled)
+            items[none, : 1 + sampled] = drawn.numpy()[none]
             is_stored[none] = columns <= sampled
         rows, padding = np.nonzero(~is_stored)
         return items, rows, padding + 1

@@ -1,4 +1,4 @@
-"""Negative items of the sampled evaluation protocols.
+"""Candidates of the sampled evaluation protocols: the event's own item and negatives.
 
 They depend only on the seed, the event's position in the log and the number of items, so every model ranks the same
 candidates, whatever the batch size and the device. Sampled without replacement, never the true item.
@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from dynedge.ops.sample_negatives import sample_negatives
+from dynedge.ops.sample_candidates import sample_candidates
 
 SEED = 499_002  # stored with all sampled ranks; to be changed whenever the sampling changes
 
 
-def evaluation_negatives(events: range, true: Tensor, num_items: int, count: int, seed: int = SEED) -> Tensor:
-    """Returns the negatives of the events at these positions, int64[n, min(count, num_items - 1)]."""
-    return sample_negatives(true, events.start, num_items, count, seed)
+def evaluation_candidates(events: range, true: Tensor, num_items: int, count: int, seed: int = SEED) -> Tensor:
+    """int64[n, 1 + min(count, num_items - 1)] of the events at these positions; the first column is `true`."""
+    return sample_candidates(true, events.start, num_items, count, seed)

@@ -24,7 +24,7 @@ from dynedge.data.log import EventLog
 from dynedge.data.windows import Window
 from dynedge.evaluation.board import TGB, Board
 from dynedge.evaluation.bootstrap import standard_errors
-from dynedge.evaluation.negatives import evaluation_negatives
+from dynedge.evaluation.negatives import evaluation_candidates
 from dynedge.models.base import Model, State
 from dynedge.models.capabilities import Calibrated, capable
 from dynedge.ops.host_to_device import placed, to_host
@@ -212,4 +212,4 @@ def candidate_items(window: Window, protocol: str, device: torch.device | str = 
     if count is None:
         return None
     true = placed(window.item.astype(np.int64), device)
-    return torch.cat([true[:, None], evaluation_negatives(window.events, true, window.log.num_items, count)], 1)
+    return evaluation_candidates(window.events, true, window.log.num_items, count)

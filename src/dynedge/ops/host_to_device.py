@@ -1,8 +1,12 @@
-"""Copies between host and device; to a GPU a window's arrays are one pinned buffer, in one asynchronous copy."""
+"""Copies between host and device; to a GPU a window's arrays are one pinned buffer, in one asynchronous copy.
+
+On the host numpy fills pinned buffers, in one thread: a copy by torch starts a thread per core, which then wait in a
+loop and take the cores from the threads that prepare the next windows.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass, replace
 from functools import cache
 from typing import Any, TypeVar
@@ -20,35 +24,71 @@ ALIGNMENT = 16  # bytes, of each array in the buffer, so that kernels can use wi
 def to_device(arrays: dict[str, Array], device: torch.device, packed: bool) -> dict[str, Tensor]:
     """Returns each array as a tensor; integers as int64, or as int32 if `packed` into one buffer on a GPU."""
     if not packed or device.type != "cuda":
-        return {name: torch.from_numpy(_with_integers(array, np.int64)).to(device) for name, array in arrays.items()}
-    parts = {name: np.ascontiguousarray(_with_integers(array, np.int32)) for name, array in arrays.items()}
-    starts, total = {}, 0
-    for name, part in parts.items():
-        starts[name] = total
-        total += -(-part.nbytes // ALIGNMENT) * ALIGNMENT
-    host = torch.empty(total, dtype=torch.uint8, pin_memory=True)
-    for name, part in parts.items():
-        host.numpy()[starts[name] :][: part.nbytes] = part.view(np.uint8).ravel() if part.size else 0
-    buffer = host.to(device, non_blocking=True)
+        return {name: torch.from_numpy(_with_integers(array)).to(device) for name, array in arrays.items()}
+    packing = Packing(arrays)
+    host = _pinned((packing.bytes,), torch.uint8)
+    packing.fill(host.numpy())
+    return packing.views(host.to(device, non_blocking=True))
 
-    def view(name: str, part: Array) -> Tensor:
-        own = buffer[starts[name] : starts[name] + part.nbytes]
-        return own.view(_tensor_type(part.dtype)).view(part.shape)
 
-    return {name: view(name, part) for name, part in parts.items()}
+class Packing:
+    """Arrays in one buffer: those of one type side by side, so that few operations make all their views."""
+
+    def __init__(self, arrays: dict[str, Array]) -> None:
+        self.arrays = arrays
+        self.by_kind: dict[np.dtype[Any], list[str]] = {}
+        for name, array in arrays.items():
+            self.by_kind.setdefault(np.dtype(np.int32) if array.dtype.kind == "i" else array.dtype, []).append(name)
+        self.sizes = {kind: [_aligned(arrays[name].size, kind) for name in of] for kind, of in self.by_kind.items()}
+        self.lengths = [sum(counts) * kind.itemsize for kind, counts in self.sizes.items()]
+        self.bytes = sum(self.lengths)
+
+    def fill(self, buffer: Array) -> None:
+        """Writes the arrays into uint8[bytes]."""
+        start = 0
+        for (kind, names), length in zip(self.by_kind.items(), self.lengths, strict=True):
+            at, values = 0, buffer[start : start + length].view(kind)
+            for name, size in zip(names, self.sizes[kind], strict=True):
+                array = self.arrays[name]
+                np.copyto(values[at : at + array.size].reshape(array.shape), array, casting="same_kind")
+                at += size
+            start += length
+
+    def views(self, buffer: Tensor) -> dict[str, Tensor]:
+        """The arrays in a filled buffer."""
+        tensors: dict[str, Tensor] = {}
+        parts = torch.split(buffer, self.lengths)
+        for (kind, names), part in zip(self.by_kind.items(), parts, strict=True):
+            values = torch.split(part.view(_tensor_type(kind)), self.sizes[kind])
+            for name, own in zip(names, values, strict=True):
+                array = self.arrays[name]
+                tensors[name] = own[: array.size] if array.ndim == 1 else own[: array.size].view(array.shape)
+        return tensors
+
+
+def _aligned(size: int, kind: np.dtype[Any]) -> int:
+    """`size`, or as many more elements as make a multiple of ALIGNMENT bytes."""
+    return -(-size * kind.itemsize // ALIGNMENT) * ALIGNMENT // kind.itemsize
+
+
+def _pinned(shape: Sequence[int], kind: torch.dtype) -> Tensor:
+    return torch.empty(shape, dtype=kind, pin_memory=True)
 
 
 def placed(array: Array, device: torch.device | str) -> Tensor:
     """An array on the device, without waiting for a GPU."""
-    tensor = torch.from_numpy(array)
-    return tensor.pin_memory().to(device, non_blocking=True) if torch.device(device).type == "cuda" else tensor
+    if torch.device(device).type != "cuda":
+        return torch.from_numpy(array)
+    host = _pinned(array.shape, _tensor_type(array.dtype))
+    np.copyto(host.numpy(), array)
+    return host.to(device, non_blocking=True)
 
 
 def to_host(tensor: Tensor) -> Callable[[], Array]:
     """Starts to copy a tensor to the host; the function waits for that alone, not for what a GPU was given since."""
     if not tensor.is_cuda:
         return tensor.numpy
-    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    host = _pinned(tensor.shape, tensor.dtype)
     host.copy_(tensor, non_blocking=True)
     done = torch.cuda.current_stream(tensor.device).record_event()
 
@@ -102,5 +142,5 @@ def _tensor_type(kind: np.dtype[Any]) -> torch.dtype:
     return torch.from_numpy(np.empty(0, kind)).dtype
 
 
-def _with_integers(array: Array, integer: type[np.signedinteger[Any]]) -> Array:
-    return array.astype(integer, copy=False) if array.dtype.kind == "i" else array
+def _with_integers(array: Array) -> Array:
+    return array.astype(np.int64, copy=False) if array.dtype.kind == "i" else array

@@ -20,7 +20,6 @@ from typing import NamedTuple
 import numpy as np
 
 from dynedge.data.log import EventLog
-from dynedge.data.windows import cut_windows
 from dynedge.errors import DataError
 from dynedge.utils.array_type import Array
 from dynedge.utils.atomic_io import atomic_folder
@@ -43,6 +42,9 @@ class PlanConfig:
     max_dnodes: int | None = None  # per window
     max_depth: int | None = None  # maximum length of a path
     parts: int | None = None  # per window, for cut-by-time
+    listed: int | None = (
+        None  # windows of equal work, in which at most so many items of a user count; None: of equal size
+    )
 
     def key(self, checksum: str) -> str:
         """The name of the cache entry for training events with this checksum."""
@@ -73,11 +75,10 @@ class PlanCache:
         assert log.path is not None
         checksum = log.prefix_checksum(config.train_end)
         self.folder = log.path / FOLDER / config.key(checksum)
-        self._sizes = [len(window) for window in cut_windows(config.train_end, config.windows)]
         self._metadata = {"format": FORMAT, "version": VERSION, "events": checksum, "config": asdict(config)}
 
-    def read(self) -> DNodeChoice | None:
-        """The stored choice, or None if there is no valid entry."""
+    def read(self, windows: list[range]) -> DNodeChoice | None:
+        """The stored choice for these windows, or None if there is no valid entry."""
         try:
             check_regular(self.folder / DNODES)
             index = read_json_object(self.folder / INDEX)
@@ -85,12 +86,12 @@ class PlanCache:
             if index != self._metadata or sha256 != self._digest(stats):
                 return None
             codes = np.load(self.folder / DNODES, mmap_mode="r", allow_pickle=False)
-            windows = [WindowStats(*map(operator.index, window)) for window in stats]
-            dnodes = np.split(codes, np.cumsum([window.dnodes for window in windows])[:-1])
-            valid = len(windows) == len(self._sizes) and all(map(_is_valid, dnodes, windows, self._sizes))
+            sizes = [WindowStats(*map(operator.index, window)) for window in stats]
+            dnodes = np.split(codes, np.cumsum([window.dnodes for window in sizes])[:-1])
+            valid = len(sizes) == len(windows) and all(map(_is_valid, dnodes, sizes, map(len, windows)))
         except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, EOFError, DataError):
             return None
-        return DNodeChoice(dnodes, windows) if valid else None
+        return DNodeChoice(dnodes, sizes) if valid else None
 
     def write(self, choice: DNodeChoice) -> None:
         """Stores a choice atomically. Does nothing if the folder is not writable."""

@@ -12,7 +12,7 @@ import numpy as np
 from dynedge.data.log import EventLog
 from dynedge.data.splits import Split
 from dynedge.data.statistics import degrees
-from dynedge.data.windows import cut_windows
+from dynedge.data.windows import cut_by_work, cut_windows
 from dynedge.errors import UsageError
 from dynedge.plan.cost_model import CostModel, max_depth_within, measure_cpu
 from dynedge.plan.dnodes import select_dnodes
@@ -20,6 +20,7 @@ from dynedge.plan.levels import NO_DNODES, levels
 from dynedge.plan.links import ACTIVE, Linker, active_mask
 from dynedge.plan.plan_cache import DNodeChoice, PlanCache, PlanConfig, WindowStats
 from dynedge.plan.schedule import Schedule, build_schedule
+from dynedge.plan.window_work import event_work
 from dynedge.utils.array_type import Array
 from dynedge.utils.prefetch import prefetch_map
 
@@ -106,11 +107,11 @@ class Plan:
     def __init__(self, log: EventLog, config: PlanConfig, *, threads: int | None = None, cache: bool = True) -> None:
         self.log, self.config = log, config
         self.threads = len(os.sched_getaffinity(0)) if threads is None else threads
-        self.windows = cut_windows(config.train_end, config.windows)
+        self.windows = _cut(log, config)
         self._request = DNodeRequest(config.method, config.max_dnodes, config.max_depth, config.parts)
         self._request.check()
         self._cache = PlanCache(log, config) if cache and log.path else None
-        self._choice = self._cache.read() if self._cache else None
+        self._choice = self._cache.read(self.windows) if self._cache else None
         self.from_cache = self._choice is not None
 
     def __len__(self) -> int:
@@ -203,6 +204,14 @@ class Plan:
         if self._cache:
             self._cache.write(choice)
         return choice
+
+
+def _cut(log: EventLog, config: PlanConfig) -> list[range]:
+    """The windows of the training events."""
+    if config.listed is None:
+        return cut_windows(config.train_end, config.windows)
+    user, item = (np.array(column[: config.train_end]) for column in (log.user, log.item))
+    return cut_by_work(event_work(user, item, config.listed), config.windows)
 
 
 def _window_stats(prev: Array, dnodes: Array, level: Array) -> WindowStats:

@@ -19,6 +19,11 @@ class RecurrenceConfig:
     min_window_events: int = option(
         0, "Smallest number of events per window; a small log has fewer windows instead.", least=0
     )
+    balanced_windows: bool | None = option(
+        None,
+        "Windows of about equal work instead of equal numbers of events, so that processes do not wait for each "
+        "other; none: if there are several segments.",
+    )
     active_users: int | None = option(
         None,
         "Number of training events above which a user is active: one learned vector, no evolving state.",

@@ -109,6 +109,9 @@ class Edge(
     def num_windows(self, train_end: int) -> int:
         return self.recurrence.num_windows(train_end)
 
+    def training_windows(self, train_end: int) -> list[range]:
+        return self.recurrence.training_windows(train_end)
+
     def begin_training(self, log: EventLog, train_end: int) -> None:
         self.recurrence.begin_training(log, train_end)
 

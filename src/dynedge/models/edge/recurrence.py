@@ -90,6 +90,7 @@ class Evolved(NamedTuple):
 
 class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturable, TrainsSegments):
     in_float32 = False
+    _planned_windows: list[range] | None = None
 
     def __init__(
         self,
@@ -210,9 +211,13 @@ class Recurrence(CoevolvingModel, Growable, Searchable, Undoable, GraphCapturabl
     def num_windows(self, train_end: int) -> int:
         return self.config.num_windows(train_end)
 
+    def training_windows(self, train_end: int) -> list[range]:
+        planned = self._planned_windows
+        return planned if planned and planned[-1].stop == train_end else super().training_windows(train_end)
+
     def follow(self, plan: Plan) -> None:
         """Trains by this plan: its windows, and its d-nodes in the order of the table of φ."""
-        self.plan = plan
+        self.plan, self._planned_windows = plan, plan.windows
         self._first_phi = np.concatenate(([0], np.cumsum([len(dnodes) for dnodes in plan.dnodes]))).tolist()
 
     def run_info(self) -> dict[str, list[int]]:
@@ -847,5 +852,8 @@ def make_plan(config: RecurrenceConfig, log: EventLog, train_end: int) -> Plan:
     elif max_dnodes is None and config.depth is None:
         max_dnodes = 0
     method = "best" if max_dnodes == 0 else config.method
-    thresholds = config.active_users, config.active_items
-    return Plan(log, PlanConfig(train_end, windows, *thresholds, method, max_dnodes, config.depth))
+    thresholds, listed = (config.active_users, config.active_items), None
+    if config.balanced_windows and config.history:
+        all_items = log.num_items <= config.full_softmax_up_to
+        listed = log.num_items if all_items else LISTED if train_end <= config.listed_events else None
+    return Plan(log, PlanConfig(train_end, windows, *thresholds, method, max_dnodes, config.depth, listed=listed))

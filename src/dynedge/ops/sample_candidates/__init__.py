@@ -1,6 +1,6 @@
-"""sample_negatives: draws negative items for each event, without replacement.
+"""sample_candidates: each event's own item and negative items, drawn without replacement.
 
-Legend: n events, I items, C negatives per event.
+Legend: n events, I items, C negatives of each.
 
 Negative j of the event at position p of a log is the image of j under a permutation of the I − 1 other items that
 the seed and p determine. So negatives are distinct by construction, each is computed by itself, and they are a
@@ -20,22 +20,22 @@ from collections.abc import Callable
 from torch import Tensor
 
 from dynedge.ops.dispatch import prefer_triton
-from dynedge.ops.sample_negatives import cpu
+from dynedge.ops.sample_candidates import cpu
 
-__all__ = ["sample_negatives"]
+__all__ = ["sample_candidates"]
 
 ROUNDS = 6
 
 BY_DEVICE: dict[str, Callable[..., Tensor]] = {
-    "cpu": cpu.sample_negatives,
-    "cuda": prefer_triton("dynedge.ops.sample_negatives.triton", "sample_negatives", cpu.sample_negatives),
+    "cpu": cpu.sample_candidates,
+    "cuda": prefer_triton("dynedge.ops.sample_candidates.triton", "sample_candidates", cpu.sample_candidates),
 }
 
 
-def sample_negatives(true: Tensor, first: int, items: int, count: int, seed: int) -> Tensor:
-    """int64[n, C] on the device of true int64[n], the items of the events from position `first` on.
+def sample_candidates(true: Tensor, first: int, items: int, count: int, seed: int) -> Tensor:
+    """int64[n, 1 + C] on the device of true int64[n], the items of the events from position `first` on.
 
-    C is `count`, or I − 1 if that is less.
+    The first column is `true`. C is `count`, or I − 1 if that is less.
     """
     count = max(min(count, items - 1), 0)
     a = math.isqrt(max(items - 2, 0)) + 1

@@ -1,4 +1,4 @@
-"""sample_negatives on a CPU by numba; also the reference implementation."""
+"""sample_candidates on a CPU by numba; also the reference implementation."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from dynedge.utils.rng import splitmix64, stream_key
 U = np.uint32
 
 
-def sample_negatives(
+def sample_candidates(
     true: Tensor, first: int, num_others: int, a: int, b: int, count: int, seed: int, rounds: int
 ) -> Tensor:
     """`num_others` is the number of items that are not the true one."""
-    out = np.empty((len(true), count), np.int64)
+    out = np.empty((len(true), 1 + count), np.int64)
     _fill(true.cpu().numpy(), first, num_others, U(a), U(b), np.uint64(seed), rounds, out)
     return torch.from_numpy(out).to(true.device)
 
@@ -37,7 +37,7 @@ def _shifted(x: Any, by: Any, key: Any, limit: Any) -> Any:
 
 @compiled
 def _fill(true: Array, first: int, num_others: int, a: U, b: U, seed: np.uint64, rounds: int, out: Array) -> None:
-    count = out.shape[1]
+    count = out.shape[1] - 1
     keys = np.empty(2 * rounds, np.uint32)
     x, y = np.empty(count, np.uint32), np.empty(count, np.uint32)
     for k in range(len(out)):
@@ -58,4 +58,5 @@ def _fill(true: Array, first: int, num_others: int, a: U, b: U, seed: np.uint64,
                     u = _shifted(u, v, keys[2 * t], a)
                     v = _shifted(v, u, keys[2 * t + 1], b)
                 number = np.int64(v) * np.int64(a) + np.int64(u)
-            out[k, j] = number + (number >= true[k])  # skips the true item
+            out[k, 1 + j] = number + (number >= true[k])  # skips the true item
+        out[k, 0] = true[k]

@@ -1,4 +1,4 @@
-"""Triton kernel of sample_negatives, with the same bits as cpu.py."""
+"""Triton kernel of sample_candidates, with the same bits as cpu.py."""
 
 from __future__ import annotations
 
@@ -48,5 +48,8 @@ def sample(true, first, num_others, a, b, seed, out, count, ROUNDS: tl.constexpr
         outside = number >= num_others
         x, y = tl.where(outside, u, x), tl.where(outside, v, y)
         number = y.to(tl.int64) * a.to(tl.int64) + x.to(tl.int64)
-    number += (number >= tl.load(true + k)).to(tl.int64)
-    tl.store(out + k * count + j, number, mask=valid)
+    own = tl.load(true + k)
+    number += (number >= own).to(tl.int64)
+    out += k * (1 + count)
+    tl.store(out, own)
+    tl.store(out + 1 + j, number, mask=valid)

@@ -1,4 +1,4 @@
-"""sample_negatives on a GPU: one program per event."""
+"""sample_candidates on a GPU: one program per event."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import torch
 import triton
 from torch import Tensor
 
-from dynedge.ops.sample_negatives import triton_kernels
+from dynedge.ops.sample_candidates import triton_kernels
 
 
-def sample_negatives(
+def sample_candidates(
     true: Tensor, first: int, num_others: int, a: int, b: int, count: int, seed: int, rounds: int
 ) -> Tensor:
-    out = torch.empty((len(true), count), dtype=torch.int64, device=true.device)
+    out = torch.empty((len(true), 1 + count), dtype=torch.int64, device=true.device)
     if out.numel():
-        width = triton.next_power_of_2(count)
+        width = triton.next_power_of_2(max(count, 1))
         triton_kernels.sample[(len(true),)](true, first, num_others, a, b, seed, out, count, ROUNDS=rounds, BC=width)
     return out
