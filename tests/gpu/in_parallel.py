@@ -10,6 +10,7 @@ for each model. Prints what failed, and ends with 1 if anything did.
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 import time
@@ -23,7 +24,7 @@ SPLIT = "test_models_gpu.py"  # its tests take longest, and each compiles other 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("paths", nargs="*", help="Test files or folders.")
-    parser.add_argument("-j", type=int, default=8, help="Processes at a time.")
+    parser.add_argument("-j", type=int, default=len(os.sched_getaffinity(0)), help="Processes at a time.")
     args = parser.parse_args()
     began = time.perf_counter()
     with ThreadPoolExecutor(args.j) as pool:
