@@ -1,5 +1,6 @@
 """The public API: adding or removing a name is a decision, made here."""
 
+import os
 import subprocess
 import sys
 
@@ -33,3 +34,12 @@ def test_importing_dynedge_loads_nothing_heavy():
     heavy = "torch", "numba", "pyarrow", "numpy", "matplotlib", "typer"
     code = f"import sys, dynedge, dynedge.errors; print([m for m in {heavy} if m in sys.modules])"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
+
+
+def test_threads_of_torch_sleep_unless_the_user_decides_otherwise():
+    code = "import dynedge, os; print(os.environ['OMP_WAIT_POLICY'])"
+    for given, expected in ((None, "PASSIVE"), ("ACTIVE", "ACTIVE")):
+        others = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+        chosen = {} if given is None else {"OMP_WAIT_POLICY": given}
+        output = subprocess.check_output([sys.executable, "-c", code], text=True, env=others | chosen)
+        assert output.strip() == expected

@@ -11,6 +11,7 @@ Legend: n events of a window, C candidates, O calibration options.
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -39,8 +40,8 @@ ONLINE = "online"  # all items, and the model goes on learning
 CHUNK = 5000  # maximum number of events scored at once
 CHUNK_SCORES = 1 << 25  # maximum number of scores held at once: events × items
 ALIGNED = 64  # chunks are a multiple of it where they can be: kernels prefer full vectors
-GPU_CHUNK, GPU_SCORES = 65_536, 1 << 27  # the same on a GPU, which takes milliseconds to launch a chunk
-GPU_THREADS = 8  # prepare chunks ahead
+GPU_CHUNK, GPU_SCORES = 131_072, 1 << 27  # the same on a GPU, which takes milliseconds to launch a chunk
+GPU_THREADS = min(8, len(os.sched_getaffinity(0)))  # prepare chunks ahead
 GPU_AHEAD = 2  # chunks that a GPU is given before the ranks of an earlier one are read
 
 

@@ -25,7 +25,7 @@ from dynedge.training.logging import TrainingLogger
 from dynedge.training.loop import fit
 from dynedge.training.segments import check_segments
 from dynedge.training.train_state import TrainState
-from dynedge.utils.process_group import ProcessGroup, local_device
+from dynedge.utils.process_group import ProcessGroup, check_own_gpus, local_device
 from dynedge.utils.signals import StopSignal
 
 VECTORS_FROM = "vectors_from"  # key of run_info.json
@@ -51,6 +51,7 @@ def train_run(
     with group.together():
         config = resolve_config(config, log)
         _check_segments(config, group)
+        check_own_gpus(config.training.device, group)
         if run.resume and run.exists:
             update = update_info(run.folder)
             if update is not None:

@@ -203,9 +203,24 @@ def process_group() -> Iterator[ProcessGroup]:
 
 
 def local_device(device: str) -> str:
-    """The device of this process: of a torchrun with several processes on a machine, each has its own GPU."""
+    """The device of this process: of a torchrun with several processes on a machine, each has the next GPU.
+
+    Where there are more processes than GPUs, some share one: for whole runs, as `compare` and `tune` spread them.
+    """
     local = os.environ.get("LOCAL_RANK")
-    return f"cuda:{local}" if device == "cuda" and local is not None else device
+    if device != "cuda" or local is None:
+        return device
+    return f"cuda:{int(local) % max(torch.cuda.device_count(), 1)}"
+
+
+def check_own_gpus(device: str, group: ProcessGroup) -> None:
+    """Raises UsageError unless each process of a group that trains one model together has a GPU of its own."""
+    gpus, processes = torch.cuda.device_count(), local_processes()
+    if group.size > 1 and device == "cuda" and processes > gpus:
+        raise UsageError(
+            f"{processes} processes on this machine cannot train one model on {gpus} GPU{'s' * (gpus != 1)}: start "
+            f"torchrun with --nproc-per-node {gpus}, or train with --device cpu."
+        )
 
 
 def local_processes() -> int:
