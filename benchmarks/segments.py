@@ -6,7 +6,9 @@
 
 `speed` trains `edge` for --epochs epochs on a log like ml-25m, one thread per process, and reports the fastest epoch
 after the first, validation left out. With --cores process r runs on the r-th of these cores alone, also the threads
-that prepare its batches; without, one process has those of the whole machine. Shares of the epoch are means over the
+that prepare its batches; without, one process has those of the whole machine. --apart also starts as many
+processes as the largest --world side by side that have nothing to do with each other, each training all segments:
+that is what the machine's cores lose by computing at the same time. Shares of the epoch are means over the
 processes: batches (preparing them, as far as a step waits for it), compute, wait (for the slowest process), exchange,
 optimizer, borders (rows and states, exchanged after the last step). The traffic that was counted stands beside the
 prediction of plan/scaling.py. `accuracy` trains for
@@ -66,6 +68,7 @@ def main() -> None:
     speed.add_argument("--world", default="1,2,4,8", help="Numbers of processes, separated by commas.")
     speed.add_argument("--epochs", type=int, default=3)
     speed.add_argument("--cores", type=parse_cores, help="Cores of the processes, one each: 0-7 or 0,2,4.")
+    speed.add_argument("--apart", action="store_true", help="Also as many processes that share nothing.")
     speed.add_argument("--on", type=Path, help="A log to train on, instead of a synthetic one.")
     accuracy = commands.add_parser("accuracy")
     accuracy.add_argument("logs", type=Path, nargs="+")
@@ -109,6 +112,14 @@ def measure_speed(args: argparse.Namespace) -> None:
         print_speed(first, first)
         for world in worlds[1:]:
             print_speed(launch(args, world), first)
+        if args.apart:
+            alone = launch(args, 1)["rate"]
+            rates = [finish(process)["rate"] for process in [start(args, 1, core) for core in range(max(worlds))]]
+            shares = " ".join(f"{rate / alone:.2f}" for rate in rates)
+            print(f"{len(rates)} processes apart, events/s of each over {alone:,.0f} of one alone: {shares}")
+            print(
+                f"together {sum(rates):,.0f} events/s, efficiency {sum(rates) / alone / len(rates):.2f}", flush=True
+            )
 
 
 def print_head(first: dict[str, Any], segments: int) -> None:
@@ -133,14 +144,25 @@ def print_speed(result: dict[str, Any], first: dict[str, Any]) -> None:
 
 
 def launch(args: argparse.Namespace, world: int) -> dict[str, Any]:
-    """Trains in a torchrun of so many processes; returns what the first one measured."""
+    return finish(start(args, world))
+
+
+def start(args: argparse.Namespace, world: int, core: int = 0) -> subprocess.Popen[str]:
+    """Starts to train in a torchrun of so many processes, on the cores from number `core` on."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}", __file__]
     command += ["speed", "--on", str(args.on), "--windows", str(args.windows), "--segments", str(args.segments)]
     command += ["--epochs", str(args.epochs)]
-    command += ["--cores", ",".join(map(str, args.cores))] if args.cores else []
+    command += ["--cores", ",".join(map(str, args.cores[core:]))] if args.cores else []
     environment = os.environ | {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
-    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+
+
+def finish(process: subprocess.Popen[str]) -> dict[str, Any]:
+    """What the first process of a torchrun measured."""
+    output, _ = process.communicate()
+    if process.returncode:
+        sys.exit(f"training failed with exit code {process.returncode}")
+    result: dict[str, Any] = json.loads(output.splitlines()[-1])
     return result
 
 

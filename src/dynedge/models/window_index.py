@@ -248,9 +248,12 @@ def _feature_places(item_place: Array, event: Array, blocks: Array, by_item: boo
 
 @compiled
 def _ends(before: Array) -> Array:
-    """The events that no later event of the window has as its previous."""
-    final = np.ones(len(before), np.bool_)
+    """The events that no later event of the window has as its previous. Branch-free: half would be mispredicted."""
+    final = np.ones(len(before) + 1, np.bool_)
     for k in range(len(before)):
-        if before[k] >= 0:
-            final[before[k]] = False
-    return np.flatnonzero(final)
+        final[before[k] if before[k] >= 0 else len(before)] = False
+    ends, count = np.empty(len(before) + 1, np.int64), 0
+    for k in range(len(before)):
+        ends[count] = k
+        count += final[k]
+    return ends[:count]
