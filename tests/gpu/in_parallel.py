@@ -3,8 +3,8 @@
     python tests/gpu/in_parallel.py            # tests/gpu, and the Triton tests of tests/ops
     python tests/gpu/in_parallel.py -j 4 tests/gpu/test_edge_gpu.py
 
-Compiling takes most of the time on a machine that has not run them: a test that is parametrized by model is a process
-for each model. Prints what failed, and ends with 1 if anything did.
+Compiling takes most of the time on a machine that has not run them, so that the files that compile most are several
+processes, which start first. Prints what failed, and ends with 1 if anything did.
 """
 
 from __future__ import annotations
@@ -18,7 +18,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-SPLIT = "test_models_gpu.py"  # its tests take longest, and each compiles other kernels
+# Tests of a process, of the files that take longest: each compiles other kernels.
+SPLIT = {
+    "test_train_gpu.py": 3,
+    "test_sampled_softmax_triton.py": 8,
+    "test_level_gru_triton.py": 16,
+    "test_models_gpu.py": 1,
+}
 
 
 def main() -> None:
@@ -39,19 +45,24 @@ def triton_tests() -> list[str]:
 
 
 def jobs(paths: list[str]) -> list[list[str]]:
-    """The tests of each process: those of a file, or one."""
+    """The tests of each process: those of a file, or a part of them."""
     collected = pytest(["-o", "addopts=", "--collect-only", "-q", *paths])
     if collected.returncode:  # or a misspelt test would leave nothing to fail
         sys.exit(collected.stdout[-3000:] + collected.stderr[-1000:])
     tests = [line for line in collected.stdout.splitlines() if "::" in line]
-    whole = dict.fromkeys(test.partition("::")[0] for test in tests if SPLIT not in test)
-    return [[test] for test in tests if SPLIT in test] + [[file] for file in whole]
+    by_file: dict[str, list[str]] = {}
+    for test in tests:
+        by_file.setdefault(test.partition("::")[0], []).append(test)
+    split = [(own, size) for name, size in SPLIT.items() for file, own in by_file.items() if Path(file).name == name]
+    parts = [own[at : at + size] for own, size in split for at in range(0, len(own), size)]
+    return parts + [[file] for file in by_file if Path(file).name not in SPLIT]
 
 
 def run(tests: list[str]) -> int:
     began, done = time.perf_counter(), pytest(["-q", "-p", "no:cacheprovider", *tests])
     seconds = time.perf_counter() - began
-    print(f"{'passed' if not done.returncode else 'FAILED'} {seconds:5.0f} s  {' '.join(tests)}", flush=True)
+    others = f" and {len(tests) - 1} more" if len(tests) > 1 else ""
+    print(f"{'passed' if not done.returncode else 'FAILED'} {seconds:5.0f} s  {tests[0]}{others}", flush=True)
     if done.returncode:
         print(done.stdout[-3000:], done.stderr[-1000:], flush=True)
     return done.returncode
