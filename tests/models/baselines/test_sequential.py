@@ -179,6 +179,28 @@ def test_a_sampled_negative_counts_as_the_items_that_it_represents(monkeypatch):
     assert weights == [[1.0] * 3 + [log.num_items / 4] * 4], "the user's own items count once"
 
 
+def test_dien_has_only_recent_own_items_as_negatives(monkeypatch):
+    """The history is encoded in full; its older items are negatives only if they are sampled."""
+    log, recorded = make_log(), {}
+    for most in (1, 3):
+        settings = {"history_length": 3, "full_softmax_up_to": 0, "negatives": 4, "dropout": 0.0}
+        model = small_model("dien", log, 90, own_negatives=most, **settings)
+
+        def record(true, negatives, weight, most=most):
+            recorded[most] = true, negatives, weight
+            return negatives.new_zeros(len(true), requires_grad=True)
+
+        monkeypatch.setattr(model, "event_losses", record)
+        model.loss(next(model.batches(log, model.training_windows(90))), model.start(), Step(0, 0, 0))
+    (true, recent, weight), (all_true, every, all_weight) = recorded[1], recorded[3]
+    assert torch.allclose(true, all_true) and torch.allclose(recent[:, 0], every[:, 0])
+    assert recent.shape[1] == every.shape[1] - 2 == 5
+    assert weight.tolist() == [1.0] + [log.num_items / 4] * 4 and all_weight.tolist()[:3] == [1.0] * 3
+    kept = every[:, 3:].isfinite()
+    assert torch.allclose(recent[:, 1:][kept], every[:, 3:][kept])
+    assert (recent[:, 1:].isfinite() & ~kept).any(), "a sampled item is a negative, also if it is an older one"
+
+
 def test_dropout_has_its_rate_and_keeps_the_mean():
     torch.manual_seed(0)
     output = Dropout(0.25)(torch.ones(400, 250))

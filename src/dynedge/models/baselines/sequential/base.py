@@ -87,6 +87,11 @@ class SequenceModel(Model, SharesGraph):
         self._order: tuple[tuple[int, int], Tensor] | None = None
         self._lookup: tuple[EventLog, HistoryLookup] | None = None
 
+    @property
+    def own_negatives(self) -> int:
+        """Number of a user's most recent items that are negatives, where negatives are sampled."""
+        return int(getattr(self.config, "own_negatives", self.config.history_length))
+
     def entity_rows(self) -> dict[str, Rows]:
         return {"bias": Rows(items=True, none=True)} | self.items.entity_rows("items.")
 
@@ -203,11 +208,11 @@ class SequenceModel(Model, SharesGraph):
         return self.event_losses(true_scores, others, torch.ones_like(bias[:-1])), encoding
 
     def _sampled_losses(self, history: Tensor, true: Tensor, negatives: Tensor) -> tuple[Tensor, Any]:
-        """(losses [n], encoding), against each user's own items, the hardest negatives, and the sampled ones.
+        """(losses [n], encoding), against a user's own recent items, the hardest negatives, and the sampled ones.
 
         A sampled negative represents I / C items, so that the loss estimates the softmax over all items.
         """
-        own = torch.cat([true[:, None], history], 1)
+        own, scored = torch.cat([true[:, None], history], 1), 1 + self.own_negatives
         items = torch.cat([own.flatten(), negatives])
         if items.is_cuda:  # reading how many are distinct would wait for the GPU: a row for each occurrence
             row = torch.arange(len(items), device=items.device)
@@ -217,13 +222,16 @@ class SequenceModel(Model, SharesGraph):
         own_rows, negative_rows = row[: own.numel()].view(own.shape), row[own.numel() :]
         if items.is_cuda and len(own) >= self.min_rows:
             own_vectors, of_negatives = vectors[: own.numel()].view(*own.shape, -1), vectors[own.numel() :]
-            own_bias, bias_of_negatives = bias[: own.numel()].view(own.shape), bias[own.numel() :]
+            own_bias, bias_of_negatives = bias[: own.numel()].view(own.shape)[:, :scored], bias[own.numel() :]
             columns = torch.arange(history.shape[1], device=history.device).expand_as(history)
             encoding = self.encode_history(columns, history >= 0, own_vectors[:, 1:])
+            own_vectors = own_vectors[:, :scored]
         else:
             encoding = self.encode_history(own_rows[:, 1:], history >= 0, vectors)
+            own_rows = own_rows[:, :scored]
             own_vectors, of_negatives = gather_history(own_rows, vectors), gather_rows(vectors, negative_rows)
             own_bias, bias_of_negatives = bias[own_rows], bias[negative_rows]
+        own = own[:, :scored]
         own_scores = self._scores_with_bias(encoding, own_vectors, own_bias)
         sampled_scores = self._scores_with_bias(encoding, of_negatives, bias_of_negatives)
         duplicate = (own[:, :, None] == own[:, None]).tril(-1).any(2) | (own < 0)  # further left already, or none

@@ -41,6 +41,9 @@ class DIENConfig(SequenceConfig):
     window_events: int = option(256, "Number of events per training step.", least=1)
     negatives: int = option(31, "Number of negative samples per step, besides each user's own items.", least=1)
     full_softmax_up_to: int = option(0, "Largest number of items for a softmax over all items.", least=0)
+    own_negatives: int = option(
+        20, "Largest number of a user's own items, the most recent ones, that are negatives.", least=0
+    )
     interest_dim: int = option(32, "Width of the evolving interest.", least=1, most=MAX_WIDTH)
     hidden: int = option(64, "Number of hidden units of the MLP.", least=1)
     auxiliary_weight: float = option(0.5, "Weight of the auxiliary loss.", least=0)
