@@ -35,7 +35,7 @@ def tune(cli_run, log, tmp_path):
     def run(*arguments, out=tmp_path / "search", code=0):
         exit_code, stdout, stderr = cli_run("tune", log, "--out", out, *arguments, "--json")
         assert exit_code == code, stderr
-        return json.loads(stdout)
+        return json.loads(stdout) if stdout else {}
 
     return run
 
@@ -87,6 +87,19 @@ def test_a_killed_search_resumes_to_the_same_result(tune, log, tmp_path):
     output = tune(*SHORT, "--trials", "4")
     assert (out / "trials.jsonl").read_text().startswith(before)
     assert without_seconds(output) == without_seconds(tune(*SHORT, "--trials", "4", out=tmp_path / "whole"))
+
+
+def test_a_search_goes_on_after_options_and_their_descriptions_have_changed(tune, tmp_path):
+    tune(*SHORT, "--trials", "1")
+    search = tmp_path / "search" / "search.json"
+    stored = json.loads(search.read_text())
+    kept = [line.partition("#")[0] for line in stored["config"] if not line.startswith("patience")]
+    assert len(kept) == len(stored["config"]) - 1
+    search.write_text(json.dumps({**stored, "config": kept}))
+    assert len(tune(*SHORT, "--trials", "2")["trials"]) == 2
+    for changed in ([*kept, "removed_since = 3"], [line.replace("epochs = 2", "epochs = 5") for line in kept], None):
+        search.write_text(json.dumps({**stored, "config": changed}))
+        tune(*SHORT, "--trials", "3", code=2)
 
 
 def test_failed_trials_are_reported_and_repeated_settings_are_not_trained(tune, tmp_path):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -180,9 +181,25 @@ def _check_same_search(out: Path, log: EventLog, space: SearchSpace) -> None:
     except ValueError:
         raise DataError(f"{out / SEARCH} is damaged; choose another --out.") from None
     for name, value in search.items():
-        if existing.get(name) != value:
+        same = _are_same_settings(existing, config) if name == "config" else existing.get(name) == value
+        if not same:
             detail = f" ({existing.get(name)}, not {value})" if name == "model" else ""
             raise UsageError(f"{out} is a search with another {name}{detail}: choose another --out.")
+
+
+def _are_same_settings(existing: dict[str, Any], config: list[str]) -> bool:
+    """Whether the config of a stored search has the values of this one; options that came later do not count."""
+    try:
+        stored = tomllib.loads("\n".join(existing["config"]))
+    except (KeyError, TypeError, ValueError):
+        return False
+    return _is_part(stored, tomllib.loads("\n".join(config)))
+
+
+def _is_part(some: Any, all_of: Any) -> bool:
+    if not (isinstance(some, dict) and isinstance(all_of, dict)):
+        return bool(some == all_of)
+    return all(name in all_of and _is_part(value, all_of[name]) for name, value in some.items())
 
 
 def _as_json(values: Mapping[str, Any]) -> Any:
