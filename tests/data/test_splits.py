@@ -50,24 +50,29 @@ def test_windows_cover_every_event_once_in_order(events, count):
     assert max(map(len, windows)) - min(map(len, windows)) <= 1
 
 
-@given(work=st.lists(st.integers(1, 1000), max_size=300), count=st.integers(1, 40))
-def test_windows_by_work_cover_every_event_once_in_order(work, count):
-    windows = cut_by_work(np.array(work, np.int64), count)
+@given(work=st.lists(st.integers(1, 1000), max_size=300), events=st.integers(0, 900), count=st.integers(1, 40))
+def test_windows_by_work_cover_every_event_once_in_order(work, events, count):
+    windows = cut_by_work(np.array(work, np.int64), events, count)
     assert len(windows) == count
-    assert [k for window in windows for k in window] == list(range(len(work)))
-    if len(work) >= count:
+    assert [k for window in windows for k in window] == list(range(events))
+    if events >= count:
         assert min(map(len, windows)) >= 1
 
 
 @given(work=st.lists(st.integers(100, 199), min_size=100, max_size=300), count=st.integers(1, 25))
 def test_windows_by_work_differ_by_less_than_two_events(work, count):
     done = np.cumsum([0, *work])
-    of_windows = [done[window.stop] - done[window.start] for window in cut_by_work(np.array(work), count)]
+    of_windows = [done[window.stop] - done[window.start] for window in cut_by_work(np.array(work), len(work), count)]
     assert max(of_windows) - min(of_windows) <= 2 * max(work)
 
 
 def test_equal_work_gives_windows_of_equal_size():
-    assert cut_by_work(np.full(12, 7), 4) == cut_windows(12, 4)
+    assert cut_by_work(np.full(12, 7), 12, 4) == cut_windows(12, 4)
+    assert cut_by_work(np.full(5, 2000), 10**12, 4) == cut_windows(10**12, 4)
+
+
+def test_twice_the_work_is_half_the_window():
+    assert [len(window) for window in cut_by_work(np.array([1, 2]), 6000, 3)] == [3000, 1500, 1500]
 
 
 def test_zero_windows_is_a_usage_error():

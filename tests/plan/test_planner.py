@@ -16,11 +16,11 @@ from dynedge.data.log_writer import LogWriter
 from dynedge.data.splits import Split
 from dynedge.data.synthetic import synthesize
 from dynedge.errors import UsageError
-from dynedge.plan import cost_model, plan_cache, planner
+from dynedge.plan import cost_model, plan_cache, planner, window_work
 from dynedge.plan.cost_model import H200, PASSES, CostModel, max_depth_within, measure_cpu
 from dynedge.plan.plan_cache import PlanConfig
 from dynedge.plan.planner import DNodeRequest, Plan, PlannedWindow, plan_log
-from dynedge.plan.window_work import EVENT_WORK, event_work
+from dynedge.plan.window_work import EVENT_WORK, event_work, parts_work, windows_of_equal_work
 
 
 def memory_log(events: int = 3000, seed: int = 0) -> EventLog:
@@ -308,6 +308,19 @@ def test_the_work_of_an_event_counts_the_items_of_its_user() -> None:
     assert np.array_equal(event_work(user, item, 10) - EVENT_WORK, items_before)
     assert np.array_equal(event_work(user, item, 2) - EVENT_WORK, np.minimum(items_before, 2))
     assert len(event_work(user[:0], item[:0], 2)) == 0
+
+
+def test_the_work_of_a_long_log_is_that_of_some_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = synthesize("ml-25m-like", tmp_path / "log", events=30_000, quiet=True)
+    exact = windows_of_equal_work(log, 28_000, 1000, 8)
+    monkeypatch.setattr(window_work, "MOST_EVENTS", 10_000)
+    monkeypatch.setattr(window_work, "PARTS", 64)
+    monkeypatch.setattr(window_work, "READ_TOGETHER", 999)
+    work = parts_work(log, 28_000, 1000)
+    assert len(work) == 64 and work.min() >= EVENT_WORK and work[-1] > 1.05 * work[0]
+    estimated = windows_of_equal_work(log, 28_000, 1000, 8)
+    assert [w.start for w in estimated[1:]] == pytest.approx([w.start for w in exact[1:]], rel=0.1)
+    assert estimated != exact
 
 
 def test_windows_of_equal_work_become_shorter_and_are_stored(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -19,16 +20,22 @@ def cut_windows(events: int, count: int) -> list[range]:
     return [range(events * w // count, events * (w + 1) // count) for w in range(count)]
 
 
-def cut_by_work(work: Array, count: int) -> list[range]:
-    """Splits positions into contiguous windows of about equal work, given that of each position, above 0."""
-    if len(work) < count:
-        return cut_windows(len(work), count)
-    done = np.cumsum(work)
-    stops = np.searchsorted(done, done[-1] * np.arange(1, count + 1) / count) + 1
-    number = np.arange(count)
-    stops = np.maximum.accumulate(stops - number) + number  # at least one position each,
-    stops = np.minimum(stops, len(work) - number[::-1])  # also in those that follow
-    return [range(start, stop) for start, stop in zip([0, *stops[:-1].tolist()], stops.tolist(), strict=True)]
+def cut_by_work(work: Array, events: int, count: int) -> list[range]:
+    """Splits positions into contiguous windows of about equal work; all arithmetic is in whole numbers.
+
+    `work` int64[B], above 0, is that of an event in each of B parts of the positions, cut as by `cut_windows`.
+    """
+    if events < count or not len(work):
+        return cut_windows(events, count)
+    starts = events * np.arange(len(work) + 1) // len(work)
+    done = np.concatenate(([0], np.cumsum(work * np.diff(starts))))
+    target = [int(done[-1]) * w // count for w in range(count + 1)]
+    part = np.minimum(np.searchsorted(done, target, side="right") - 1, len(work) - 1)
+    number = np.arange(count + 1)
+    ends = starts[part] + (np.array(target) - done[part]) // work[part]
+    ends = np.maximum.accumulate(ends - number) + number  # at least one position each,
+    ends = np.minimum(ends, events - number[::-1]).tolist()  # also in those that follow
+    return [range(start, stop) for start, stop in itertools.pairwise([0, *ends[1:-1], events])]
 
 
 @dataclass(frozen=True, eq=False)

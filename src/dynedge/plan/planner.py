@@ -12,7 +12,7 @@ import numpy as np
 from dynedge.data.log import EventLog
 from dynedge.data.splits import Split
 from dynedge.data.statistics import degrees
-from dynedge.data.windows import cut_by_work, cut_windows
+from dynedge.data.windows import cut_windows
 from dynedge.errors import UsageError
 from dynedge.plan.cost_model import CostModel, max_depth_within, measure_cpu
 from dynedge.plan.dnodes import select_dnodes
@@ -20,7 +20,7 @@ from dynedge.plan.levels import NO_DNODES, levels
 from dynedge.plan.links import ACTIVE, Linker, active_mask
 from dynedge.plan.plan_cache import DNodeChoice, PlanCache, PlanConfig, WindowStats
 from dynedge.plan.schedule import Schedule, build_schedule
-from dynedge.plan.window_work import event_work
+from dynedge.plan.window_work import windows_of_equal_work
 from dynedge.utils.array_type import Array
 from dynedge.utils.prefetch import prefetch_map
 
@@ -210,8 +210,7 @@ def _cut(log: EventLog, config: PlanConfig) -> list[range]:
     """The windows of the training events."""
     if config.listed is None:
         return cut_windows(config.train_end, config.windows)
-    user, item = (np.array(column[: config.train_end]) for column in (log.user, log.item))
-    return cut_by_work(event_work(user, item, config.listed), config.windows)
+    return windows_of_equal_work(log, config.train_end, config.listed, config.windows)
 
 
 def _window_stats(prev: Array, dnodes: Array, level: Array) -> WindowStats:
