@@ -4,17 +4,18 @@
     python benchmarks/segments.py accuracy LOG... --jobs 15  # test MRR by number of segments
     python benchmarks/segments.py table                      # predictions for up to 1,024 GPUs
 
-`speed` trains `edge` for --epochs epochs on a log like ml-25m, one thread per process, and reports the fastest epoch
-after the first, validation left out. With --cores process r runs on the r-th of these cores alone, also the threads
-that prepare its batches; without, one process has those of the whole machine. --apart also starts as many
-processes as the largest --world side by side that have nothing to do with each other, each training all segments:
-that is what the machine's cores lose by computing at the same time. Shares of the epoch are means over the
-processes: batches (preparing them, as far as a step waits for it), compute, wait (for the slowest process), exchange,
-optimizer, borders (rows and states, exchanged after the last step). The traffic that was counted stands beside the
-prediction of plan/scaling.py. `accuracy` trains for
-the same number of epochs by each setting SxF@R: S segments, windows times F (x8 with 8 segments: as many steps as one
-segment has), learning rates times R; one thread per run, --jobs runs at once. The first setting is the one that the
-others are compared with.
+`speed` trains `edge` for --epochs epochs on a log like ml-25m, with windows of equal work, one thread per process.
+It reports the fastest epoch after the first, validation left out. With --cores process r runs on the r-th of these
+cores alone, also the threads that prepare its batches; without, one process has those of the whole machine. --apart
+then starts as many processes as the largest --world side by side that have nothing to do with each other, each
+training all segments: that is what the machine's cores lose by computing at the same time. Shares of the epoch are
+means over the processes: batches (preparing them, as far as a step waits for it), compute, wait (for the slowest
+process), exchange, optimizer, borders (rows and states, exchanged after the last step). The traffic that was
+counted stands beside the prediction of plan/scaling.py.
+
+`accuracy` trains for the same number of epochs by each setting SxF@R: S segments (8b: with windows of equal work),
+windows times F (x8 with 8 segments: as many steps as one segment has), learning rates times R; one thread per run,
+--jobs runs at once. The first setting is the one that the others are compared with.
 """
 
 from __future__ import annotations
@@ -68,6 +69,7 @@ def main() -> None:
     speed.add_argument("--world", default="1,2,4,8", help="Numbers of processes, separated by commas.")
     speed.add_argument("--epochs", type=int, default=3)
     speed.add_argument("--cores", type=parse_cores, help="Cores of the processes, one each: 0-7 or 0,2,4.")
+    speed.add_argument("--equal-sizes", action="store_true", help="Windows of equal size instead of equal work.")
     speed.add_argument("--apart", action="store_true", help="Also as many processes that share nothing.")
     speed.add_argument("--on", type=Path, help="A log to train on, instead of a synthetic one.")
     accuracy = commands.add_parser("accuracy")
@@ -114,7 +116,12 @@ def measure_speed(args: argparse.Namespace) -> None:
             print_speed(launch(args, world), first)
         if args.apart:
             alone = launch(args, 1)["rate"]
-            rates = [finish(process)["rate"] for process in [start(args, 1, core) for core in range(max(worlds))]]
+            processes = [start(args, 1, core) for core in range(max(worlds))]
+            try:
+                rates = [finish(process)["rate"] for process in processes]
+            finally:
+                for process in processes:
+                    process.terminate()
             shares = " ".join(f"{rate / alone:.2f}" for rate in rates)
             print(f"{len(rates)} processes apart, events/s of each over {alone:,.0f} of one alone: {shares}")
             print(
@@ -151,7 +158,7 @@ def start(args: argparse.Namespace, world: int, core: int = 0) -> subprocess.Pop
     """Starts to train in a torchrun of so many processes, on the cores from number `core` on."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}", __file__]
     command += ["speed", "--on", str(args.on), "--windows", str(args.windows), "--segments", str(args.segments)]
-    command += ["--epochs", str(args.epochs)]
+    command += ["--epochs", str(args.epochs), *(["--equal-sizes"] if args.equal_sizes else [])]
     command += ["--cores", ",".join(map(str, args.cores[core:]))] if args.cores else []
     environment = os.environ | {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
@@ -274,6 +281,7 @@ def train_timed(args: argparse.Namespace) -> None:
         "training.split": "0.98,0.01,0.01",
         "training.device": "cpu",
         "model.recurrence.windows": args.windows,
+        "model.recurrence.balanced_windows": not args.equal_sizes,
         "model.memory.training_examples": 2000,
     }
     with process_group() as group:
@@ -349,7 +357,7 @@ def parse_setting(setting: str, windows: int) -> tuple[int, int, float]:
     """Segments, windows, and the factor of the learning rates of SxF@R."""
     rest, _, rate = setting.partition("@")
     segments, _, factor = rest.partition("x")
-    return int(segments), windows * int(factor or 1), float(rate or 1)
+    return int(segments.removesuffix("b")), windows * int(factor or 1), float(rate or 1)
 
 
 def compared(values: list[dict[str, float]], alone: list[dict[str, float]], part: str) -> str:
@@ -365,6 +373,7 @@ def train_one(log: Path, runs: Path, setting: str, seed: int, args: argparse.Nam
     run, training = runs / f"{log.name}-{args.model}-{setting}-{seed}", recipe_config(args.model).training
     flags = f"--segments {segments} --windows {windows} --seed {seed} --epochs {args.epochs} --device {args.device}"
     flags += f" --model {args.model} --lr {training.lr * rate} --row-lr {training.row_lr * rate}"
+    flags += " --balanced-windows" if "b" in setting else ""
     environment = os.environ | {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
     dynedge = [sys.executable, "-m", "dynedge"]
     train = [*dynedge, "train", str(log), "--out", str(run), "--json", *flags.split()]

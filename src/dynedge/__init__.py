@@ -3,8 +3,8 @@
 import os
 from typing import TYPE_CHECKING, Any
 
-# Between two of torch's operations its threads sleep. By default they loop, and take the cores from the threads that
-# prepare what comes next. It has an effect only if torch is imported later, and none if the user has set it.
+# Between two of its operations torch's threads sleep. By default they busy-wait, and take the cores from the threads
+# that prepare what comes next. It has an effect only if torch is imported later, and none if the user has set it.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 __version__ = "0.1.0"

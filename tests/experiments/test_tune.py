@@ -97,6 +97,7 @@ def test_a_search_goes_on_after_options_and_their_descriptions_have_changed(tune
     assert len(kept) == len(stored["config"]) - 1
     search.write_text(json.dumps({**stored, "config": kept}))
     assert len(tune(*SHORT, "--trials", "2")["trials"]) == 2
+    tune(*SHORT, "--trials", "3", "--set", "training.patience=2", code=2)  # not the default, which the trials had
     for changed in ([*kept, "removed_since = 3"], [line.replace("epochs = 2", "epochs = 5") for line in kept], None):
         search.write_text(json.dumps({**stored, "config": changed}))
         tune(*SHORT, "--trials", "3", code=2)

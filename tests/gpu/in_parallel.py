@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-# Tests of a process, of the files that take longest: each compiles other kernels.
+# Number of tests per process, for the slowest files: each test compiles other kernels.
 SPLIT = {
     "test_train_gpu.py": 3,
     "test_sampled_softmax_triton.py": 8,

@@ -15,6 +15,7 @@ from dynedge.data.log import EventLog, read_log
 from dynedge.data.log_writer import LogWriter
 from dynedge.data.splits import Split
 from dynedge.data.synthetic import synthesize
+from dynedge.data.windows import cut_windows
 from dynedge.errors import UsageError
 from dynedge.plan import cost_model, plan_cache, planner, window_work
 from dynedge.plan.cost_model import H200, PASSES, CostModel, max_depth_within, measure_cpu
@@ -319,8 +320,21 @@ def test_the_work_of_a_long_log_is_that_of_some_users(tmp_path: Path, monkeypatc
     work = parts_work(log, 28_000, 1000)
     assert len(work) == 64 and work.min() >= EVENT_WORK and work[-1] > 1.05 * work[0]
     estimated = windows_of_equal_work(log, 28_000, 1000, 8)
-    assert [w.start for w in estimated[1:]] == pytest.approx([w.start for w in exact[1:]], rel=0.1)
+    assert [w.start for w in estimated[1:]] == pytest.approx([w.start for w in exact[1:]], rel=0.005)
     assert estimated != exact
+
+
+def test_parts_of_a_long_log_in_which_no_user_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They have the work of a neighbour; without any user that is counted, windows are of equal size."""
+    monkeypatch.setattr(window_work, "MOST_EVENTS", 30)
+    monkeypatch.setattr(window_work, "PARTS", 8)
+    user, item = np.array([1] * 20 + [0, 1] * 20), np.arange(60)
+    log = EventLog.from_arrays(user, item, np.arange(60.0))
+    work = parts_work(log, 60, 100)
+    assert work[:2].tolist() == [work[2]] * 2 and work.min() >= EVENT_WORK and work[-1] > work[2]
+    log = EventLog.from_arrays(np.full(60, 1), item, np.arange(60.0))
+    for train_end in (60, 0):
+        assert windows_of_equal_work(log, train_end, 100, 4) == cut_windows(train_end, 4)
 
 
 def test_windows_of_equal_work_become_shorter_and_are_stored(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ PROGRAM = Path(__file__).with_name("group_program.py")
 SMALL = ["--segments", "4", "--dim", "8", "--windows", "9", "--set", "training.checkpoint_windows=6"]
 EDGE = [*SMALL, "--dnodes", "4", "--set", "model.memory.training_examples=200", "--active-users", "60"]
 MODELS = {
-    "edge": EDGE,
+    "edge": [*EDGE, "--balanced-windows"],
     "edge-paper-small": [*SMALL, "--min-window-events", "0", "--active-users", "60", "--solver", "augmented"],
     "recurrence": [*SMALL, "--full-softmax-up-to", "0", "--negatives", "16", "--dnodes", "4", "--solver", "penalty"],
 }

@@ -87,7 +87,7 @@ def plan_command(
     are cached in LOG/plans for training. Without a limit, no d-nodes are used, and a table in the form of the paper's
     Table 4 shows the longest path and the predicted time of an epoch for 0 to 640 d-nodes. In the JSON, "seconds" is
     the time that planning took. --segments and --world add a prediction of time, traffic and memory for an epoch that
-    several processes share.
+    several processes share, with windows of equal size.
     """
     limits = {
         name: value

@@ -41,7 +41,7 @@ CHUNK = 5000  # maximum number of events scored at once
 CHUNK_SCORES = 1 << 25  # maximum number of scores held at once: events × items
 ALIGNED = 64  # chunks are a multiple of it where they can be: kernels prefer full vectors
 GPU_CHUNK, GPU_SCORES = 131_072, 1 << 27  # the same on a GPU, which takes milliseconds to launch a chunk
-GPU_THREADS = min(8, len(os.sched_getaffinity(0)))  # prepare chunks ahead
+GPU_THREADS = 8  # prepare chunks ahead, if there are as many cores
 GPU_AHEAD = 2  # chunks that a GPU is given before the ranks of an earlier one are read
 
 
@@ -71,8 +71,8 @@ def chunks(
     """
     device = model.device
     board = Board(log, events) if protocol == TGB else None
-    on_gpu = device.type == "cuda"
-    most, scores, threads = (GPU_CHUNK, GPU_SCORES, GPU_THREADS) if on_gpu else (CHUNK, CHUNK_SCORES, 0)
+    on_gpu, cores = device.type == "cuda", len(os.sched_getaffinity(0))
+    most, scores, threads = (GPU_CHUNK, GPU_SCORES, min(GPU_THREADS, cores)) if on_gpu else (CHUNK, CHUNK_SCORES, 0)
     if board is not None:
         width = board.width
     elif (negatives := PROTOCOLS[protocol]) is not None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -19,15 +18,15 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from dynedge.config import to_toml
+from dynedge.config import from_toml, to_toml
 from dynedge.data.log import EventLog
-from dynedge.errors import DataError, UsageError
+from dynedge.errors import DataError, DynedgeError, UsageError
 from dynedge.experiments.hyperparameter_sampler import Trial, tpe_sampler
 from dynedge.experiments.search_space import SearchSpace, Settings, search_space
 from dynedge.experiments.subprocess_training import TrainingResult, announce, train_in_subprocess
 from dynedge.models.registry import find_entry
 from dynedge.runs.folder import CONFIG, is_run_folder, read_config
-from dynedge.runs.run_config import RunConfig
+from dynedge.runs.run_config import RunConfig, recipe_config
 from dynedge.training.logging import METRICS
 from dynedge.utils.atomic_io import write_text
 from dynedge.utils.file_lock import LOCK, FileLock
@@ -181,25 +180,19 @@ def _check_same_search(out: Path, log: EventLog, space: SearchSpace) -> None:
     except ValueError:
         raise DataError(f"{out / SEARCH} is damaged; choose another --out.") from None
     for name, value in search.items():
-        same = _are_same_settings(existing, config) if name == "config" else existing.get(name) == value
+        same = _are_same_settings(existing, space.recipe) if name == "config" else existing.get(name) == value
         if not same:
             detail = f" ({existing.get(name)}, not {value})" if name == "model" else ""
             raise UsageError(f"{out} is a search with another {name}{detail}: choose another --out.")
 
 
-def _are_same_settings(existing: dict[str, Any], config: list[str]) -> bool:
-    """Whether the config of a stored search has the values of this one; options that came later do not count."""
+def _are_same_settings(existing: dict[str, Any], config: RunConfig) -> bool:
+    """Whether a stored search has the settings of `config`; an option that it lacks counts as the default."""
     try:
-        stored = tomllib.loads("\n".join(existing["config"]))
-    except (KeyError, TypeError, ValueError):
+        stored = from_toml(recipe_config(config.name), "\n".join(existing["config"]), SEARCH)
+    except (KeyError, TypeError, DynedgeError):
         return False
-    return _is_part(stored, tomllib.loads("\n".join(config)))
-
-
-def _is_part(some: Any, all_of: Any) -> bool:
-    if not (isinstance(some, dict) and isinstance(all_of, dict)):
-        return bool(some == all_of)
-    return all(name in all_of and _is_part(value, all_of[name]) for name, value in some.items())
+    return bool(stored == config)
 
 
 def _as_json(values: Mapping[str, Any]) -> Any:

@@ -42,9 +42,8 @@ class PlanConfig:
     max_dnodes: int | None = None  # per window
     max_depth: int | None = None  # maximum length of a path
     parts: int | None = None  # per window, for cut-by-time
-    listed: int | None = (
-        None  # windows of equal work, in which at most so many items of a user count; None: of equal size
-    )
+    # For windows of equal work, the largest number of a user's items that count as work; None: windows of equal size.
+    listed: int | None = None
 
     def key(self, checksum: str) -> str:
         """The name of the cache entry for training events with this checksum."""

@@ -16,11 +16,11 @@ from dynedge.data.windows import cut_by_work
 from dynedge.utils.array_type import Array
 from dynedge.utils.numba_compile import compiled
 
-# What an event takes without any listed item, in listed items: `edge` on one CPU core, 945 items, all of them
-# candidates (benchmarks/segments.py, "CPU seconds of compute by segment").
+# Fixed work of an event, in units of one listed item: `edge` on one CPU core, 945 items, all of them candidates
+# (benchmarks/segments.py, "CPU seconds of compute by segment").
 EVENT_WORK = 350
-MOST_EVENTS = 1 << 22  # in a longer log, the work is counted for so many events, those of a share of the users
-PARTS = 1 << 14  # of a longer log, each with the mean work of an event
+MOST_EVENTS = 1 << 22  # roughly: in a longer log, the work is counted for the events of every k-th user
+PARTS = 1 << 14  # into which a longer log is cut; an event's work is the mean of its part
 READ_TOGETHER = 1 << 22
 
 
@@ -31,10 +31,10 @@ def windows_of_equal_work(log: EventLog, train_end: int, listed: int, count: int
 
 def parts_work(log: EventLog, train_end: int, listed: int) -> Array:
     """int64[B]: the mean work of an event in each of B parts of the events, with bounded memory."""
-    share = -(-train_end // MOST_EVENTS)
+    share = max(1, -(-train_end // MOST_EVENTS))
     position, user, item = (np.concatenate(column) for column in zip(*_events(log, train_end, share), strict=True))
     work = event_work(user, item, listed)
-    if share == 1:
+    if share == 1 or not len(work):
         return work
     part = position * PARTS // train_end
     total, events = (np.bincount(part, weights, PARTS).astype(np.int64) for weights in (work, None))
@@ -44,16 +44,16 @@ def parts_work(log: EventLog, train_end: int, listed: int) -> Array:
 
 
 def _events(log: EventLog, stop: int, share: int) -> Iterator[tuple[Array, Array, Array]]:
-    """(positions, users, items) of the events of every `share`-th user."""
+    """(positions, users, items) of the events of every `share`-th user; these users are numbered anew."""
     for start in range(0, max(stop, 1), READ_TOGETHER):
         rows = slice(start, min(start + READ_TOGETHER, stop))
         user, item = np.array(log.user[rows]), np.array(log.item[rows])
         chosen = np.flatnonzero(user % share == 0)
-        yield start + chosen, user[chosen], item[chosen]
+        yield start + chosen, user[chosen] // share, item[chosen]
 
 
 def event_work(user: Array, item: Array, listed: int) -> Array:
-    """int64[n]: the work of each event, in listed items: the user's items before it, of which `listed` count."""
+    """int64[n]: EVENT_WORK plus the number of the user's earlier items, at most `listed`."""
     pairs = user.astype(np.int64) * (int(item.max(initial=0)) + 1) + item
     is_new = np.zeros(len(user), np.bool_)
     is_new[np.unique(pairs, return_index=True)[1]] = True

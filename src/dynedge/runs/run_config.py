@@ -71,7 +71,7 @@ def resolve_key(config: RunConfig, name: str, source: str) -> str:
 
 
 def resolve_config(config: RunConfig, log: EventLog) -> RunConfig:
-    """Returns the config with what is open in it chosen for this log, machine and number of segments."""
+    """Returns the config with split, device and precision chosen for this log and machine where they are open."""
     devices = find_entry(config.name).devices
     split = config.training.split or log.metadata.get("split") or str(DEFAULT_SPLIT)
     Split.parse(split)
@@ -91,9 +91,6 @@ def resolve_config(config: RunConfig, log: EventLog) -> RunConfig:
     precision = config.training.precision
     if precision == "auto":
         precision = "bfloat16" if kind == "cuda" else "float32"
-    for key, value in flatten(config).items():
-        if key.endswith(".balanced_windows") and value is None:
-            config = set_key(config, key, config.training.segments > 1)
     return replace(config, training=replace(config.training, split=split, device=device, precision=precision))
 
 

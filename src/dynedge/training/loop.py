@@ -48,7 +48,7 @@ class Continuation:
     rate: float
 
     def windows(self, train_end: int, of_all: list[range]) -> list[range]:
-        """The events from `first` on, in windows of the size that those of all training events have."""
+        """The events from `first` on, in windows of the mean size of those of all training events."""
         events = train_end - self.first
         count = max(1, round(len(of_all) * events / max(train_end, 1)))
         return [range(self.first + w.start, self.first + w.stop) for w in cut_windows(events, count)]

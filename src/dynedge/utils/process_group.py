@@ -203,9 +203,9 @@ def process_group() -> Iterator[ProcessGroup]:
 
 
 def local_device(device: str) -> str:
-    """The device of this process: of a torchrun with several processes on a machine, each has the next GPU.
+    """The device of this process: under torchrun, process r of a machine uses GPU r modulo the number of GPUs.
 
-    Where there are more processes than GPUs, some share one: for whole runs, as `compare` and `tune` spread them.
+    Processes share a GPU only for whole runs, as `compare` and `tune` spread them (`check_own_gpus`).
     """
     local = os.environ.get("LOCAL_RANK")
     if device != "cuda" or local is None:

@@ -10,7 +10,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from models.edge.reference_recurrence import STEP, loss_of_event, make_log, make_model, reference_loss, reference_run
 
-from dynedge.data.windows import Window
+from dynedge.data.windows import Window, cut_windows
 from dynedge.errors import UsageError
 from dynedge.evaluation.protocol import rank_events
 from dynedge.models import candidate_states as candidates
@@ -147,6 +147,22 @@ def test_a_small_log_has_fewer_windows_of_a_minimum_size(least, windows):
     batches = list(model.batches(log, model.training_windows(events)))
     assert [len(batch.window) for batch in batches] == sizes
     assert max(batch.dnodes for batch in batches) <= math.ceil(0.1 * events / windows)
+
+
+@pytest.mark.parametrize("changed", [{}, {"full_softmax_up_to": 0}, {"full_softmax_up_to": 0, "listed_events": 10}])
+@pytest.mark.parametrize("balanced", [False, True])
+def test_windows_of_equal_work_are_shorter_where_users_have_more_items(changed, balanced):
+    """Where events list no items, windows have equal numbers of events all the same."""
+    log = make_log(events=400, users=3, items=80)
+    model = make_model(log, windows=5, balanced_windows=balanced, **changed)
+    windows = model.training_windows(400)
+    sizes = [len(events) for events in windows]
+    assert windows == model.plan.windows and sum(sizes) == 400
+    if balanced and "listed_events" not in changed:
+        assert sizes == sorted(sizes, reverse=True) and sizes[0] > 80 > sizes[-1]
+    else:
+        assert windows == cut_windows(400, 5)
+    assert [len(batch.window) for batch in model.batches(log, windows)] == sizes
 
 
 def test_batches_from_a_later_window_on_are_those_of_the_whole_epoch():

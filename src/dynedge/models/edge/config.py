@@ -17,12 +17,12 @@ class RecurrenceConfig:
     dim: int = option(64, "Width of states and embeddings.", least=1, most=MAX_WIDTH)
     windows: int = option(300, "Number of windows (training steps) per epoch.", least=1)
     min_window_events: int = option(
-        0, "Smallest number of events per window; a small log has fewer windows instead.", least=0
+        0, "Smallest mean number of events per window; a small log has fewer windows instead.", least=0
     )
-    balanced_windows: bool | None = option(
-        None,
-        "Windows of about equal work instead of equal numbers of events, so that processes do not wait for each "
-        "other; none: if there are several segments.",
+    balanced_windows: bool = option(
+        False,
+        "Windows of about equal work instead of equal numbers of events: processes that share segments then do not "
+        "wait for the last one.",
     )
     active_users: int | None = option(
         None,

@@ -855,5 +855,5 @@ def make_plan(config: RecurrenceConfig, log: EventLog, train_end: int) -> Plan:
     thresholds, listed = (config.active_users, config.active_items), None
     if config.balanced_windows and config.history:
         all_items = log.num_items <= config.full_softmax_up_to
-        listed = log.num_items if all_items else LISTED if train_end <= config.listed_events else None
+        listed = config.full_softmax_up_to if all_items else LISTED if train_end <= config.listed_events else None
     return Plan(log, PlanConfig(train_end, windows, *thresholds, method, max_dnodes, config.depth, listed=listed))

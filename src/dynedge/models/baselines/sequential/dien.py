@@ -11,7 +11,8 @@ item vectors, ê_{t+1} the vector of another user's item, e_c the candidate's ve
 
 Differences from the paper:
 - Published for click prediction, with one negative. Here the loss is a softmax over the true item and negatives, plus
-  the auxiliary loss.
+  the auxiliary loss. Negatives are the 20 newest items of the history, the hardest ones, and sampled ones: with a
+  history of 200 items, to score all of them takes most of the time.
 
 The evolution depends on the candidate, so every (event, candidate) pair has its own AUGRU and no shortcut is exact:
 scoring all I items of an event takes I·L steps of 3s² products. What does not depend on the candidate is computed
@@ -41,9 +42,7 @@ class DIENConfig(SequenceConfig):
     window_events: int = option(256, "Number of events per training step.", least=1)
     negatives: int = option(31, "Number of negative samples per step, besides each user's own items.", least=1)
     full_softmax_up_to: int = option(0, "Largest number of items for a softmax over all items.", least=0)
-    own_negatives: int = option(
-        20, "Largest number of a user's own items, the most recent ones, that are negatives.", least=0
-    )
+    own_negatives: int = option(20, "Number of the newest items of a user's history that are negatives.", least=0)
     interest_dim: int = option(32, "Width of the evolving interest.", least=1, most=MAX_WIDTH)
     hidden: int = option(64, "Number of hidden units of the MLP.", least=1)
     auxiliary_weight: float = option(0.5, "Weight of the auxiliary loss.", least=0)
