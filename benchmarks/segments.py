@@ -151,6 +151,7 @@ def print_speed(result: dict[str, Any], first: dict[str, Any]) -> None:
 
 
 def launch(args: argparse.Namespace, world: int) -> dict[str, Any]:
+    """Trains by so many processes; returns what the first one measured."""
     return finish(start(args, world))
 
 

@@ -49,6 +49,18 @@ def test_last_items(active: float) -> None:
     assert index.last_place.tolist() == expected
 
 
+@pytest.mark.parametrize("events", [0, 1, 200])
+def test_last_events(events: int) -> None:
+    """One of each user and of each item, active or not, in time order."""
+    index = make_index(0.4, by_item=False, events=events)
+    window = index.window
+    for last, entities in zip(index.last, (window.user, window.item), strict=True):
+        expected = sorted({int(entity): k for k, entity in enumerate(entities)}.values())
+        assert last.entity.tolist() == entities[expected].tolist()
+        assert last.time.tolist() == window.time[expected].tolist()
+        assert last.item.tolist() == window.item[expected].tolist()
+
+
 @pytest.mark.parametrize("by_item", [False, True])
 def test_places_of_features(by_item: bool) -> None:
     index = make_index(0.4, by_item=by_item)

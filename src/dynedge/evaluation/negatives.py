@@ -1,7 +1,7 @@
 """Candidates of the sampled evaluation protocols: the event's own item and negatives.
 
-They depend only on the seed, the event's position in the log and the number of items, so every model ranks the same
-candidates, whatever the batch size and the device. Sampled without replacement, never the true item.
+Negatives depend only on the seed, the event's position in the log and the number of items, so every model ranks the
+same candidates, whatever the batch size and the device. Sampled without replacement, never the true item.
 """
 
 from __future__ import annotations
